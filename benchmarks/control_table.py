@@ -20,7 +20,13 @@ from benchmarks.points import points
 from bertender.metrics.changes import ResampledChange, mean_change, resampled_change
 from bertender.metrics.records import Change, LabelSet
 
-__all__ = ["Students", "average_gain", "control_block", "read_students"]
+__all__ = [
+    "Students",
+    "average_gain",
+    "average_gain_of_the_better",
+    "control_block",
+    "read_students",
+]
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,10 @@ class Students:
     def stronger(self) -> str:
         """The control that scores better on the texts to choose by."""
         return max(self.chosen, key=lambda control: _choice(self.by_way[self.chosen[control]]))
+
+    def better(self, way: str) -> str:
+        """The way or the stronger control, whichever scores better on the texts to choose by."""
+        return max(self.stronger, way, key=lambda name: _choice(self.of(name)))
 
     def of(self, name: str) -> Sequence[TrainedStudent]:
         """Return the students of a way, or of what stands for a control."""
@@ -79,6 +89,14 @@ def average_gain(tasks: Sequence[Students], way: str, control: str | None = None
         control: None for the stronger one on each.
     """
     return mean_change([each.gain(way, control or each.stronger) for each in tasks])
+
+
+def average_gain_of_the_better(tasks: Sequence[Students], way: str) -> Change:
+    """Return what choosing between a way and the stronger control gains over always the control.
+
+    On each task, the texts to choose by decide, as they may after `bertender distill --control`.
+    """
+    return mean_change([each.gain(each.better(way), each.stronger) for each in tasks])
 
 
 def control_block(files: Mapping[str, Path]) -> str:

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.control_table import average_gain, control_block, read_students
+from benchmarks.control_table import (
+    average_gain,
+    average_gain_of_the_better,
+    control_block,
+    read_students,
+)
 from benchmarks.controls import ControlBenchmark, TrainedStudent
 from benchmarks.readings import controls as readings
 from benchmarks.readings.controls import controls_reading
@@ -85,6 +90,20 @@ def test_the_reading_says_what_pays_and_where(files: dict[str, Path]) -> None:
     assert "- `distilbert`: +12.0 [" in words
     assert "above 0 on one and two, below 0 on none" in words
     assert "scores best on the texts to choose by" not in words  # there is one way
+
+
+def test_the_texts_to_choose_by_decide_between_a_way_and_the_control(
+    files: dict[str, Path],
+) -> None:
+    tasks = read_students([*files.values()])
+    for way in ("distilbert", "hard"):
+        expected = [
+            max((way, task.stronger), key=lambda name: task.of(name)[0].choice.value)
+            for task in tasks
+        ]
+        assert [task.better(way) for task in tasks] == expected
+    assert average_gain_of_the_better(tasks, "hard").value == 0, "the stronger control is taken"
+    assert "which they take on " in controls_reading(files)
 
 
 @pytest.mark.parametrize(("least", "word"), [(12.0, "reached"), (12.1, "missed")])

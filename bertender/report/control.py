@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bertender.core.findings import ControlFindings, Findings
+from bertender.report.cells import number
 
 __all__ = ["control_lines"]
 
@@ -10,8 +11,22 @@ CHEAPER = "labels alone do, `--method hard` is cheaper"
 
 
 def control_lines(findings: Findings) -> list[str]:
-    """Return what distilling gave, of a student that was trained with its control."""
-    return [_sentence(findings.control)] if findings.control else []
+    """Return what distilling gave, of a student that was trained with its control.
+
+    The held-out texts say that; which of the two to deploy, the texts to choose by do.
+    """
+    control = findings.control
+    return [] if control is None else [_sentence(control), *_taken(control)]
+
+
+def _taken(control: ControlFindings) -> list[str]:
+    if control.choice is None or control.choice >= control.control_choice:
+        return []
+    return [
+        f"on the texts to choose by, the control scores {number(control.control_choice)} and the "
+        f"student {number(control.choice)}: deploy the control, which `--method hard --epochs "
+        f"{control.epochs}` makes with the same other settings"
+    ]
 
 
 def _sentence(control: ControlFindings) -> str:

@@ -53,11 +53,14 @@ class Controls:
         runs = tuple(self._run(epochs) for epochs in self.trained)
         better = max(runs, key=lambda run: run.score)  # the shorter one of equals
         gain, score = self._gain(student, self.trained[better.epochs].student)
+        task, tokenizer = self.ready.task, self.ready.distillation.tokenizer
+        choice, _ = evaluated(student, tokenizer, task, task.choices, self.config.max_length)
         return ControlFindings(
             epochs=better.epochs,
             score=score,
             gain=gain,
-            n=len(self.ready.task.dev),
+            n=len(task.dev),
+            choice=choice.value,
             equal_epochs=self.equal_epochs,
             runs=runs,
         )

@@ -58,5 +58,25 @@ def test_one_sentence_reports_whether_distilling_paid(case: str) -> None:
     assert control_lines(Findings(control=findings)) == [sentence]
 
 
+@pytest.mark.parametrize(("choice", "count"), [(None, 1), (0.75, 2), (0.8, 1), (0.85, 1)])
+def test_the_texts_to_choose_by_may_take_the_control(choice: float | None, count: int) -> None:
+    findings = ControlFindings(
+        epochs=8,
+        score=0.7,
+        gain=Gain(value=1.0, low=-1.0, high=3.0),
+        n=100,
+        choice=choice,
+        equal_epochs=8,
+        runs=(ControlRun(epochs=1, score=0.9), ControlRun(epochs=8, score=0.8)),
+    )
+    lines = control_lines(Findings(control=findings))
+    assert len(lines) == count
+    if count == 2:
+        assert lines[1] == (
+            "on the texts to choose by, the control scores 0.8 and the student 0.75: deploy "
+            "the control, which `--method hard --epochs 8` makes with the same other settings"
+        )
+
+
 def test_without_a_control_nothing_is_reported() -> None:
     assert control_lines(Findings()) == []

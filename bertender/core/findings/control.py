@@ -31,8 +31,17 @@ class ControlFindings(Part):
     score: float = Field(description="of the better one, held-out")
     gain: Gain = Field(description="of the student over it")
     n: int = Field(description="held-out texts")
+    choice: float | None = Field(
+        None,
+        description="score of the student on the texts to choose by; of earlier cards not recorded",
+    )
     equal_epochs: int = Field(
         description="epochs on labels alone that cost as much as the distillation; where they are "
         "more than the most that are trained, no control has them"
     )
     runs: tuple[ControlRun, ...] = Field(min_length=1, description="all controls, shortest first")
+
+    @property
+    def control_choice(self) -> float:
+        """Score of the better control on the texts to choose by."""
+        return next(run.score for run in self.runs if run.epochs == self.epochs)

@@ -79,6 +79,9 @@ def test_the_control_is_compared_on_the_held_out_texts(students: Students, task:
     assert control.gain.value == pytest.approx(100 * (scores.score - control.score))
     assert control.gain.low <= control.gain.value <= control.gain.high
     assert control.n == len(task.dev)
+    training = students.controlled.card.findings.training
+    assert training is not None
+    assert {task.metric: control.choice} == training.epochs[-1]
 
 
 def test_the_better_of_both_lengths_counts(students: Students) -> None:
@@ -101,9 +104,9 @@ def test_a_control_is_what_a_run_on_labels_alone_gives(
 
 
 def test_the_command_and_show_report_it(students: Students) -> None:
-    (sentence,) = control_lines(students.controlled.card.findings)
+    sentences = control_lines(students.controlled.card.findings)
     shown = succeed("show", students.controlled.path).stdout.splitlines()
-    assert shown[2] == f"  {sentence}"
+    assert shown[2 : 2 + len(sentences)] == [f"  {each}" for each in sentences]
     said = last_line(succeed("show", students.controlled.path, "--json"))
     assert said[0]["findings"]["control"] == students.control.model_dump(mode="json")
 
