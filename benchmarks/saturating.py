@@ -25,7 +25,7 @@ def saturating(cut: onnx.ModelProto, values: FloatArray) -> list[FloatArray]:
 
 def _lost(cut: onnx.ModelProto, end: str, values: FloatArray) -> Any:
     """Return what is cut off of a product's outputs."""
-    nodes = nodes_between(cut, cut.graph.input[0].name, [end])
+    nodes = nodes_between(cut, [cut.graph.input[0].name], [end])
     (product,) = (node for node in nodes if node.op_type == "MatMulInteger")
     (scales,) = (node for node in nodes if node.name.endswith("_quant_scales_mul"))
     inner = onnx.ModelProto()

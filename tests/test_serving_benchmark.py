@@ -213,7 +213,7 @@ def test_a_slow_server_is_measured_for_as_long_as_it_needs(
     config = ServingConfig(duration_s=0.1, warmup_s=0.02, longest_s=longest_s)
     system = StartedSystem(lambda: SlowAsker(batch_s), ["a"], config)
     measured = ServingRun.of_load("toy", system.closed(Load(texts_per_request=1, clients=2)))
-    assert 0.2 * speed < measured.texts_per_second < 1.5 * speed
+    assert 0.05 * speed < measured.texts_per_second < 1.5 * speed
     assert measured.outcomes["ok"] >= 2
 
 

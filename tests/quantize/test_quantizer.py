@@ -29,10 +29,11 @@ from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
 from export.onnx_export import ExportConfig, export
 from quantize import proof, quantizer
+from quantize.inner_tensors import TensorDifference
 from quantize.kernels import check_kernels
 from quantize.part_findings import ProductFindings, check_products
 from quantize.quantizer import QuantizeConfig
-from quantize.rest import RestFinding, check_rest
+from quantize.rest import check_rest
 from quantize.saturation import Deviation, check_saturation
 from quantize.schemes import SCHEMES, SHARED
 from tests.exports import PlainExport
@@ -329,7 +330,7 @@ def test_a_gpu_is_refused_whatever_the_scheme(
 
 GATES: dict[str, Callable[[], object]] = {
     "products": lambda: check_products([ProductFindings("a", "8-bit", {"weights_gain": 1.1})]),
-    "rest": lambda: check_rest([RestFinding("a", 1.0)]),
+    "rest": lambda: check_rest([TensorDifference("a", 1.0)]),
     "kernels": lambda: check_kernels({}, 1),
 }
 
