@@ -12,14 +12,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import onnx
-from onnx import helper
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import family_name
 from bertender.models.fusions import FUSIONS, NEVER_SEEN
 from bertender.models.graph_file import MOST_MB, save_graph
-from bertender.models.graph_optimizer import RUNTIME_DOMAIN, optimized
+from bertender.models.graph_optimizer import add_runtime_domain, optimized
 from quantize.attention_operators import FusedAttention, find_attentions
 
 __all__ = ["check_attention", "fuse_attention", "rewritten"]
@@ -67,8 +66,7 @@ def check_attention(model: PreTrainedModel) -> None:
 
 
 def _fused(model: onnx.ModelProto, fused: Sequence[FusedAttention]) -> onnx.ModelProto:
-    if RUNTIME_DOMAIN not in {each.domain for each in model.opset_import}:
-        model.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
+    add_runtime_domain(model)
     replaced = {name for each in fused for name in each.node.output}
     others = [node for node in model.graph.node if replaced.isdisjoint(node.output)]
     nodes = [node for each in fused for node in (*each.masks, each.node)]

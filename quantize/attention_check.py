@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Iterator, Mapping, Sequence
-from math import inf, isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +24,7 @@ from quantize.graph import FUSED_ATTENTION
 from quantize.inner_tensors import (
     TOLERATED,
     TensorDifference,
+    largest,
     open_watched,
     relative_difference,
     run_with,
@@ -49,16 +49,15 @@ def compare_attentions(
     if not activations:
         return ()
     operators = _operators_alone(onnx.load(graph), activations)
-    worst = dict.fromkeys(activations, 0.0)
     with TemporaryDirectory() as folder:
         names = (*activations, *activations.values())
         plain = open_watched(plain_graph, names, Path(folder))
         alone = open_session(operators.SerializeToString())
-        for batch in itertools.chain(batches, [batches.of_two_lengths()]):
-            wanted = run_with(plain, batch.arrays, names)
-            for name, difference in _differences(alone, wanted, activations):
-                worst[name] = max(worst[name], difference)
-    return tuple(TensorDifference(name, difference) for name, difference in worst.items())
+        return largest(
+            each
+            for batch in itertools.chain(batches, [batches.of_two_lengths()])
+            for each in _differences(alone, run_with(plain, batch.arrays, names), activations)
+        )
 
 
 def _differences(
@@ -68,8 +67,7 @@ def _differences(
     known = {name: array for name, array in wanted.items() if name not in attentions}
     for name, actual in run_with(alone, known, wanted.keys() - known).items():
         if name in attentions:
-            difference = relative_difference(actual, wanted[name])
-            yield name, inf if isnan(difference) else difference
+            yield name, relative_difference(actual, wanted[name])
 
 
 def check_attentions(findings: Sequence[TensorDifference]) -> None:

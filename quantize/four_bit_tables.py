@@ -18,7 +18,7 @@ import torch
 from onnx import helper, numpy_helper
 
 from bertender.models.graph_file import MOST_MB, save_graph
-from bertender.models.graph_optimizer import RUNTIME_DOMAIN
+from bertender.models.graph_optimizer import RUNTIME_DOMAIN, add_runtime_domain
 from quantize.context import QuantizationContext
 from quantize.fake_quantization import RowRounding, straight_through
 from quantize.graph import FOUR_BIT_LOOKUP
@@ -111,8 +111,7 @@ def _replace_tables(model: onnx.ModelProto, lookups: Sequence[str], size: int) -
     read = {name for node in graph.node for name in node.input}
     for name in names.keys() - read:
         graph.initializer.remove(tables[name])
-    if RUNTIME_DOMAIN not in {each.domain for each in model.opset_import}:
-        model.opset_import.append(helper.make_opsetid(RUNTIME_DOMAIN, 1))
+    add_runtime_domain(model)
 
 
 def _packed(name: str, table: FloatArray, size: int) -> Iterator[onnx.TensorProto]:

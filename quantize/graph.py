@@ -12,7 +12,14 @@ from onnx import TensorProto
 
 from bertender.core.errors import ModelError
 
-__all__ = ["FOUR_BIT_LOOKUP", "FUSED_ATTENTION", "Inventory", "Product", "take_inventory"]
+__all__ = [
+    "FOUR_BIT_LOOKUP",
+    "FUSED_ATTENTION",
+    "PRODUCTS_OF_ATTENTION",
+    "Inventory",
+    "Product",
+    "take_inventory",
+]
 
 PRODUCTS = ("MatMul", "Gemm")
 FOUR_BIT_LOOKUP = "GatherBlockQuantized"

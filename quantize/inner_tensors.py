@@ -14,7 +14,14 @@ import onnxruntime
 
 from bertender.models.onnx_session import open_session
 
-__all__ = ["TOLERATED", "TensorDifference", "open_watched", "relative_difference", "run_with"]
+__all__ = [
+    "TOLERATED",
+    "TensorDifference",
+    "largest",
+    "open_watched",
+    "relative_difference",
+    "run_with",
+]
 
 Array = npt.NDArray[Any]
 TOLERATED = 1e-5
@@ -33,6 +40,14 @@ class TensorDifference:
     @property
     def is_tolerated(self) -> bool:
         return self.difference <= TOLERATED
+
+
+def largest(differences: Iterable[tuple[str, float]]) -> tuple[TensorDifference, ...]:
+    """Return the largest difference of each tensor; one that is not a number stays so."""
+    worst: dict[str, float] = {}
+    for name, difference in differences:
+        worst[name] = float(np.maximum(worst.get(name, 0.0), difference))
+    return tuple(TensorDifference(name, difference) for name, difference in worst.items())
 
 
 def open_watched(graph: Path, tensors: Iterable[str], folder: Path) -> onnxruntime.InferenceSession:

@@ -15,7 +15,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
@@ -27,6 +26,7 @@ from quantize.graph import FOUR_BIT_LOOKUP, Inventory, take_inventory
 from quantize.inner_tensors import (
     TOLERATED,
     TensorDifference,
+    largest,
     open_watched,
     relative_difference,
     run_with,
@@ -62,16 +62,16 @@ def compare_rest(
     parts = _parts(take_inventory(float_graph))
     quantized = onnx.load(quantized_graph, load_external_data=False)
     cut = _cut_float(onnx.load(float_graph), quantized, parts)
-    worst = dict.fromkeys(cut.asked, 0.0)
     with TemporaryDirectory() as folder:
         rest = Path(folder) / "rest.onnx"
         onnx.save(cut.model, rest, save_as_external_data=True)  # above 2 GB, too
         whole = open_watched(quantized_graph, (*cut.produced, *cut.asked.values()), Path(folder))
         sessions = open_session(rest), whole
-        for batch in itertools.chain(batches, [batches.of_two_lengths()]):
-            for name, difference in _differences(cut, *sessions, batch.arrays):
-                worst[name] = float(np.maximum(worst[name], difference))  # NaN stays NaN
-    return tuple(TensorDifference(name, difference) for name, difference in worst.items())
+        return largest(
+            each
+            for batch in itertools.chain(batches, [batches.of_two_lengths()])
+            for each in _differences(cut, *sessions, batch.arrays)
+        )
 
 
 def check_rest(findings: Sequence[TensorDifference]) -> None:

@@ -8,7 +8,7 @@ import onnx
 
 from bertender.core.quiet_tools import quiet_tools
 
-__all__ = ["RUNTIME_DOMAIN", "optimized"]
+__all__ = ["RUNTIME_DOMAIN", "add_runtime_domain", "optimized"]
 
 RUNTIME_DOMAIN = "com.microsoft"
 """The set of ONNX Runtime's own operators."""
@@ -47,6 +47,12 @@ def optimized(graph: Path, *, fuse: bool, only: str | None = None) -> onnx.Model
     model: onnx.ModelProto = optimizer.model
     _keep_used_domains(model)
     return model
+
+
+def add_runtime_domain(model: onnx.ModelProto) -> None:
+    """List ONNX Runtime's own operators among those of a graph."""
+    if RUNTIME_DOMAIN not in {each.domain for each in model.opset_import}:
+        model.opset_import.append(onnx.helper.make_opsetid(RUNTIME_DOMAIN, 1))
 
 
 def _keep_used_domains(model: onnx.ModelProto) -> None:

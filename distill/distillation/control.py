@@ -7,7 +7,7 @@ computation as the whole distillation. The better one on the texts to choose by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,19 +48,24 @@ class Controls:
     equal_epochs: int
     """At equal computation, however many."""
 
-    def compared(self, student: PreTrainedModel) -> ControlFindings:
-        """Return the gain of the trained student over the better control."""
+    def compared(
+        self, student: PreTrainedModel, epochs: Sequence[Mapping[str, float]]
+    ) -> ControlFindings:
+        """Return the gain of the trained student over the better control.
+
+        Args:
+            student: as it was trained.
+            epochs: its scores after each, on the texts to choose by.
+        """
         runs = tuple(self._run(epochs) for epochs in self.trained)
         better = max(runs, key=lambda run: run.score)  # the shorter one of equals
         gain, score = self._gain(student, self.trained[better.epochs].student)
-        task, tokenizer = self.ready.task, self.ready.distillation.tokenizer
-        choice, _ = evaluated(student, tokenizer, task, task.choices, self.config.max_length)
         return ControlFindings(
             epochs=better.epochs,
             score=score,
             gain=gain,
-            n=len(task.dev),
-            choice=choice.value,
+            n=len(self.ready.task.dev),
+            choice=epochs[-1][self.ready.task.metric],
             equal_epochs=self.equal_epochs,
             runs=runs,
         )

@@ -49,11 +49,11 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-Compared = Callable[[PreTrainedModel], ControlFindings | None]
-"""trained student -> its comparison with a control"""
+Compared = Callable[[PreTrainedModel, Sequence[Mapping[str, float]]], ControlFindings | None]
+"""(trained student, its scores after each epoch) -> its comparison with a control"""
 
 
-def no_control(student: PreTrainedModel) -> None:
+def no_control(student: PreTrainedModel, epochs: Sequence[Mapping[str, float]]) -> None:
     """Return the comparison of a run without a control."""
 
 
@@ -95,7 +95,7 @@ class OnTask:
         findings = Findings(
             training=training,
             scores=scores,
-            control=compared(student),
+            control=compared(student, training.epochs),
             vocabulary=self.vocabulary,
         )
         model = TrainedModel.classifier(student, tokenizer, self.task, findings)

@@ -79,33 +79,38 @@ def fused_model(
     return quantize(float_model, task, QuantizeConfig(**FUSED), folder / "fused")
 
 
-@pytest.mark.parametrize("family", [*IN_PLAIN_EXPORTS, UNEVEN_HEADS])
-def test_each_attention_is_one_operator_with_the_same_logits(
+@pytest.fixture(params=[*IN_PLAIN_EXPORTS, UNEVEN_HEADS])
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def of_family(
     family: str, plain_export: PlainExport, task: Task, tmp_path: Path
-) -> None:
+) -> QuantizationContext:
     source = plain_export(family)[1]
-    context = context_of(source, task, tmp_path, target_for(family), scheme="dynamic")
-    plain, fused = written(context, tmp_path)
+    return context_of(source, task, tmp_path, target_for(family), scheme="dynamic")
+
+
+def test_each_attention_is_one_operator_with_the_same_logits(
+    family: str, of_family: QuantizationContext, tmp_path: Path
+) -> None:
+    plain, fused = written(of_family, tmp_path)
     before, after, count = counted(plain), counted(fused), LAYERS - HIDDEN.get(family, 0)
     assert after[FUSED_ATTENTION] == count
     assert after["MatMulInteger"] == before["MatMulInteger"] - 3 * count
     assert after["Softmax"] == before["Softmax"] - count
-    batch = context.texts(16, "compare").of_two_lengths()
+    batch = of_family.texts(16, "compare").of_two_lengths()
     wanted, actual = (OnnxPredictor(path).logits(batch) for path in (plain, fused))
     # a value between two steps may round to either
     np.testing.assert_allclose(actual, wanted, atol=0.01 * np.abs(wanted).max())
 
 
-@pytest.mark.parametrize("family", [*IN_PLAIN_EXPORTS, UNEVEN_HEADS])
-def test_the_plain_form_is_the_graph_before(
-    family: str, plain_export: PlainExport, task: Task, tmp_path: Path
-) -> None:
-    source = plain_export(family)[1]
-    context = context_of(source, task, tmp_path, target_for(family), scheme="dynamic")
-    before, fused = written(context, tmp_path)
-    assert in_plain_form(context.graph, before, tmp_path) == before
-    again = in_plain_form(context.graph, fused, tmp_path)
-    batch = context.texts(16, "compare").of_two_lengths()
+def test_the_plain_form_is_the_graph_before(of_family: QuantizationContext, tmp_path: Path) -> None:
+    before, fused = written(of_family, tmp_path)
+    assert in_plain_form(of_family.graph, before, tmp_path) == before
+    again = in_plain_form(of_family.graph, fused, tmp_path)
+    batch = of_family.texts(16, "compare").of_two_lengths()
     wanted, actual = (OnnxPredictor(path).logits(batch) for path in (before, again))
     np.testing.assert_array_equal(actual, wanted)
 
