@@ -9,6 +9,7 @@ from bertender.measure.comparison import Comparison, Conditions, Lengths
 from bertender.measure.load import BUSY_SHARE
 from bertender.models.runtimes import RUNTIMES
 from bertender.report.cells import DASH, Cell, short, speedup_cell
+from bertender.report.pareto import pareto_front
 from bertender.tasks.task import ChosenOn
 
 __all__ = ["CHOICES", "NOISY", "comparison_lines", "conditions_lines", "is_noisy", "marked"]
@@ -21,6 +22,8 @@ CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
     ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "
     "flatters them, and for others on texts of the training file that none of these learned from",
 }
+FEWEST_FOR_A_FRONT = 3
+"""Rows; two can be compared by eye."""
 VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
 
 
@@ -43,6 +46,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
             "change of runtime is not in it"
         )
+    lines += _front(comparison)
     if again := comparison.noise_floor:
         value, interval = marked(speedup_cell(again.speedup), is_noisy(comparison))
         lines.append(f"noise floor, the same model ({again.name}) twice: {value} {interval}")
@@ -51,6 +55,22 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             f"`{constant.name}` reads no text: it is the most frequent label of the training texts"
         )
     return lines
+
+
+def _front(comparison: Comparison) -> list[str]:
+    """Return the rows that are not beaten in all that counts; nothing where there is no choice."""
+    rows = comparison.rows
+    if len(rows) < FEWEST_FOR_A_FRONT:
+        return []
+    costs = {
+        row.name: (row.size.artifact_size_bytes, row.latency.single.p50_ms, -row.score.value)
+        for row in rows
+    }
+    names = ", ".join(f"`{name}`" for name in pareto_front(costs))
+    return [
+        f"Pareto front of disk, p50 and score, by the values without their intervals: {names}; "
+        "each other row is no better than one of these in any of the three"
+    ]
 
 
 def conditions_lines(conditions: Conditions) -> list[str]:
