@@ -14,7 +14,7 @@ from bertender.cli.task_flags import task_settings
 from bertender.compression.compress import MODEL, Compression
 from bertender.compression.config import CompressConfig
 from bertender.compression.records import CompressionReport
-from bertender.compression.report import sentence, terminal_report
+from bertender.compression.report import sentence, serve_command, terminal_report
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError
 from bertender.pipeline.recorded_task import recorded_task
@@ -67,7 +67,7 @@ def _show(report: CompressionReport, out: Path, as_json: bool) -> None:
     print_table(terminal_report(report))
     print_words(sentence(report))
     if report.chosen is not None:
-        print_words(f"{out / MODEL}: bertender serve {out / MODEL}", "dim")
+        print_words(f"{out / MODEL}: {serve_command(report, out / MODEL)}", "dim")
 
 
 def _check_verdict(report: CompressionReport, out: Path) -> None:

@@ -1,7 +1,7 @@
 """Candidates: every chain that the settings allow, as data.
 
-A candidate is a start, a depth, what pruning cuts, and a way to quantize. What it is made of is
-all that its bytes and its time depend on; what it learns decides its score.
+A candidate is a start, a depth, what pruning cuts, and a way to quantize and to run. What it is
+made of is all that its bytes and its time depend on; what it learns decides its score.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from itertools import product
 from pydantic import Field
 
 from bertender.compression.config import CompressConfig
+from bertender.compression.quantizations import Quantization, quantizations_of
 from bertender.core.config import Record
 
 __all__ = ["Candidate", "Start", "all_candidates"]
@@ -29,7 +30,7 @@ class Start(Record):
     least_entries: int = Field(0, description="of its vocabulary, that stay whatever is cut")
 
 
-class Candidate(Record):
+class Candidate(Quantization):
     """A chain of steps, from the teacher to a quantized model."""
 
     start: Start
@@ -37,16 +38,15 @@ class Candidate(Record):
     heads: float = Field(description="share of the heads to cut")
     ffn: float = Field(description="share of the feed-forward neurons to cut")
     vocab: bool = Field(description="whether the vocabulary is cut to what the texts need")
-    scheme: str
 
     @property
     def name(self) -> str:
         """A name for tables and folders."""
-        return f"{self.shape_name}-{self.scheme}"
+        return f"{self.shape_name}-{self.quantized_as}"
 
     @property
     def shape_name(self) -> str:
-        """The name without the scheme: of what is trained."""
+        """The name without the way to quantize: of what is trained."""
         cuts = [f"{part}-{100 * share:g}" for part, share in self._cuts() if share]
         vocab = ["vocab"] if self.vocab else []
         depth = [str(self.layers)] if self.layers else []
@@ -81,18 +81,22 @@ def all_candidates(
 
     Args:
         starts: what students may start from.
-        config: depths, shares and schemes.
+        config: depths, shares, schemes and runtimes.
         vocab: whether the vocabulary of this task's models can be cut.
+
+    Raises:
+        ConfigError: a scheme or a runtime goes with none of the others.
     """
+    ways = quantizations_of(config)
     return [
-        Candidate(start=start, layers=layers, heads=heads, ffn=ffn, vocab=cut, scheme=scheme)
+        Candidate(start=start, layers=layers, heads=heads, ffn=ffn, vocab=cut, **dict(way))
         for start in starts
         for layers in _depths(start, config)
-        for heads, ffn, cut, scheme in product(
+        for heads, ffn, cut, way in product(
             config.heads if layers else (0.0,),
             config.ffn if layers else (0.0,),
             (False, True) if vocab else (False,),
-            config.schemes,
+            ways,
         )
     ]
 

@@ -82,10 +82,9 @@ def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step
 
 def graph_steps(candidate: Candidate, source: str, **settings: Any) -> list[Step]:
     """Return the steps that export and quantize what a step has made; `settings` are for both."""
-    scheme = {"scheme": candidate.scheme, **settings}
     return [
         _step("onnx", "export", (source,), settings),
-        _step("int8", "quantize", ("onnx",), scheme),
+        _step("int8", "quantize", ("onnx",), {**candidate.settings, **settings}),
     ]
 
 

@@ -38,6 +38,7 @@ from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.core.saving import save_result
 from bertender.measure.load import busiest
+from bertender.measure.runtimes import check_installed
 from bertender.pipeline.named_files import folder_digest
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import Task
@@ -75,9 +76,11 @@ class Compression:
             ConfigError: a setting is wrong, or no candidate is expected to hold the limits; the
                 message names the nearest one.
             ArtifactError: the model cannot be written where it should.
+            RuntimeMissingError: a runtime is not installed, or does not run on this CPU.
             MachineBusyError: other work disturbs the times.
         """
         check_writable(self.out / MODEL, self.teacher)
+        check_installed(*self.config.runtimes)
         starts = starts_of(self.teacher, self.task, self.config)
         candidates = all_candidates(starts, self.config, vocab=self._cuts_vocabulary)
         check_any(candidates, starts, self.config)
@@ -117,7 +120,8 @@ class Compression:
     ) -> CompressionReport:
         """Score and write the best model; return the whole report."""
         built = finishing.training.chain(best.candidate, best.rounds[-1])
-        teacher, *_, score = finishing.compared(built, self.out / TABLE)
+        runtime, table = best.candidate.runtime, self.out / TABLE
+        teacher, *_, score = finishing.compared(built, runtime, table)
         least = self.config.min_score
         scored = best.model_copy(update={"score": score})
         whole = report.model_copy(
@@ -180,7 +184,7 @@ class Compression:
     def _report(
         self, results: Sequence[CandidateResult], measurements: Sequence[Measured]
     ) -> CompressionReport:
-        """Return the report of a plan; the first measurement is that of all starts and schemes."""
+        """Return the report of a plan; the first measurement is that of all starts."""
         first = measurements[0]
         loads = [each.load for each in measurements if each.load is not None]
         return CompressionReport(

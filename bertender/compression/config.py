@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Config, Rule, parts_of
 from bertender.measure.gate_config import GOLDEN_TEXTS
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
 __all__ = ["RULES", "CompressConfig"]
 
@@ -44,6 +45,11 @@ RULES: Mapping[str, Rule[CompressConfig]] = {
         lambda config: not config.schemes,
         "there is nothing to choose from. Give a scheme at least, from `bertender schemes`.",
         frozenset({"schemes"}),
+    ),
+    "nothing that runs it": Rule(
+        lambda config: not config.runtimes,
+        f"there is nothing to choose from. Give a runtime at least: {', '.join(RUNTIMES)}.",
+        frozenset({"runtimes"}),
     ),
     "no share to choose": Rule(
         lambda config: not (config.heads and config.ffn),
@@ -106,6 +112,16 @@ class CompressConfig(Config):
         ("dynamic", "four-bit-embeddings"),
         description="ways to quantize to choose from, the preferred first, of `bertender schemes` "
         "that train nothing",
+    )
+    runtimes: Annotated[tuple[RuntimeName, ...], BeforeValidator(parts_of)] = Field(
+        (DEFAULT_RUNTIME,),
+        description="runtimes to choose from by commas, the preferred first: "
+        f"{', '.join(RUNTIMES)}",
+    )
+    fused_attention: bool = Field(
+        False,
+        description="try each scheme that can with attention as one operator too: faster for "
+        "single texts in ONNX Runtime",
     )
     candidates: int = Field(6, ge=1, description="candidates to train, at most")
     method: str | None = Field(

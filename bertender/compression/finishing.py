@@ -12,6 +12,7 @@ from bertender.compression.chain import Built
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import excess
 from bertender.compression.probes import cost_of
+from bertender.compression.quantizations import quantizations_of
 from bertender.compression.records import CandidateResult, Round
 from bertender.compression.training import Training
 from bertender.core.artifact import Artifact
@@ -57,9 +58,9 @@ class Finishing:
                 return finished, finished[place]
         return finished, None
 
-    def compared(self, built: Built, place: Path) -> list[Score]:
+    def compared(self, built: Built, runtime: str, place: Path) -> list[Score]:
         """Save the table of a chain, and return the held-out scores: the teacher's first."""
-        config = CompareConfig.model_validate(self._timing())
+        config = CompareConfig.model_validate({**self._timing(), "runtime": (runtime,)})
         table = compare([*built.artifacts.values()], self.training.task, config)
         save_result(table, place)
         return [row.score for row in table.rows]
@@ -75,24 +76,26 @@ class Finishing:
         return result.model_copy(update={"rounds": (*result.rounds, again)})
 
     def _measured(self, result: CandidateResult) -> CandidateResult:
-        """Export, quantize and measure by the first scheme that a gate lets pass."""
+        """Export, quantize and measure by the first way that the gates let pass."""
         last, refusals = result.rounds[-1], []
-        for candidate in self._schemes_of(result.candidate):
+        for candidate in self._ways_of(result.candidate):
             self.training.announce(f"export and quantize {candidate.name}")
             try:
                 return self._cost(result, candidate, last)
             except (GateError, ParityError) as error:
-                refusals.append(f"{candidate.scheme} refused: {error}")
+                refusals.append(f"{candidate.quantized_as} refused: {error}")
         return result.model_copy(update={"measured": None, "left_out": "; ".join(refusals)})
 
-    def _schemes_of(self, candidate: Candidate) -> list[Candidate]:
-        schemes = dict.fromkeys((candidate.scheme, *self.config.schemes))
-        return [candidate.model_copy(update={"scheme": scheme}) for scheme in schemes]
+    def _ways_of(self, candidate: Candidate) -> list[Candidate]:
+        """Return what is trained with every way to quantize, its own first."""
+        ways = quantizations_of(self.config)
+        others = [candidate.model_copy(update=dict(way)) for way in ways]
+        return [*dict.fromkeys((candidate, *others))]
 
     def _cost(self, result: CandidateResult, candidate: Candidate, last: Round) -> CandidateResult:
-        """Return a candidate as measured by a scheme, which may be another than it entered with."""
+        """Return a candidate as measured, which may be quantized otherwise than it entered."""
         model = self.training.chain(candidate, last).last
-        cost = cost_of(model, self._single_ms(model))
+        cost = cost_of(model, self._single_ms(model, candidate.runtime))
         beyond = excess(cost, self.config) > 1
         planned = self.planned.get(candidate, result)
         return result.model_copy(
@@ -102,14 +105,14 @@ class Finishing:
                 "probe": planned.probe,
                 "fits": planned.fits,
                 "measured": cost,
-                "choice": self.training.choice(model),
+                "choice": self.training.choice(model, candidate.runtime),
                 "left_out": "measured beyond the limits" if beyond else None,
             }
         )
 
-    def _single_ms(self, artifact: Artifact) -> float:
+    def _single_ms(self, artifact: Artifact, runtime: str) -> float:
         timing = LatencyConfig.model_validate(self._timing())
-        model = TimedModel(name=artifact.name, artifact=artifact.path.resolve())
+        model = TimedModel(name=artifact.name, artifact=artifact.path.resolve(), runtime=runtime)
         texts = self.training.task.dev.examples
         return measure_models([model], texts, timing).rows[0].single.p50_ms
 

@@ -10,6 +10,7 @@ from typing import Any
 from bertender.compression.candidates import Candidate, Start
 from bertender.compression.config import CompressConfig
 from bertender.compression.probes import CostModels
+from bertender.compression.quantizations import quantizations_of
 from bertender.compression.records import CandidateResult, CompressionReport, Cost
 from bertender.core.errors import ConfigError
 
@@ -34,9 +35,9 @@ def predicted(
     """Return the candidates with their predicted costs, and whether these hold the limits."""
     results = []
     for candidate in candidates:
-        if (candidate.start.name, candidate.scheme) not in models:
+        if (key := (candidate.start.name, candidate.quantized_as)) not in models:
             continue  # no probe of its start could be made
-        cost = models[candidate.start.name, candidate.scheme].predict(candidate)
+        cost = models[key].predict(candidate)
         fits = excess(cost, config) <= 1
         results.append(
             CandidateResult(
@@ -145,15 +146,16 @@ def entrants(results: Sequence[CandidateResult], config: CompressConfig) -> list
     More weights score better as a rule, so that a candidate that fits with more of them left takes
     the place of the others of its start and depth; of two that have as many, the one with the
     whole vocabulary, then the one whose scheme is listed first: two schemes may differ in time by
-    no more than noise, and then in what they lose. Starts have turns, the one with the most weights
+    no more than noise, and then in what they lose. So the first of the runtimes, and attention as
+    it is, are left only for what lets less be cut. Starts have turns, the one with the most weights
     left first.
     """
     return preferred([each for each in results if each.fits], config)
 
 
 def preferred(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
-    order = {name: place for place, name in enumerate(config.schemes)}
-    listed = sorted(results, key=lambda result: order[result.candidate.scheme])
+    order = {way.quantized_as: place for place, way in enumerate(quantizations_of(config))}
+    listed = sorted(results, key=lambda result: order[result.candidate.quantized_as])
     best = [_first(group) for group in _grouped(listed, _start_and_depth)]
     by_start = [sorted(group, key=_preference) for group in _grouped(best, _start)]
     by_start.sort(key=lambda group: _preference(group[0]))

@@ -19,6 +19,7 @@ from bertender.compression.candidates import Candidate
 from bertender.compression.chain import build, graph_steps, probe_steps
 from bertender.compression.config import CompressConfig
 from bertender.compression.prediction import CostModel, fitted
+from bertender.compression.quantizations import Quantization
 from bertender.compression.records import Cost, Probe
 from bertender.core.artifact import Artifact
 from bertender.core.build_once import build_once
@@ -51,7 +52,7 @@ OF_NO_USE = {"parity_texts": TEXTS, "golden_texts": 0}
 ROUNDS = 6
 
 CostModels = dict[tuple[str, str], CostModel]
-"""(start, scheme) -> the costs of its candidates"""
+"""(start, way to quantize) -> the costs of its candidates"""
 
 
 class Measured(Record):
@@ -62,18 +63,18 @@ class Measured(Record):
     load: MachineLoad | None
     obstacles: dict[str, str] = Field(
         default_factory=dict,
-        description="why a start and a scheme have no candidate, by their names",
+        description="why a start has no candidate by a way to quantize, by their names",
     )
 
     def models(self) -> CostModels:
-        """Return the fits, by start and scheme."""
+        """Return the fits, by start and way to quantize."""
         key = _key
         grouped = groupby(sorted(self.probes, key=key), key)
         return {group: fitted([*probes]) for group, probes in grouped}
 
 
 def probes_of(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return those of one start and one scheme that the others can be predicted from.
+    """Return those of one start and way to quantize that the others can be predicted from.
 
     The shallowest and the deepest that nothing is cut of, and of one between them each cut alone
     and all together: a deep one takes minutes to export.
@@ -106,7 +107,7 @@ class Probing:
     announce: Callable[[str], None]
 
     def measured(self, candidates: Sequence[Candidate]) -> Measured:
-        """Make and measure the probes of all starts and schemes that candidates have.
+        """Make and measure the probes of all starts and ways to quantize of the candidates.
 
         A start of which no student can be made is left out.
 
@@ -122,7 +123,7 @@ class Probing:
             try:
                 made += self._made_all(probes_of(group))
             except (ConfigError, ModelError, ParityError) as error:
-                name = f"{group[0].start.name} by scheme {group[0].scheme}"
+                name = f"{group[0].start.name} by {group[0].quantized_as}"
                 obstacles[name] = str(error)
                 logger.warning("no candidate of %s: %s", name, error)
             else:
@@ -167,16 +168,21 @@ class Probing:
         built = build(cuts, built.artifacts, all_texts, folder)  # which the vocabulary is cut for
         export, _ = graph_steps(probe, [*built.artifacts][-1], **OF_NO_USE)
         exported = build([export], built.artifacts, few, folder).last
-        graph = _quantized(exported, few, probe.scheme, folder)
-        return TimedModel(name=probe.name, artifact=exported.path.resolve(), graph=graph)
+        graph = _quantized(exported, few, probe, folder)
+        return TimedModel(
+            name=probe.name,
+            artifact=exported.path.resolve(),
+            graph=graph,
+            runtime=probe.runtime,
+        )
 
 
-def _quantized(exported: Artifact, task: Task, scheme: str, folder: Path) -> Path:
-    """Return the graph of a scheme, written now or before."""
-    graph = (folder / f"{scheme}.onnx").resolve()
+def _quantized(exported: Artifact, task: Task, way: Quantization, folder: Path) -> Path:
+    """Return the graph that a way to quantize makes, written now or before."""
+    graph = (folder / f"{way.quantized_as}.onnx").resolve()
     write = provided_by("quantize.write")
-    identity = [exported.digest, scheme, library_versions()]
-    build_once([graph], identity, lambda: write(exported, task, {"scheme": scheme}, graph))
+    identity = [exported.digest, way.settings, library_versions()]
+    build_once([graph], identity, lambda: write(exported, task, way.settings, graph))
     return graph
 
 
@@ -215,7 +221,7 @@ def _groups(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
 
 
 def _candidate_key(candidate: Candidate) -> tuple[str, str]:
-    return candidate.start.name, candidate.scheme
+    return candidate.start.name, candidate.quantized_as
 
 
 def _key(probe: Probe) -> tuple[str, str]:

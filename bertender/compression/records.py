@@ -88,7 +88,7 @@ class CompressionReport(Record):
     probes: tuple[Probe, ...]
     obstacles: dict[str, str] = Field(
         default_factory=dict,
-        description="why a start and a scheme have no candidate, by their names",
+        description="why a start has no candidate by a way to quantize, by their names",
     )
     chosen: str | None = Field(None, description="name of the candidate; None of a plan alone")
     verdict: Literal["planned", "met", "score not met"] = "planned"

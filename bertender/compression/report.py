@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
+from bertender.compression.candidates import Candidate
 from bertender.compression.records import CandidateResult, CompressionReport
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, number, short
+from bertender.report.pareto import pareto_front
 
-__all__ = ["SHOWN_PREDICTED", "markdown_report", "notes", "sentence", "terminal_report"]
+__all__ = [
+    "SHOWN_PREDICTED",
+    "markdown_report",
+    "notes",
+    "sentence",
+    "serve_command",
+    "terminal_report",
+]
 
 HEADINGS: tuple[Cell, ...] = (
     ("Candidate",),
     ("MB",),
     ("ms",),
+    ("Front",),
     ("Rounds",),
     ("8 bits",),
     ("Held out",),
     ("Note",),
 )
-NUMERIC = (False, True, True, True, True, True, False)
+NUMERIC = (False, True, True, False, True, True, True, False)
 SHOWN_PREDICTED = 12
 """Candidates in the table that were only predicted; the JSON has all."""
+ON_FRONT = "yes"
 
 
 def terminal_report(report: CompressionReport) -> Table:
@@ -50,7 +63,11 @@ def notes(report: CompressionReport) -> list[str]:
     lines = [f"{teacher}; {chosen}", *_agreement(report)]
     left = _predicted_only(report)[SHOWN_PREDICTED:]
     lines += [f"no candidate of {name}: {why}" for name, why in report.obstacles.items()]
-    read = "~: predicted, or a probe; Rounds, 8 bits: on the texts to choose by, before and after"
+    read = (
+        "~: predicted, or a probe; Front: no other of its start is as small and as fast with as "
+        "many weights left (the Pareto front); Rounds, 8 bits: on the texts to choose by, before "
+        "and after"
+    )
     return [read, *lines, *([f"{len(left)} more candidates were predicted"] if left else [])]
 
 
@@ -64,6 +81,8 @@ def sentence(report: CompressionReport) -> str:
             "limits. Nothing was trained."
         )
     cost, teacher = best.cost, report.teacher_score
+    runtime = best.candidate.runtime
+    ran = f" in {RUNTIMES[runtime].title}" if runtime != DEFAULT_RUNTIME else ""
     share = (
         f", {best.score.value / teacher.value:.1%} of the teacher's"
         if teacher is not None and teacher.value > 0
@@ -73,10 +92,18 @@ def sentence(report: CompressionReport) -> str:
         f"{_verdict(report)} {best.candidate.name}: {report.metric} {best.score.value:.3f} "
         f"[{best.score.low:.3f}, {best.score.high:.3f}]{share}, {cost.model_mb:.2f} MB "
         f"({report.teacher_mb / cost.model_mb:.0f} times smaller), {cost.single_ms:.2f} ms for a "
-        f"text ({report.teacher_ms / cost.single_ms:.0f} times as fast as the teacher in PyTorch). "
+        f"text{ran} ({report.teacher_ms / cost.single_ms:.0f} times as fast as the teacher in "
+        "PyTorch). "
         "It holds the limits as measured; of the candidates that do, it went furthest on the texts "
         "to choose by."
     )
+
+
+def serve_command(report: CompressionReport, model: Path) -> str:
+    """Return the command that serves the chosen model where it lies, in the runtime of its time."""
+    runtimes = [each.candidate.runtime for each in report.candidates if each.score is not None]
+    elsewhere = [f"--runtime {name}" for name in runtimes if name != DEFAULT_RUNTIME]
+    return " ".join(["bertender serve", str(model), *elsewhere])
 
 
 def _verdict(report: CompressionReport) -> str:
@@ -111,16 +138,34 @@ def _spread(ratios: Sequence[float]) -> str:
 def _rows(report: CompressionReport) -> list[tuple[Cell, ...]]:
     trained = [each for each in report.candidates if each.rounds]
     shown = [*trained, *_predicted_only(report)[:SHOWN_PREDICTED]]
-    return [_row(each, is_chosen=each.candidate.name == report.chosen) for each in shown]
+    front = _front(report)
+    return [
+        _row(each, each.candidate.name == report.chosen, each.candidate in front) for each in shown
+    ]
+
+
+def _front(report: CompressionReport) -> set[Candidate]:
+    """Return the candidates of each start that are not beaten in size, time and weights left."""
+    by_start: dict[str, dict[Candidate, tuple[float, float, float]]] = {}
+    for each in report.candidates:
+        of_start = by_start.setdefault(each.candidate.start.name, {})
+        weights = each.candidate.remaining
+        of_start[each.candidate] = (each.cost.model_mb, each.cost.single_ms, -weights)
+    return {name for costs in by_start.values() for name in pareto_front(costs)}
 
 
 def _predicted_only(report: CompressionReport) -> Sequence[CandidateResult]:
-    """Return the candidates that were not trained, those that fit first, the least cut first."""
-    rest = [each for each in report.candidates if not each.rounds]
-    return sorted(rest, key=lambda each: (not each.fits, -each.candidate.remaining))
+    """Return the candidates that were not trained: those that fit and are on the front first."""
+    rest, front = [each for each in report.candidates if not each.rounds], _front(report)
+
+    def place(result: CandidateResult) -> tuple[bool, bool, float]:
+        candidate = result.candidate
+        return not result.fits, candidate not in front, -candidate.remaining
+
+    return sorted(rest, key=place)
 
 
-def _row(result: CandidateResult, *, is_chosen: bool) -> tuple[Cell, ...]:
+def _row(result: CandidateResult, is_chosen: bool, is_on_front: bool) -> tuple[Cell, ...]:
     cost, name = result.cost, result.candidate.name
     mark = "" if result.measured else "~"
     scores = ", ".join(f"{each.score:.3f}" for each in result.rounds)
@@ -128,6 +173,7 @@ def _row(result: CandidateResult, *, is_chosen: bool) -> tuple[Cell, ...]:
         (f"{name} (chosen)" if is_chosen else name,),
         (mark + short(cost.model_mb),),
         (mark + short(cost.single_ms),),
+        (ON_FRONT if is_on_front else "",),
         (scores or DASH,),
         (number(result.choice),),
         (number(result.score.value if result.score else None),),

@@ -14,6 +14,7 @@ from bertender.compression.records import CandidateResult, Round
 from bertender.core.artifact import Artifact
 from bertender.measure.accuracy import evaluate
 from bertender.models.opening import open_classifier
+from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.tasks.bad_rows import SkippedRows, stop
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Task
@@ -79,11 +80,12 @@ class Training:
         export, quantize = graph_steps(candidate, [*trained.artifacts][-1], **settings)
         part, folder = self._part(last.texts), self._folder(candidate, last.texts, last.unlabelled)
         exported = build([export], trained.artifacts, part, folder)
-        return build([quantize], exported.artifacts, part, folder / candidate.scheme)
+        return build([quantize], exported.artifacts, part, folder / candidate.quantized_as)
 
-    def choice(self, artifact: Artifact) -> float:
-        """Return a model's score on the texts to choose by."""
-        return evaluate(open_classifier(artifact), self.task.choices, self.task.metric)[0].value
+    def choice(self, artifact: Artifact, runtime: str = DEFAULT_RUNTIME) -> float:
+        """Return a model's score on the texts to choose by; a graph runs in the runtime."""
+        opened = open_classifier(artifact, runtime=runtime)
+        return evaluate(opened, self.task.choices, self.task.metric)[0].value
 
     def _student(self, candidate: Candidate, texts: int, unlabelled: int) -> Built:
         steps = student_steps(candidate, self.config, unlabelled)
@@ -94,5 +96,5 @@ class Training:
         return replace(self.task, train=sample(self.task.train, texts, self.task.problem))
 
     def _folder(self, candidate: Candidate, texts: int, unlabelled: int) -> Path:
-        """Return where a candidate lies that learned from so many texts, whatever its scheme."""
+        """Return where a candidate lies that learned from so many texts, however quantized."""
         return self.folder / candidate.shape_name / f"{texts}-and-{unlabelled}-texts"

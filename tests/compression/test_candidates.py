@@ -47,7 +47,8 @@ def test_remaining_weights_are_in_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"heads": "0,1"}, {"ffn": "-0.1"}, {"schemes": ()}, {"heads": ()}]
+    "settings",
+    [{"heads": "0,1"}, {"ffn": "-0.1"}, {"schemes": ()}, {"heads": ()}, {"runtimes": ()}],
 )
 def test_settings_that_leave_no_candidate_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):

@@ -13,7 +13,7 @@ from bertender.compression.compress import MODEL, REPORT, TABLE, Compression
 from bertender.compression.config import CompressConfig
 from bertender.compression.near_limits import NEAR
 from bertender.compression.records import CompressionReport
-from bertender.compression.report import markdown_report, sentence
+from bertender.compression.report import markdown_report, sentence, serve_command
 from bertender.compression.starts import starts_of
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ConfigError
@@ -252,6 +252,35 @@ def test_a_student_without_layers_is_trained_and_chosen(
     assert report.chosen is not None and report.chosen.startswith("static")
     model = Artifact.load(out / MODEL)
     assert open_classifier(model).logits(task.dev.examples[:3]).shape == (3, 2)
+
+
+def test_a_model_for_another_runtime_is_timed_scored_and_served_in_it(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    settings = {"layers": (1,), "heads": (0.0,), "ffn": (0.0,), "candidates": 1}
+    form = {"schemes": ("static",), "runtimes": ("openvino",)}
+    report = _compression(trained, task, tmp_path, **settings, **form).run()
+    assert report.chosen == "teacher-1-static-openvino"
+    table = Comparison.model_validate_json((tmp_path / TABLE).read_text())
+    assert table.rows[-1].runtime == "openvino"
+    findings = Artifact.load(tmp_path / MODEL).card.findings.quantization
+    assert findings is not None and findings.runtime == "openvino"
+    assert "for a text in OpenVINO (" in sentence(report)
+    assert serve_command(report, tmp_path).endswith("--runtime openvino")
+
+
+def test_attention_as_one_operator_is_tried_beside_the_plain_one(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """A BERT has it; its student by the default method, a DistilBERT, has not."""
+    settings = {"heads": (0.0,), "ffn": (0.0,), "fused_attention": True}
+    for layers, ways in {4: ["dynamic", "dynamic-fused-attention"], 1: ["dynamic"]}.items():
+        plan = _compression(trained, task, tmp_path, layers=(layers,), **settings).plan()
+        names = {each.candidate.quantized_as for each in plan.candidates}
+        assert sorted(names) == ways
+        assert [name for name in plan.obstacles if "fused-attention" in name] == (
+            ["teacher by dynamic-fused-attention"] if layers == 1 else []
+        )
 
 
 @pytest.mark.parametrize("explicit", [True, False])

@@ -152,6 +152,23 @@ def test_of_schemes_that_fit_the_first_that_is_listed_enters(schemes: tuple[str,
     ]
 
 
+def test_attention_as_one_operator_and_other_runtimes_enter_where_they_let_less_be_cut() -> None:
+    settings = {"schemes": "static,dynamic", "runtimes": "onnxruntime,openvino"}
+    config = CompressConfig.parse({**settings, "fused_attention": True})
+    fused, elsewhere = {"fused_attention": True}, {"scheme": "static", "runtime": "openvino"}
+    results = [
+        result(candidate(6, **fused)),
+        result(candidate(6, heads=0.5)),
+        result(candidate(4, **elsewhere)),
+        result(candidate(4, heads=0.5)),
+        result(candidate(3, **fused)),
+        result(candidate(3, **elsewhere)),
+        result(candidate(3)),
+    ]
+    chosen = [each.candidate for each in entrants(results, config)]
+    assert chosen == [candidate(6, **fused), candidate(4, **elsewhere), candidate(3, **elsewhere)]
+
+
 def test_no_more_enter_than_are_asked_for_and_starts_have_turns() -> None:
     results = [result(candidate(layers)) for layers in (6, 5, 4)]
     results.append(result(candidate(3, ENCODER)))

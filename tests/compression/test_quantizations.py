@@ -1,0 +1,61 @@
+"""Ways to quantize: all that go together, and an error for a part that goes with nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.compression.config import CompressConfig
+from bertender.compression.quantizations import Quantization, quantizations_of
+from bertender.core.errors import ConfigError
+from bertender.models.runtimes import DEFAULT_RUNTIME
+
+ALL = {
+    "schemes": "static,dynamic,four-bit-embeddings",
+    "runtimes": "onnxruntime,openvino",
+    "fused_attention": True,
+}
+
+
+def _names(**settings: object) -> list[str]:
+    return [each.quantized_as for each in quantizations_of(CompressConfig.parse(settings))]
+
+
+def test_schemes_come_in_their_order_then_runtimes_then_attention() -> None:
+    assert _names(**ALL) == [
+        "static",
+        "static-openvino",
+        "dynamic",
+        "dynamic-fused-attention",
+        "dynamic-openvino",
+        "four-bit-embeddings",
+        "four-bit-embeddings-fused-attention",
+    ]
+
+
+def test_nothing_but_schemes_differs_by_default() -> None:
+    assert all(
+        (each.runtime, each.fused_attention) == (DEFAULT_RUNTIME, False)
+        for each in quantizations_of(CompressConfig())
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schemes": "four-bit-embeddings", "runtimes": "openvino"}, "tables of 4 bits"),
+        ({"schemes": "static", "fused_attention": True}, "'static' does not read it"),
+        (
+            {"schemes": "four-bit-embeddings", "runtimes": "onnxruntime,openvino"},
+            "tables of 4 bits",
+        ),
+    ],
+)
+def test_what_goes_with_nothing_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        quantizations_of(CompressConfig.parse(settings))
+
+
+def test_settings_are_those_of_quantize_without_its_defaults() -> None:
+    assert Quantization(scheme="dynamic").settings == {"scheme": "dynamic"}
+    fused = Quantization(scheme="dynamic", runtime="openvino", fused_attention=True)
+    assert fused.settings == {"scheme": "dynamic", "runtime": "openvino", "fused_attention": True}
