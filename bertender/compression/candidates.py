@@ -26,7 +26,11 @@ class Start(Record):
     name: str
     layers: int = Field(description="all that it has; 0 of a kind without layers")
     encoder: str | None = Field(None, description="None: the teacher's own layers, or none")
-    method: str | None = Field(None, description="of `bertender methods`, of a kind of its own")
+    method: str | None = Field(
+        None, description="of `bertender methods`; None: what the start has by default"
+    )
+    fewest_layers: int = Field(1, description="of a student of it")
+    most_layers: int | None = Field(None, description="of a student of it; None: all that it has")
     least_entries: int = Field(0, description="of its vocabulary, that stay whatever is cut")
 
 
@@ -56,8 +60,7 @@ class Candidate(Quantization):
     def is_distilled(self) -> bool:
         """Whether a student is trained; the teacher itself is only pruned and quantized."""
         start = self.start
-        own_start = start.encoder is not None or start.method is not None
-        return own_start or self.layers < start.layers
+        return start.encoder is not None or not start.layers or self.layers < start.layers
 
     @property
     def is_pruned(self) -> bool:
@@ -105,4 +108,5 @@ def _depths(start: Start, config: CompressConfig) -> list[int]:
     if not start.layers:
         return [0]
     wanted = config.layers or (*DEPTHS, start.layers)
-    return sorted({layers for layers in wanted if 1 <= layers <= start.layers})
+    deepest = start.layers if start.most_layers is None else start.most_layers
+    return sorted({layers for layers in wanted if start.fewest_layers <= layers <= deepest})

@@ -182,10 +182,10 @@ def _all_texts(config: CompressConfig) -> dict[str, Any]:
 
 def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> dict[str, Any]:
     learning = {**_texts(config, unlabelled), "seed": config.seed}
-    if candidate.start.method is not None:  # its passes, its rate and its batches are its own
-        return {"method": candidate.start.method, **learning}
+    own = {} if candidate.start.method is None else {"method": candidate.start.method}
+    if not candidate.start.layers:  # its passes, its rate and its batches are its own
+        return {**own, **learning}
     encoder = candidate.start.encoder
-    own = {} if config.method is None else {"method": config.method}
     method = {"method": "pd", "student": encoder} if encoder is not None else own
     shape = {"layers": candidate.layers}
     passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}

@@ -49,7 +49,6 @@ MODEL = "model"
 REPORT = "report.json"
 TABLE = "table.json"
 SHAPING = (
-    "method",
     "noisy",
     "threads",
     "unlabelled_texts",

@@ -17,6 +17,12 @@ __all__ = ["RULES", "CompressConfig"]
 Shares = Annotated[tuple[float, ...], BeforeValidator(parts_of)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parts_of)]
 
+
+def _names(value: Any) -> Any:
+    """Return the names of a list by commas; none of None, which an older report has."""
+    return () if value is None else parts_of(value)
+
+
 RULES: Mapping[str, Rule[CompressConfig]] = {
     "shares that leave nothing": Rule(
         lambda config: not all(0 <= share < 1 for share in (*config.heads, *config.ffn)),
@@ -124,8 +130,10 @@ class CompressConfig(Config):
         "single texts in ONNX Runtime",
     )
     candidates: int = Field(6, ge=1, description="candidates to train, at most")
-    method: str | None = Field(
-        None, description="of `bertender methods`, for students of the teacher's own layers"
+    method: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (),
+        description="of `bertender methods` to choose from by commas, for students of the "
+        "teacher's own layers; by default what distill takes",
     )
     epochs: int = Field(3, ge=1, description="passes over the texts of each student")
     recovery_epochs: int = Field(2, ge=1, description="passes over the texts after a cut")

@@ -29,7 +29,7 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
     """
     depth, least = provided_by("distill.depth"), provided_by("prune.least_entries")
     own = str(teacher.path)
-    starts = [Start(name=OWN, layers=depth(own), least_entries=least(own))]
+    starts = _own_starts(depth(own), least(own), config)
     for name in dict.fromkeys(config.students):
         try:
             made = _start(name, task)
@@ -42,6 +42,22 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
         entries = least(made.encoder or own)  # a kind without layers reads the teacher's tokens
         starts.append(made.model_copy(update={"name": free, "least_entries": entries}))
     return starts
+
+
+def _own_starts(layers: int, least_entries: int, config: CompressConfig) -> list[Start]:
+    """Return the teacher's own layers; of several methods, each alone, and the whole teacher."""
+    own = Start(name=OWN, layers=layers, least_entries=least_entries)
+    methods = [*dict.fromkeys(config.method)]
+    if len(methods) < 2:
+        return [own.model_copy(update={"method": next(iter(methods), None)})]
+    shorter = {"most_layers": layers - 1}
+    return [
+        own.model_copy(update={"fewest_layers": layers}),  # which no method trains
+        *(
+            own.model_copy(update={"name": f"{OWN}-{method}", "method": method, **shorter})
+            for method in methods
+        ),
+    ]
 
 
 def _start(name: str, task: Task) -> Start:

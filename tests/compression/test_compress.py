@@ -195,6 +195,8 @@ def test_students_and_their_recovery_learn_as_was_set(name: str, value: int) -> 
     [
         ({"layers": (20,)}, r"layers=20: no start has a depth among these.*teacher 4"),
         ({"layers": (0,)}, "layers=.*one layer at least"),
+        ({"method": "tinybrt"}, "tinybrt.*Did you mean 'tinybert'"),
+        ({"method": "static"}, "static"),
         ({"schemes": ("auto",)}, "auto tries several"),
         ({"schemes": ("qat",)}, "schemes=qat: it trains"),
         ({"unlabelled": "missing.txt"}, "missing.txt"),
@@ -281,6 +283,25 @@ def test_attention_as_one_operator_is_tried_beside_the_plain_one(
         assert [name for name in plan.obstacles if "fused-attention" in name] == (
             ["teacher by dynamic-fused-attention"] if layers == 1 else []
         )
+
+
+def test_several_methods_are_starts_of_the_teachers_layers(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """The whole teacher, which no method trains, is a candidate once."""
+    settings = {"layers": (1, 2, 4), "heads": (0.0,), "ffn": (0.0,), "candidates": 3}
+    methods = {"method": "tinybert,minilm,tinybert"}
+    said: list[str] = []
+    report = _compression(trained, task, tmp_path, said, **settings, **methods).run()
+    shapes = {each.candidate.shape_name for each in report.candidates if not each.candidate.vocab}
+    assert shapes == {"teacher-4"} | {
+        f"teacher-{method}-{layers}" for method in ("tinybert", "minilm") for layers in (1, 2)
+    }
+    trained_by = {each.candidate.start.method for each in report.candidates if each.rounds}
+    assert trained_by == {None, "tinybert", "minilm"}
+    students = tmp_path.rglob("student/artifact.json")
+    made = {Artifact.load(place.parent).card.config["method"] for place in students}
+    assert made == {"tinybert", "minilm"}
 
 
 @pytest.mark.parametrize("explicit", [True, False])
