@@ -34,6 +34,7 @@ from quantize.attention import check_attention
 from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.config import SchemeConfig
 from quantize.context import QuantizationContext
+from quantize.kernels import check_kernels, operators
 from quantize.proof import proven
 from quantize.schemes import (
     AUTO_SCHEME,
@@ -43,7 +44,7 @@ from quantize.schemes import (
     SCHEMES_OF_MORE_BITS,
     Scheme,
 )
-from quantize.targets import check_exact, target_of
+from quantize.targets import check_exact, runs_here, target_of
 
 __all__ = [
     "QuantizeConfig",
@@ -187,7 +188,10 @@ def _check(
 
 
 def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path: Path) -> None:
-    """Write the quantized graph of an onnx artifact, unproven: to weigh and to time, not to use.
+    """Write the quantized graph of an onnx artifact, to weigh and to time it, not to use it.
+
+    Its kernels are checked, for what runs in integers does not depend on what a model has learned.
+    Nothing else is proven.
 
     Args:
         source: a float32 onnx artifact.
@@ -197,13 +201,17 @@ def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path:
 
     Raises:
         ConfigError, ModelError: as `quantize`, before any work.
+        GateError: the runtime does not run all products in integers.
     """
     config = QuantizeConfig.parse(settings)
     _check(source, task, config, path.parent / "graph", None)
     with TemporaryDirectory() as folder:
-        target = target_of(config.target)[1]
+        name, target = target_of(config.target)
         shared = (onnx_file(source), path.parent, task, config, target, Path(folder), None)
-        SCHEMES[config.scheme].write(QuantizationContext(source, *shared), path)
+        written = SCHEMES[config.scheme].write(QuantizationContext(source, *shared), path)
+    if runs_here(name, config.runtime):
+        running = operators(path, config.runtime)
+        check_kernels(running, len(written.quantized), config.runtime)
 
 
 def _quantized(

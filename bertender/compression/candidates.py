@@ -1,7 +1,7 @@
 """Candidates: every chain that the settings allow, as data.
 
-A candidate is a start, a depth, what pruning cuts, and a way to quantize and to run. What it is
-made of is all that its bytes and its time depend on; what it learns decides its score.
+A candidate is a start, a depth, what pruning cuts, and a variant: how it is quantized and run. What
+it is made of is all that its bytes and its time depend on; what it learns decides its score.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import product
 from pydantic import Field
 
 from bertender.compression.config import CompressConfig
-from bertender.compression.quantizations import Quantization, quantizations_of
+from bertender.compression.variants import Variant, variants_of
 from bertender.core.config import Record
 
 __all__ = ["Candidate", "Start", "all_candidates"]
@@ -34,8 +34,11 @@ class Start(Record):
     least_entries: int = Field(0, description="of its vocabulary, that stay whatever is cut")
 
 
-class Candidate(Quantization):
-    """A chain of steps, from the teacher to a quantized model."""
+class Candidate(Variant):
+    """A chain of steps, from the teacher to a quantized model.
+
+    The variant's fields are its own, as saved reports have them.
+    """
 
     start: Start
     layers: int
@@ -46,11 +49,11 @@ class Candidate(Quantization):
     @property
     def name(self) -> str:
         """A name for tables and folders."""
-        return f"{self.shape_name}-{self.quantized_as}"
+        return f"{self.shape_name}-{self.variant_name}"
 
     @property
     def shape_name(self) -> str:
-        """The name without the way to quantize: of what is trained."""
+        """The name without the variant: of what is trained."""
         cuts = [f"{part}-{100 * share:g}" for part, share in self._cuts() if share]
         vocab = ["vocab"] if self.vocab else []
         depth = [str(self.layers)] if self.layers else []
@@ -88,18 +91,18 @@ def all_candidates(
         vocab: whether the vocabulary of this task's models can be cut.
 
     Raises:
-        ConfigError: a scheme or a runtime goes with none of the others.
+        ConfigError: a scheme or a runtime that is named goes with none of the others.
     """
-    ways = quantizations_of(config)
+    variants = variants_of(config)
     return [
-        Candidate(start=start, layers=layers, heads=heads, ffn=ffn, vocab=cut, **dict(way))
+        Candidate(start=start, layers=layers, heads=heads, ffn=ffn, vocab=cut, **dict(variant))
         for start in starts
         for layers in _depths(start, config)
-        for heads, ffn, cut, way in product(
+        for heads, ffn, cut, variant in product(
             config.heads if layers else (0.0,),
             config.ffn if layers else (0.0,),
             (False, True) if vocab else (False,),
-            ways,
+            variants,
         )
     ]
 

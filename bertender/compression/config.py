@@ -126,8 +126,8 @@ class CompressConfig(Config):
     )
     fused_attention: bool = Field(
         False,
-        description="try each scheme that can with attention as one operator too: faster for "
-        "single texts in ONNX Runtime",
+        description="also try attention as one operator, with the schemes that support it: faster "
+        "for single texts in ONNX Runtime",
     )
     candidates: int = Field(6, ge=1, description="candidates to train, at most")
     method: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(

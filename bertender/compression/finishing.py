@@ -12,11 +12,11 @@ from bertender.compression.chain import Built
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import excess
 from bertender.compression.probes import cost_of
-from bertender.compression.quantizations import quantizations_of
-from bertender.compression.records import CandidateResult, Round
+from bertender.compression.records import CandidateResult
 from bertender.compression.training import Training
+from bertender.compression.variants import variants_of
 from bertender.core.artifact import Artifact
-from bertender.core.errors import GateError, ParityError
+from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.saving import save_result
 from bertender.measure.compare import CompareConfig, compare
 from bertender.measure.fresh import TimedModel, measure_models
@@ -76,37 +76,47 @@ class Finishing:
         return result.model_copy(update={"rounds": (*result.rounds, again)})
 
     def _measured(self, result: CandidateResult) -> CandidateResult:
-        """Export, quantize and measure by the first way that the gates let pass."""
-        last, refusals = result.rounds[-1], []
-        for candidate in self._ways_of(result.candidate):
-            self.training.announce(f"export and quantize {candidate.name}")
+        """Export, quantize and measure by the first variant that is proven and holds the limits.
+
+        Where none holds them, the measurement is that of the first one that is proven.
+        """
+        beyond, refusals = [], []
+        for planned in self._variants_of(result):
+            self.training.announce(f"export and quantize {planned.candidate.name}")
             try:
-                return self._cost(result, candidate, last)
-            except (GateError, ParityError) as error:
-                refusals.append(f"{candidate.quantized_as} refused: {error}")
-        return result.model_copy(update={"measured": None, "left_out": "; ".join(refusals)})
+                measured = self._cost(result, planned)
+            except (ConfigError, ModelError, ParityError) as error:
+                refusals.append(f"{planned.candidate.variant_name} refused: {error}")
+                continue
+            if self._holds(measured):
+                return measured
+            beyond.append(measured.model_copy(update={"left_out": "measured beyond the limits"}))
+        if beyond:
+            return beyond[0]
+        why = {"left_out": "; ".join(refusals), "refused": True}
+        return result.model_copy(update={"measured": None, **why})
 
-    def _ways_of(self, candidate: Candidate) -> list[Candidate]:
-        """Return what is trained with every way to quantize, its own first."""
-        ways = quantizations_of(self.config)
-        others = [candidate.model_copy(update=dict(way)) for way in ways]
-        return [*dict.fromkeys((candidate, *others))]
+    def _variants_of(self, result: CandidateResult) -> list[CandidateResult]:
+        """Return what is trained in every variant that is expected to fit, its own first."""
+        made = result.candidate
+        others = [made.model_copy(update=dict(each)) for each in variants_of(self.config)]
+        known = [self.planned.get(each) for each in dict.fromkeys(others) if each != made]
+        fitting = [each for each in known if each is not None and each.fits]
+        return [self.planned.get(made, result), *fitting]
 
-    def _cost(self, result: CandidateResult, candidate: Candidate, last: Round) -> CandidateResult:
-        """Return a candidate as measured, which may be quantized otherwise than it entered."""
-        model = self.training.chain(candidate, last).last
-        cost = cost_of(model, self._single_ms(model, candidate.runtime))
-        beyond = excess(cost, self.config) > 1
-        planned = self.planned.get(candidate, result)
+    def _cost(self, result: CandidateResult, planned: CandidateResult) -> CandidateResult:
+        """Return what was trained, as a variant of the plan, and measured as that."""
+        candidate = planned.candidate
+        model = self.training.chain(candidate, result.rounds[-1]).last
         return result.model_copy(
             update={
                 "candidate": candidate,
                 "predicted": planned.predicted,
                 "probe": planned.probe,
                 "fits": planned.fits,
-                "measured": cost,
+                "measured": cost_of(model, self._single_ms(model, candidate.runtime)),
                 "choice": self.training.choice(model, candidate.runtime),
-                "left_out": "measured beyond the limits" if beyond else None,
+                "left_out": None,
             }
         )
 

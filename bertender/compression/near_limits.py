@@ -83,7 +83,7 @@ def _without(
 ) -> list[CandidateResult]:
     """Return the candidates, one of which is left out."""
     return [
-        each.model_copy(update={"fits": False, "left_out": reason})
+        each.model_copy(update={"fits": False, "left_out": reason, "refused": True})
         if each.candidate == candidate
         else each
         for each in results

@@ -10,8 +10,8 @@ from typing import Any
 from bertender.compression.candidates import Candidate, Start
 from bertender.compression.config import CompressConfig
 from bertender.compression.probes import CostModels
-from bertender.compression.quantizations import quantizations_of
 from bertender.compression.records import CandidateResult, CompressionReport, Cost
+from bertender.compression.variants import variants_of
 from bertender.core.errors import ConfigError
 
 __all__ = [
@@ -35,7 +35,7 @@ def predicted(
     """Return the candidates with their predicted costs, and whether these hold the limits."""
     results = []
     for candidate in candidates:
-        if (key := (candidate.start.name, candidate.quantized_as)) not in models:
+        if (key := (candidate.start.name, candidate.variant)) not in models:
             continue  # no probe of its start could be made
         cost = models[key].predict(candidate)
         fits = excess(cost, config) <= 1
@@ -85,7 +85,7 @@ def none_holds(finished: Sequence[CandidateResult], config: CompressConfig) -> s
     tried = [each for each in finished if each.measured is not None]
     if not tried:
         reasons = "; ".join(f"{each.candidate.name}: {each.left_out}" for each in finished)
-        return f"no candidate could be quantized. {reasons}. Give other schemes."
+        return f"no candidate could be quantized. {reasons}. Give other schemes or runtimes."
     nearest = min(tried, key=lambda each: excess(each.cost, config))
     return (
         f"{_asked(config)}: no trained candidate holds that as measured. "
@@ -109,7 +109,7 @@ def _passed_over(result: CandidateResult, chosen: Sequence[CandidateResult]) -> 
     if not result.fits:
         return result
     if any(each.candidate == result.candidate for each in chosen):
-        return result.model_copy(update={"left_out": "a gate refused its scheme"})
+        return result.model_copy(update={"left_out": "a gate refused it", "refused": True})
     key = _start_and_depth(result)
     rival = any(_start_and_depth(each) == key for each in chosen)
     less_cut = "another one of its start and depth has as many weights left, or more"
@@ -145,17 +145,16 @@ def entrants(results: Sequence[CandidateResult], config: CompressConfig) -> list
 
     More weights score better as a rule, so that a candidate that fits with more of them left takes
     the place of the others of its start and depth; of two that have as many, the one with the
-    whole vocabulary, then the one whose scheme is listed first: two schemes may differ in time by
-    no more than noise, and then in what they lose. So the first of the runtimes, and attention as
-    it is, are left only for what lets less be cut. Starts have turns, the one with the most weights
-    left first.
+    whole vocabulary, then the first variant: two schemes may differ in time by no more than noise,
+    and then in what they lose; and another runtime is for what lets less be cut. Starts have
+    turns, the one with the most weights left first.
     """
     return preferred([each for each in results if each.fits], config)
 
 
 def preferred(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
-    order = {way.quantized_as: place for place, way in enumerate(quantizations_of(config))}
-    listed = sorted(results, key=lambda result: order[result.candidate.quantized_as])
+    order = {variant: place for place, variant in enumerate(variants_of(config))}
+    listed = sorted(results, key=lambda result: order[result.candidate.variant])
     best = [_first(group) for group in _grouped(listed, _start_and_depth)]
     by_start = [sorted(group, key=_preference) for group in _grouped(best, _start)]
     by_start.sort(key=lambda group: _preference(group[0]))

@@ -2,7 +2,7 @@
 
 Both are sums over what a model is made of: something fixed, and something for each layer, for its
 heads, for its neurons and for each entry of the vocabulary, which time does not depend on. So a
-least-squares fit through a few measured models of one start and way to quantize predicts the rest.
+least-squares fit through a few measured models of one start and variant predicts the rest.
 Attention computes in whole heads and the runtime in blocks of neurons, so that the fit is near and
 not exact; how near is a row of the report.
 """
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CostModel:
-    """Predicts the costs of candidates of one start and way to quantize."""
+    """Predicts the costs of candidates of one start and variant."""
 
     bytes_of: Floats
     """(5,): fixed, a layer, its attention, its feed-forward part, an entry of the vocabulary."""
@@ -42,7 +42,7 @@ class CostModel:
 
 
 def fitted(probes: Sequence[Probe]) -> CostModel:
-    """Return the costs that probes of one start and way to quantize have, by least squares."""
+    """Return the costs that probes of one start and variant have, by least squares."""
     layers = np.array([_layers(probe.candidate) for probe in probes])
     entries = np.array([probe.entries for probe in probes])
     sizes = np.array([1e6 * probe.cost.model_mb for probe in probes])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 
 from pydantic import Field
@@ -19,8 +18,8 @@ from bertender.compression.candidates import Candidate
 from bertender.compression.chain import build, graph_steps, probe_steps
 from bertender.compression.config import CompressConfig
 from bertender.compression.prediction import CostModel, fitted
-from bertender.compression.quantizations import Quantization
 from bertender.compression.records import Cost, Probe
+from bertender.compression.variants import Variant
 from bertender.core.artifact import Artifact
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
@@ -51,8 +50,8 @@ OF_NO_USE = {"parity_texts": TEXTS, "golden_texts": 0}
 """Settings of graphs that are only weighed and timed."""
 ROUNDS = 6
 
-CostModels = dict[tuple[str, str], CostModel]
-"""(start, way to quantize) -> the costs of its candidates"""
+CostModels = dict[tuple[str, Variant], CostModel]
+"""(start, variant) -> the costs of its candidates"""
 
 
 class Measured(Record):
@@ -63,18 +62,19 @@ class Measured(Record):
     load: MachineLoad | None
     obstacles: dict[str, str] = Field(
         default_factory=dict,
-        description="why a start has no candidate by a way to quantize, by their names",
+        description="start and variant, by their names -> why it has no candidate",
     )
 
     def models(self) -> CostModels:
-        """Return the fits, by start and way to quantize."""
-        key = _key
-        grouped = groupby(sorted(self.probes, key=key), key)
-        return {group: fitted([*probes]) for group, probes in grouped}
+        """Return the fits, by start and variant."""
+        groups: dict[tuple[str, Variant], list[Probe]] = {}
+        for probe in self.probes:
+            groups.setdefault(_key(probe.candidate), []).append(probe)
+        return {key: fitted(probes) for key, probes in groups.items()}
 
 
 def probes_of(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return those of one start and way to quantize that the others can be predicted from.
+    """Return those of one start and variant that the others can be predicted from.
 
     The shallowest and the deepest that nothing is cut of, and of one between them each cut alone
     and all together: a deep one takes minutes to export.
@@ -107,7 +107,7 @@ class Probing:
     announce: Callable[[str], None]
 
     def measured(self, candidates: Sequence[Candidate]) -> Measured:
-        """Make and measure the probes of all starts and ways to quantize of the candidates.
+        """Make and measure the probes of all starts and variants of the candidates.
 
         A start of which no student can be made is left out.
 
@@ -123,9 +123,9 @@ class Probing:
             try:
                 made += self._made_all(probes_of(group))
             except (ConfigError, ModelError, ParityError) as error:
-                name = f"{group[0].start.name} by {group[0].quantized_as}"
+                name = f"{group[0].start.name} as {group[0].variant_name}"
                 obstacles[name] = str(error)
-                logger.warning("no candidate of %s: %s", name, error)
+                logger.warning("%s has no candidate: %s", name, error)
             else:
                 chosen += probes_of(group)
         if not chosen:
@@ -177,12 +177,12 @@ class Probing:
         )
 
 
-def _quantized(exported: Artifact, task: Task, way: Quantization, folder: Path) -> Path:
-    """Return the graph that a way to quantize makes, written now or before."""
-    graph = (folder / f"{way.quantized_as}.onnx").resolve()
+def _quantized(exported: Artifact, task: Task, variant: Variant, folder: Path) -> Path:
+    """Return the graph of a variant, written now or before."""
+    graph = (folder / f"{variant.variant_name}.onnx").resolve()
     write = provided_by("quantize.write")
-    identity = [exported.digest, way.settings, library_versions()]
-    build_once([graph], identity, lambda: write(exported, task, way.settings, graph))
+    identity = [exported.digest, variant.settings, library_versions()]
+    build_once([graph], identity, lambda: write(exported, task, variant.settings, graph))
     return graph
 
 
@@ -202,8 +202,13 @@ def cost_of(artifact: Artifact, single_ms: float) -> Cost:
 
 
 def _timing(config: CompressConfig) -> LatencyConfig:
+    """Return how probes are timed: several runtimes would disturb each other in one process."""
     return LatencyConfig(
-        processes=1, rounds=ROUNDS, threads=config.threads, seed=config.seed, noisy=config.noisy
+        processes=1 if len(config.runtimes) == 1 else 2,
+        rounds=ROUNDS,
+        threads=config.threads,
+        seed=config.seed,
+        noisy=config.noisy,
     )
 
 
@@ -216,13 +221,11 @@ def _few(task: Task) -> Task:
 
 
 def _groups(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
-    key = _candidate_key
-    return [[*group] for _, group in groupby(sorted(candidates, key=key), key)]
+    groups: dict[tuple[str, Variant], list[Candidate]] = {}
+    for candidate in candidates:
+        groups.setdefault(_key(candidate), []).append(candidate)
+    return [*groups.values()]
 
 
-def _candidate_key(candidate: Candidate) -> tuple[str, str]:
-    return candidate.start.name, candidate.quantized_as
-
-
-def _key(probe: Probe) -> tuple[str, str]:
-    return _candidate_key(probe.candidate)
+def _key(candidate: Candidate) -> tuple[str, Variant]:
+    return candidate.start.name, candidate.variant

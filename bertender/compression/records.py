@@ -58,6 +58,9 @@ class CandidateResult(Record):
         None, description="score of the quantized model on the texts to choose by"
     )
     score: Score | None = Field(None, description="on the held-out texts; of the chosen one alone")
+    refused: bool = Field(
+        False, description="whether a gate refused it, or no probe of it could be made"
+    )
     left_out: str | None = Field(None, description="why it was not trained, or went no further")
 
     @property
@@ -88,7 +91,7 @@ class CompressionReport(Record):
     probes: tuple[Probe, ...]
     obstacles: dict[str, str] = Field(
         default_factory=dict,
-        description="why a start has no candidate by a way to quantize, by their names",
+        description="start and variant, by their names -> why it has no candidate",
     )
     chosen: str | None = Field(None, description="name of the candidate; None of a plan alone")
     verdict: Literal["planned", "met", "score not met"] = "planned"

@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.compression.candidates import Candidate
+from bertender.compression.plan import entrants
 from bertender.compression.records import CandidateResult, CompressionReport
+from bertender.compression.variants import variants_of
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, number, short
 from bertender.report.pareto import pareto_front
@@ -62,11 +64,12 @@ def notes(report: CompressionReport) -> list[str]:
     chosen = f"chosen on {_chosen_on(report)}"
     lines = [f"{teacher}; {chosen}", *_agreement(report)]
     left = _predicted_only(report)[SHOWN_PREDICTED:]
-    lines += [f"no candidate of {name}: {why}" for name, why in report.obstacles.items()]
+    lines += [f"{name} has no candidate: {why}" for name, why in report.obstacles.items()]
     read = (
-        "~: predicted, or a probe; Front: no other of its start is as small and as fast with as "
-        "many weights left (the Pareto front); Rounds, 8 bits: on the texts to choose by, before "
-        "and after"
+        "~: predicted, or a probe; Front: on the Pareto front of its start, where no other is as "
+        "small and as fast with as many weights of its layers left, a vocabulary as whole, and a "
+        "variant that is preferred as much; Rounds, 8 bits: on the texts to choose by, before and "
+        "after"
     )
     return [read, *lines, *([f"{len(left)} more candidates were predicted"] if left else [])]
 
@@ -100,7 +103,7 @@ def sentence(report: CompressionReport) -> str:
 
 
 def serve_command(report: CompressionReport, model: Path) -> str:
-    """Return the command that serves the chosen model where it lies, in the runtime of its time."""
+    """Return the command that serves the chosen model, in the runtime that it was timed in."""
     runtimes = [each.candidate.runtime for each in report.candidates if each.score is not None]
     elsewhere = [f"--runtime {name}" for name in runtimes if name != DEFAULT_RUNTIME]
     return " ".join(["bertender serve", str(model), *elsewhere])
@@ -138,41 +141,58 @@ def _spread(ratios: Sequence[float]) -> str:
 def _rows(report: CompressionReport) -> list[tuple[Cell, ...]]:
     trained = [each for each in report.candidates if each.rounds]
     shown = [*trained, *_predicted_only(report)[:SHOWN_PREDICTED]]
-    front = _front(report)
-    return [
-        _row(each, each.candidate.name == report.chosen, each.candidate in front) for each in shown
-    ]
+    front, marks = _front(report), _marks(report)
+    return [_row(each, marks.get(each.candidate), each.candidate in front) for each in shown]
+
+
+def _marks(report: CompressionReport) -> dict[Candidate, str]:
+    """Return what is said of candidates beside their names: the chosen one; in a plan, entrants."""
+    if report.verdict == "planned":
+        return {each.candidate: "to train" for each in entrants(report.candidates, report.config)}
+    return {
+        each.candidate: "chosen"
+        for each in report.candidates
+        if each.candidate.name == report.chosen
+    }
 
 
 def _front(report: CompressionReport) -> set[Candidate]:
-    """Return the candidates of each start that are not beaten in size, time and weights left."""
-    by_start: dict[str, dict[Candidate, tuple[float, float, float]]] = {}
+    """Return the candidates of each start that are not beaten in size, time and what is left."""
+    by_start: dict[str, dict[Candidate, tuple[float, ...]]] = {}
+    order = {variant: place for place, variant in enumerate(variants_of(report.config))}
     for each in report.candidates:
-        of_start = by_start.setdefault(each.candidate.start.name, {})
-        weights = each.candidate.remaining
-        of_start[each.candidate] = (each.cost.model_mb, each.cost.single_ms, -weights)
-    return {name for costs in by_start.values() for name in pareto_front(costs)}
+        if each.refused:
+            continue
+        candidate, cost = each.candidate, each.cost
+        lost = (-candidate.remaining, candidate.vocab, order[candidate.variant])
+        of_start = by_start.setdefault(candidate.start.name, {})
+        of_start[candidate] = (cost.model_mb, cost.single_ms, *lost)
+    return {candidate for costs in by_start.values() for candidate in pareto_front(costs)}
 
 
 def _predicted_only(report: CompressionReport) -> Sequence[CandidateResult]:
-    """Return the candidates that were not trained: those that fit and are on the front first."""
+    """Return the candidates that were not trained: those to train first, then those that fit, of
+    these the ones on the front.
+    """
     rest, front = [each for each in report.candidates if not each.rounds], _front(report)
+    marks = _marks(report)
 
-    def place(result: CandidateResult) -> tuple[bool, bool, float]:
+    def place(result: CandidateResult) -> tuple[bool, bool, bool, float]:
         candidate = result.candidate
-        return not result.fits, candidate not in front, -candidate.remaining
+        left = -candidate.remaining
+        return candidate not in marks, not result.fits, candidate not in front, left
 
     return sorted(rest, key=place)
 
 
-def _row(result: CandidateResult, is_chosen: bool, is_on_front: bool) -> tuple[Cell, ...]:
+def _row(result: CandidateResult, mark: str | None, is_on_front: bool) -> tuple[Cell, ...]:
     cost, name = result.cost, result.candidate.name
-    mark = "" if result.measured else "~"
+    about = "" if result.measured else "~"
     scores = ", ".join(f"{each.score:.3f}" for each in result.rounds)
     return (
-        (f"{name} (chosen)" if is_chosen else name,),
-        (mark + short(cost.model_mb),),
-        (mark + short(cost.single_ms),),
+        (f"{name} ({mark})" if mark else name,),
+        (about + short(cost.model_mb),),
+        (about + short(cost.single_ms),),
         (ON_FRONT if is_on_front else "",),
         (scores or DASH,),
         (number(result.choice),),

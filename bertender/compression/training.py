@@ -80,7 +80,7 @@ class Training:
         export, quantize = graph_steps(candidate, [*trained.artifacts][-1], **settings)
         part, folder = self._part(last.texts), self._folder(candidate, last.texts, last.unlabelled)
         exported = build([export], trained.artifacts, part, folder)
-        return build([quantize], exported.artifacts, part, folder / candidate.quantized_as)
+        return build([quantize], exported.artifacts, part, folder / candidate.variant_name)
 
     def choice(self, artifact: Artifact, runtime: str = DEFAULT_RUNTIME) -> float:
         """Return a model's score on the texts to choose by; a graph runs in the runtime."""

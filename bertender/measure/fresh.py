@@ -120,8 +120,7 @@ def measure_models(
     Args:
         models: the first is what speedups are relative to; it is timed twice.
         examples: texts to draw from.
-        config: what is timed; with one process it is this one, unless rows run in several
-            runtimes.
+        config: what is timed; with one process it is this one.
         max_length: longest input in tokens; None takes each tokenizer's own limit.
 
     Raises:
@@ -138,15 +137,9 @@ def measure_models(
         max_length=max_length,
         process=0,
     )
-    report = _here(request) if _is_for_here(request) else _in_fresh_processes(request)
+    report = _here(request) if config.processes == 1 else _in_fresh_processes(request)
     *rows, again = report.rows
     return report.model_copy(update={"rows": tuple(rows), "noise_floor": again})
-
-
-def _is_for_here(request: TimingRequest) -> bool:
-    """Return whether this process times the rows: two runtimes would disturb each other in it."""
-    engines = {each.engine for each in request.models}
-    return request.config.processes == 1 and len(engines & RUNTIMES.keys()) < 2
 
 
 def _here(request: TimingRequest) -> LatencyReport:

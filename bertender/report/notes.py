@@ -63,12 +63,13 @@ def _front(comparison: Comparison) -> list[str]:
     if len(rows) < FEWEST_FOR_A_FRONT:
         return []
     costs = {
-        row.name: (row.size.artifact_size_bytes, row.latency.single.p50_ms, -row.score.value)
-        for row in rows
+        place: (row.size.artifact_size_bytes, row.latency.single.p50_ms, -row.score.value)
+        for place, row in enumerate(rows)
     }
-    names = ", ".join(f"`{name}`" for name in pareto_front(costs))
+    names = ", ".join(f"`{rows[place].name}`" for place in pareto_front(costs))
+    (time,) = marked(("p50",), is_noisy(comparison))
     return [
-        f"Pareto front of disk, p50 and score, by the values without their intervals: {names}; "
+        f"Pareto front of disk, {time} and score, by the values without their intervals: {names}; "
         "each other row is no better than one of these in any of the three"
     ]
 

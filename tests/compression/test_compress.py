@@ -12,6 +12,7 @@ from bertender.compression.chain import student_steps
 from bertender.compression.compress import MODEL, REPORT, TABLE, Compression
 from bertender.compression.config import CompressConfig
 from bertender.compression.near_limits import NEAR
+from bertender.compression.plan import entrants
 from bertender.compression.records import CompressionReport
 from bertender.compression.report import markdown_report, sentence, serve_command
 from bertender.compression.starts import starts_of
@@ -23,6 +24,7 @@ from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from distill.vocabularies.cutting import needed_tokens
+from tests.runtimes import needs
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
 
@@ -256,13 +258,16 @@ def test_a_student_without_layers_is_trained_and_chosen(
     assert open_classifier(model).logits(task.dev.examples[:3]).shape == (3, 2)
 
 
+@needs("openvino")
 def test_a_model_for_another_runtime_is_timed_scored_and_served_in_it(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
+    """Its products of dynamic scales would be floats there, which a probe finds."""
     settings = {"layers": (1,), "heads": (0.0,), "ffn": (0.0,), "candidates": 1}
-    form = {"schemes": ("static",), "runtimes": ("openvino",)}
+    form = {"schemes": ("dynamic", "static"), "runtimes": ("openvino",)}
     report = _compression(trained, task, tmp_path, **settings, **form).run()
     assert report.chosen == "teacher-1-static-openvino"
+    assert "OpenVINO runs 0 of them" in report.obstacles["teacher as dynamic-openvino"]
     table = Comparison.model_validate_json((tmp_path / TABLE).read_text())
     assert table.rows[-1].runtime == "openvino"
     findings = Artifact.load(tmp_path / MODEL).card.findings.quantization
@@ -278,10 +283,10 @@ def test_attention_as_one_operator_is_tried_beside_the_plain_one(
     settings = {"heads": (0.0,), "ffn": (0.0,), "fused_attention": True}
     for layers, ways in {4: ["dynamic", "dynamic-fused-attention"], 1: ["dynamic"]}.items():
         plan = _compression(trained, task, tmp_path, layers=(layers,), **settings).plan()
-        names = {each.candidate.quantized_as for each in plan.candidates}
+        names = {each.candidate.variant_name for each in plan.candidates}
         assert sorted(names) == ways
         assert [name for name in plan.obstacles if "fused-attention" in name] == (
-            ["teacher by dynamic-fused-attention"] if layers == 1 else []
+            ["teacher as dynamic-fused-attention"] if layers == 1 else []
         )
 
 
@@ -326,6 +331,9 @@ def test_a_plan_trains_nothing_but_probes(
     assert plan.chosen is None
     assert not said
     assert all(not each.rounds for each in plan.candidates)
+    entering = {each.candidate.name for each in entrants(plan.candidates, plan.config)}
+    shown = {f"{name} (to train)" for name in entering}
+    assert all(name in markdown_report(plan) for name in shown)
     assert "Nothing was trained" in sentence(plan)
 
 

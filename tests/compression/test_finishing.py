@@ -13,10 +13,11 @@ from bertender.compression.candidates import Start
 from bertender.compression.config import CompressConfig
 from bertender.compression.finishing import Finishing
 from bertender.compression.plan import with_trained
-from bertender.compression.records import CompressionReport
+from bertender.compression.records import CompressionReport, Cost
 from bertender.compression.training import Training
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
+from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
 from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
@@ -37,13 +38,44 @@ def _write_wrong(context: QuantizationContext, target: Path) -> Written:
     return written
 
 
+def _write_nothing(context: QuantizationContext, target: Path) -> Written:
+    """Refuse, as a scheme does that has no form for such a model."""
+    raise ModelError("no form for it")
+
+
 WRONG = Scheme(summary="an unfair bias", write=_write_wrong)
+IMPOSSIBLE = Scheme(summary="nothing", write=_write_nothing)
 
 
-def test_the_next_scheme_takes_the_place_of_one_that_a_gate_refuses(
+def test_the_next_variant_takes_the_place_of_one_that_breaks_a_limit(
     trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SCHEMES, "wrong", WRONG)
+    """Of those that are expected to fit; the student is not trained again."""
+
+    def cost_of(artifact: Artifact, single_ms: float) -> Cost:
+        slow = artifact.card.config["scheme"] == "dynamic"
+        return Cost(model_mb=1.0, single_ms=5.0 if slow else 1.0)
+
+    monkeypatch.setattr("bertender.compression.finishing.cost_of", cost_of)
+    start = Start(name="teacher", layers=4)
+    settings = {**SETTINGS, "schemes": ("dynamic", "four-bit-embeddings", "static"), "max_ms": 2.0}
+    training = Training(trained, task, CompressConfig.parse(settings), tmp_path, lambda text: None)
+    first, unfit, next_one = (
+        result(candidate(4, start, scheme=scheme), fits=scheme != "four-bit-embeddings")
+        for scheme in settings["schemes"]
+    )
+    ready = first.model_copy(update={"rounds": (training.train(first, 1.0, 0),)})
+    planned = {each.candidate: each for each in (first, unfit, next_one)}
+    done, best = Finishing(training, planned).first_that_holds([ready])
+    assert best is not None and best.candidate == next_one.candidate
+    assert [each.rounds for each in done] == [ready.rounds]
+
+
+@pytest.mark.parametrize("wrong", [WRONG, IMPOSSIBLE], ids=["unfair", "impossible"])
+def test_the_next_scheme_takes_the_place_of_one_that_is_refused(
+    wrong: Scheme, trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SCHEMES, "wrong", wrong)
     start = Start(name="teacher", layers=4)
     entrant = result(candidate(4, start, scheme="wrong"))
     other = result(candidate(4, start, scheme="dynamic"))
@@ -68,4 +100,4 @@ def test_the_next_scheme_takes_the_place_of_one_that_a_gate_refuses(
     )
     first, second = with_trained(report, done, [entrant]).candidates
     assert (first.candidate, first.left_out) == (other.candidate, None)
-    assert (second.candidate, second.left_out) == (entrant.candidate, "a gate refused its scheme")
+    assert (second.candidate, second.left_out) == (entrant.candidate, "a gate refused it")

@@ -11,6 +11,7 @@ from bertender.compression.plan import TOO_MUCH, check_feasible, entrants, exces
 from bertender.compression.prediction import fitted
 from bertender.compression.probes import CostModels, Measured, probes_of
 from bertender.compression.records import Cost, Probe
+from bertender.compression.variants import Variant
 from bertender.core.errors import ConfigError, GateError
 from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, probe, result
 
@@ -21,7 +22,7 @@ def _models(config: CompressConfig) -> CostModels:
     models: CostModels = {}
     for start in STARTS:
         probes = [probe(each) for each in probes_of(all_candidates([start], config))]
-        models[start.name, "dynamic"] = fitted(probes)
+        models[start.name, Variant(scheme="dynamic")] = fitted(probes)
     return models
 
 
@@ -166,7 +167,7 @@ def test_attention_as_one_operator_and_other_runtimes_enter_where_they_let_less_
         result(candidate(3)),
     ]
     chosen = [each.candidate for each in entrants(results, config)]
-    assert chosen == [candidate(6, **fused), candidate(4, **elsewhere), candidate(3, **elsewhere)]
+    assert chosen == [candidate(6, **fused), candidate(4, **elsewhere), candidate(3)]
 
 
 def test_no_more_enter_than_are_asked_for_and_starts_have_turns() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertender.compression.config import CompressConfig
-from bertender.compression.quantizations import Quantization, quantizations_of
+from bertender.compression.variants import Variant, variants_of
 from bertender.core.errors import ConfigError
 from bertender.models.runtimes import DEFAULT_RUNTIME
 
@@ -17,25 +17,33 @@ ALL = {
 
 
 def _names(**settings: object) -> list[str]:
-    return [each.quantized_as for each in quantizations_of(CompressConfig.parse(settings))]
+    return [each.variant_name for each in variants_of(CompressConfig.parse(settings))]
 
 
-def test_schemes_come_in_their_order_then_runtimes_then_attention() -> None:
+def test_schemes_come_in_their_order_then_attention_then_runtimes() -> None:
     assert _names(**ALL) == [
         "static",
-        "static-openvino",
         "dynamic",
-        "dynamic-fused-attention",
-        "dynamic-openvino",
         "four-bit-embeddings",
+        "dynamic-fused-attention",
         "four-bit-embeddings-fused-attention",
+        "static-openvino",
+        "dynamic-openvino",
     ]
+
+
+def test_what_is_named_twice_is_a_variant_once() -> None:
+    assert _names(schemes="dynamic,dynamic", runtimes="openvino,openvino") == ["dynamic-openvino"]
+
+
+def test_a_default_scheme_that_goes_with_nothing_is_left_out() -> None:
+    assert _names(runtimes="openvino") == ["dynamic-openvino"]
 
 
 def test_nothing_but_schemes_differs_by_default() -> None:
     assert all(
         (each.runtime, each.fused_attention) == (DEFAULT_RUNTIME, False)
-        for each in quantizations_of(CompressConfig())
+        for each in variants_of(CompressConfig())
     )
 
 
@@ -46,16 +54,16 @@ def test_nothing_but_schemes_differs_by_default() -> None:
         ({"schemes": "static", "fused_attention": True}, "'static' does not read it"),
         (
             {"schemes": "four-bit-embeddings", "runtimes": "onnxruntime,openvino"},
-            "tables of 4 bits",
+            "runtimes=openvino goes with none.*tables of 4 bits",
         ),
     ],
 )
 def test_what_goes_with_nothing_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        quantizations_of(CompressConfig.parse(settings))
+        variants_of(CompressConfig.parse(settings))
 
 
 def test_settings_are_those_of_quantize_without_its_defaults() -> None:
-    assert Quantization(scheme="dynamic").settings == {"scheme": "dynamic"}
-    fused = Quantization(scheme="dynamic", runtime="openvino", fused_attention=True)
+    assert Variant(scheme="dynamic").settings == {"scheme": "dynamic"}
+    fused = Variant(scheme="dynamic", runtime="openvino", fused_attention=True)
     assert fused.settings == {"scheme": "dynamic", "runtime": "openvino", "fused_attention": True}

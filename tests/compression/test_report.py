@@ -1,0 +1,63 @@
+"""The table of a compression: what will be trained is shown, and the front has what is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from bertender.compression.candidates import all_candidates
+from bertender.compression.config import CompressConfig
+from bertender.compression.plan import entrants, excess
+from bertender.compression.records import CandidateResult, CompressionReport
+from bertender.compression.report import markdown_report
+from bertender.core.environment import environment
+from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, result
+
+
+def _report(results: Sequence[CandidateResult], config: CompressConfig) -> CompressionReport:
+    return CompressionReport(
+        config=config,
+        task="sst2",
+        metric="accuracy",
+        chosen_on="selection",
+        teacher_mb=1.0,
+        teacher_ms=1.0,
+        candidates=tuple(results),
+        probes=(),
+        minutes=0.0,
+        environment=environment(),
+    )
+
+
+def _on_front(report: CompressionReport) -> dict[str, bool]:
+    table = [line for line in markdown_report(report).splitlines() if line.startswith("|")]
+    rows = [line.removeprefix("| ").split(" | ") for line in table[2:]]
+    return {row[0].split(" (")[0]: row[3] == "yes" for row in rows}
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_mb": 14.0, "max_ms": 2.0}, {"max_ms": 1.5}])
+def test_all_that_would_be_trained_is_in_the_table(limits: dict[str, float]) -> None:
+    """Without limits all of it is on the front; with them, one of another depth may beat it."""
+    config = CompressConfig.parse({**limits, "schemes": "dynamic,static"})
+    results = [
+        result(each, fits=excess(cost(each), config) <= 1)
+        for each in all_candidates([TEACHER, ENCODER], config)
+    ]
+    shown = _on_front(_report(results, config))
+    names = {each.candidate.name for each in entrants(results, config)}
+    assert names and names <= shown.keys()
+    assert limits or all(shown[name] for name in names)
+
+
+def test_what_is_beaten_in_everything_is_not_on_the_front() -> None:
+    slow = cost(candidate(2)).model_copy(update={"single_ms": 9.0, "model_mb": 99.0})
+    config = CompressConfig.parse({"schemes": "dynamic,static"})
+    results = [result(candidate(2)), result(candidate(2, scheme="static"), predicted=slow)]
+    assert _on_front(_report(results, config))["teacher-2-static"] is False
+
+
+def test_what_was_refused_is_not_on_the_front_and_beats_nothing() -> None:
+    refused, real = result(candidate(2), refused=True), result(candidate(2, scheme="static"))
+    report = _report([refused, real], CompressConfig.parse({"schemes": "dynamic,static"}))
+    assert _on_front(report) == {"teacher-2-dynamic": False, "teacher-2-static": True}
