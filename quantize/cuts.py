@@ -51,7 +51,7 @@ def cut_out(
         ModelError: an end depends on more than `start`.
     """
     constants = {item.name: item for item in model.graph.initializer}
-    nodes = nodes_between(model, [start], ends)
+    nodes = nodes_between(model, [start], [*ends])
     read = {name for node in nodes for name in node.input} - {start}
     graph = helper.make_graph(
         nodes,
@@ -64,7 +64,7 @@ def cut_out(
 
 
 def nodes_between(
-    model: onnx.ModelProto, starts: Sequence[str], ends: Sequence[str]
+    model: onnx.ModelProto, starts: list[str], ends: list[str]
 ) -> list[onnx.NodeProto]:
     """Return the nodes that compute `ends` from `starts` and constants, in order; see cut_out."""
     nodes = model.graph.node

@@ -29,8 +29,6 @@ Array = npt.NDArray[Any]
 NOT_EXECUTED = frozenset({"Const", "Input", "Output"})
 MULTIPLIES = ("FullyConnected", "MatMul")
 """OpenVINO's operators that multiply matrices; the precision of the weights tells them apart."""
-PRODUCTS_OF_OPERATOR: Mapping[str, int] = {FUSED_ATTENTION: PRODUCTS_OF_ATTENTION}
-"""Operator -> the products that it has, where that is not one."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,9 @@ class Kernels:
 
     operators: Callable[[Path], Mapping[str, int]]
     """Counts the operators of a graph as it is run on this CPU, after all fusions."""
-    integer_products: frozenset[str]
-    """Operators that multiply by integer weights, by their names in `operators`."""
+    integer_products: Mapping[str, int]
+    """Operators that multiply by integer weights, by their names in `operators` -> the products
+    that one has"""
     run: Callable[[onnx.ModelProto, Array], list[Array]]
     """(cut of a graph, values of its input) -> its outputs"""
 
@@ -72,9 +71,11 @@ def _run_in_openvino(cut: onnx.ModelProto, values: Array) -> list[Array]:
 
 OPENVINO = Kernels(
     operators=_openvino_operators,
-    integer_products=frozenset(
-        f"{operator} {integers}" for operator in MULTIPLIES for integers in ("u8", "i8", "u4", "i4")
-    ),
+    integer_products={
+        f"{operator} {integers}": 1
+        for operator in MULTIPLIES
+        for integers in ("u8", "i8", "u4", "i4")
+    },
     run=_run_in_openvino,
 )
 
@@ -83,18 +84,16 @@ KERNELS = Table(
     {
         "onnxruntime": Kernels(
             operators=_onnxruntime_operators,
-            integer_products=frozenset(
-                {
-                    "DynamicQuantizeLSTM",
-                    "DynamicQuantizeMatMul",
-                    "MatMulInteger",
-                    "MatMulIntegerToFloat",
-                    "MatMulNBits",
-                    FUSED_ATTENTION,
-                    "QGemm",
-                    "QLinearMatMul",
-                }
-            ),
+            integer_products={
+                "DynamicQuantizeLSTM": 1,
+                "DynamicQuantizeMatMul": 1,
+                "MatMulInteger": 1,
+                "MatMulIntegerToFloat": 1,
+                "MatMulNBits": 1,
+                FUSED_ATTENTION: PRODUCTS_OF_ATTENTION,
+                "QGemm": 1,
+                "QLinearMatMul": 1,
+            },
             run=run_cut,
         ),
         "openvino": OPENVINO,
@@ -105,7 +104,7 @@ KERNELS = Table(
     },
 )
 
-INTEGER_PRODUCTS = KERNELS[DEFAULT_RUNTIME].integer_products
+INTEGER_PRODUCTS = frozenset(KERNELS[DEFAULT_RUNTIME].integer_products)
 """Operators of ONNX Runtime that multiply by integer weights."""
 
 
@@ -123,11 +122,7 @@ def check_kernels(actual: dict[str, int], wanted: int, runtime: str = DEFAULT_RU
         runtime: what counted them.
     """
     products, title = KERNELS[runtime].integer_products, RUNTIMES[runtime].title
-    running = sum(
-        count * PRODUCTS_OF_OPERATOR.get(name, 1)
-        for name, count in actual.items()
-        if name in products
-    )
+    running = sum(count * products.get(name, 0) for name, count in actual.items())
     if running < wanted:
         raise GateError(
             f"{wanted} products were quantized and {title} runs {running} of them in integers; "
