@@ -109,7 +109,8 @@ def _passed_over(result: CandidateResult, chosen: Sequence[CandidateResult]) -> 
     if not result.fits:
         return result
     if any(each.candidate == result.candidate for each in chosen):
-        return result.model_copy(update={"left_out": "a gate refused it", "refused": True})
+        why = "a gate refused it, or it broke a limit as measured"
+        return result.model_copy(update={"left_out": why, "refused": True})
     key = _start_and_depth(result)
     rival = any(_start_and_depth(each) == key for each in chosen)
     less_cut = "another one of its start and depth has as many weights left, or more"

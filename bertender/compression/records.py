@@ -59,7 +59,7 @@ class CandidateResult(Record):
     )
     score: Score | None = Field(None, description="on the held-out texts; of the chosen one alone")
     refused: bool = Field(
-        False, description="whether a gate refused it, or no probe of it could be made"
+        False, description="whether no model of it that holds the limits could be made"
     )
     left_out: str | None = Field(None, description="why it was not trained, or went no further")
 

@@ -100,4 +100,5 @@ def test_the_next_scheme_takes_the_place_of_one_that_is_refused(
     )
     first, second = with_trained(report, done, [entrant]).candidates
     assert (first.candidate, first.left_out) == (other.candidate, None)
-    assert (second.candidate, second.left_out) == (entrant.candidate, "a gate refused it")
+    assert (second.candidate, second.refused) == (entrant.candidate, True)
+    assert second.left_out is not None and second.left_out.startswith("a gate refused it")
