@@ -27,10 +27,11 @@ from bertender.compression.plan import (
     predicted,
     with_trained,
 )
-from bertender.compression.probes import Measured, Probing
+from bertender.compression.probes import Measured, Probing, timing_of
 from bertender.compression.records import CandidateResult, CompressionReport
 from bertender.compression.starts import starts_of
 from bertender.compression.training import Announce, Training
+from bertender.compression.variants import variants_of
 from bertender.core.artifact import Artifact, check_writable, copy_artifact, digest_of
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
@@ -89,6 +90,10 @@ class Compression:
         results = decided(results, probes.probes, self.config)
         results, further = decided_near_limits(results, self.config, self._measured_alone)
         check_feasible(results, self.config)
+        entering = {each.candidate for each in entrants(results, self.config)}
+        results = [
+            each.model_copy(update={"enters": each.candidate in entering}) for each in results
+        ]
         return self._report(results, [probes, *further])
 
     def run(self) -> CompressionReport:
@@ -109,6 +114,8 @@ class Compression:
         finishing = Finishing(training, {each.candidate: each for each in report.candidates})
         done, best = finishing.first_that_holds(ranked)
         report = with_trained(report, done, chosen)
+        if best is None:
+            report = report.model_copy(update={"verdict": "none holds"})
         save_result(report, self.out / REPORT)
         if best is None:
             raise ConfigError(none_holds(done, self.config))
@@ -174,7 +181,7 @@ class Compression:
         return Measured.model_validate_json(place.read_text(encoding="utf-8"))
 
     def _conditions(self) -> list[object]:
-        settings = [getattr(self.config, name) for name in SHAPING]
+        settings = [*(getattr(self.config, name) for name in SHAPING), timing_of(self.config)]
         encoders = [folder_digest(Path(name)) for name in self.config.students]
         texts = self.config.unlabelled and digest_of(self.config.unlabelled)
         own_size = self.config.is_explicit("vocab_size")  # else it depends on the start
@@ -193,6 +200,7 @@ class Compression:
             chosen_on=self.task.chosen_on,
             teacher_mb=first.teacher.model_mb,
             teacher_ms=first.teacher.single_ms,
+            variants=tuple(variants_of(self.config)),
             candidates=tuple(results),
             probes=tuple(probe for each in measurements for probe in each.probes),
             obstacles=first.obstacles,

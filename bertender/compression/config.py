@@ -71,7 +71,8 @@ class CompressConfig(Config):
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     shown_defaults: ClassVar[Mapping[str, str]] = {
-        "layers": "1, 2, 3, 4, 6 and 12, up to all of the start's"
+        "layers": "1, 2, 3, 4, 6 and 12, up to all of the start's",
+        "schemes": "dynamic, four-bit-embeddings; static too with other runtimes",
     }
 
     max_mb: float | None = Field(None, gt=0, description="most megabytes of the model's file")

@@ -42,21 +42,20 @@ class Finishing:
     def first_that_holds(
         self, ranked: Sequence[CandidateResult]
     ) -> tuple[list[CandidateResult], CandidateResult | None]:
-        """Return the candidates as far as they were measured, and the first that holds the limits.
+        """Return all that was tried and what is left of the ranking, and the first that holds.
 
-        One that has learned from a part of the texts alone is measured first, and then learns from
+        What has learned from a part of the texts alone is measured first, and then learns from
         all, unless a budget ended its training: bytes and time hardly depend on what is learned.
         """
-        finished = list(ranked)
+        done: list[CandidateResult] = []
         for place, result in enumerate(ranked):
-            if not result.rounds:
-                continue
-            finished[place] = self._measured(result)
-            if self._holds(finished[place]) and self._learns_from_more(result):
-                finished[place] = self._measured(self._whole(finished[place]))
-            if self._holds(finished[place]):
-                return finished, finished[place]
-        return finished, None
+            tried = self._tried(result) if result.rounds else [result]
+            if self._holds(tried[0]) and self._learns_from_more(tried[0]):
+                tried = [*self._tried(self._whole(tried[0])), *tried[1:]]
+            done += tried
+            if self._holds(tried[0]):
+                return [*done, *ranked[place + 1 :]], tried[0]
+        return done, None
 
     def compared(self, built: Built, runtime: str, place: Path) -> list[Score]:
         """Save the table of a chain, and return the held-out scores: the teacher's first."""
@@ -75,26 +74,19 @@ class Finishing:
         again = self.training.train(result, 1.0, result.rounds[-1].number + 1)
         return result.model_copy(update={"rounds": (*result.rounds, again)})
 
-    def _measured(self, result: CandidateResult) -> CandidateResult:
-        """Export, quantize and measure by the first variant that is proven and holds the limits.
+    def _tried(self, result: CandidateResult) -> list[CandidateResult]:
+        """Export, quantize and measure, by one variant after the other until one holds the limits.
 
-        Where none holds them, the measurement is that of the first one that is proven.
+        Returns:
+            those that were tried, the last one first.
         """
-        beyond, refusals = [], []
+        tried: list[CandidateResult] = []
         for planned in self._variants_of(result):
             self.training.announce(f"export and quantize {planned.candidate.name}")
-            try:
-                measured = self._cost(result, planned)
-            except (ConfigError, ModelError, ParityError) as error:
-                refusals.append(f"{planned.candidate.variant_name} refused: {error}")
-                continue
-            if self._holds(measured):
-                return measured
-            beyond.append(measured.model_copy(update={"left_out": "measured beyond the limits"}))
-        if beyond:
-            return beyond[0]
-        why = {"left_out": "; ".join(refusals), "refused": True}
-        return result.model_copy(update={"measured": None, **why})
+            tried.insert(0, self._measured(result, planned))
+            if self._holds(tried[0]):
+                break
+        return tried
 
     def _variants_of(self, result: CandidateResult) -> list[CandidateResult]:
         """Return what is trained in every variant that is expected to fit, its own first."""
@@ -104,21 +96,23 @@ class Finishing:
         fitting = [each for each in known if each is not None and each.fits]
         return [self.planned.get(made, result), *fitting]
 
-    def _cost(self, result: CandidateResult, planned: CandidateResult) -> CandidateResult:
-        """Return what was trained, as a variant of the plan, and measured as that."""
+    def _measured(self, result: CandidateResult, planned: CandidateResult) -> CandidateResult:
+        """Return what was trained as a variant of the plan: measured, or refused."""
         candidate = planned.candidate
-        model = self.training.chain(candidate, result.rounds[-1]).last
-        return result.model_copy(
-            update={
-                "candidate": candidate,
-                "predicted": planned.predicted,
-                "probe": planned.probe,
-                "fits": planned.fits,
-                "measured": cost_of(model, self._single_ms(model, candidate.runtime)),
+        found: dict[str, Any] = {"measured": None, "choice": None, "left_out": None}
+        try:
+            model = self.training.chain(candidate, result.rounds[-1]).last
+        except (ConfigError, ModelError, ParityError) as error:
+            found |= {"left_out": f"refused: {error}", "refused": True}
+        else:
+            cost = cost_of(model, self._single_ms(model, candidate.runtime))
+            beyond = excess(cost, self.config) > 1
+            found |= {
+                "measured": cost,
                 "choice": self.training.choice(model, candidate.runtime),
-                "left_out": None,
+                "left_out": "measured beyond the limits" if beyond else None,
             }
-        )
+        return planned.model_copy(update={**found, "rounds": result.rounds})
 
     def _single_ms(self, artifact: Artifact, runtime: str) -> float:
         timing = LatencyConfig.model_validate(self._timing())

@@ -36,7 +36,9 @@ def predicted(
     results = []
     for candidate in candidates:
         if (key := (candidate.start.name, candidate.variant)) not in models:
-            continue  # no probe of its start could be made
+            continue  # no probe of its start and variant could be made
+        if not models[key].covers(candidate):
+            continue  # nor of its depth
         cost = models[key].predict(candidate)
         fits = excess(cost, config) <= 1
         results.append(
@@ -76,7 +78,8 @@ def check_feasible(results: Sequence[CandidateResult], config: CompressConfig) -
     nearest = min(results, key=lambda result: excess(result.cost, config))
     raise ConfigError(
         f"{_asked(config)}: none of {len(results)} candidates is expected to hold that. "
-        f"{_nearest(nearest, config)} Or let more be cut (layers, heads, ffn, schemes, students)."
+        f"{_nearest(nearest, config)} Or let more be cut, or try more variants (layers, "
+        "heads, ffn, students, schemes, runtimes, fused_attention)."
     )
 
 
@@ -99,7 +102,8 @@ def with_trained(
     """Return a report with the candidates that were trained, and why the others were not."""
     trained = {each.candidate for each in done}
     rest = [each for each in report.candidates if each.candidate not in trained]
-    minutes = sum(each.minutes for one in done for each in one.rounds)
+    rounds = {(one.candidate.shape_name, each) for one in done for each in one.rounds}
+    minutes = sum(each.minutes for _, each in rounds)
     others = (_passed_over(each, chosen) for each in rest)
     return report.model_copy(update={"candidates": (*done, *others), "minutes": minutes})
 
@@ -108,9 +112,6 @@ def _passed_over(result: CandidateResult, chosen: Sequence[CandidateResult]) -> 
     """Return a candidate that was only predicted, with the reason."""
     if not result.fits:
         return result
-    if any(each.candidate == result.candidate for each in chosen):
-        why = "a gate refused it, or it broke a limit as measured"
-        return result.model_copy(update={"left_out": why, "refused": True})
     key = _start_and_depth(result)
     rival = any(_start_and_depth(each) == key for each in chosen)
     less_cut = "another one of its start and depth has as many weights left, or more"

@@ -33,6 +33,13 @@ class CostModel:
     """(4,): the same without the vocabulary."""
     entries: Mapping[bool, int]
     """The vocabulary's size, cut or not."""
+    depths: tuple[int, int]
+    """The fewest and the most layers that it was fitted to."""
+
+    def covers(self, candidate: Candidate) -> bool:
+        """Return whether a candidate's depth lies in what it was fitted to."""
+        fewest, most = self.depths
+        return fewest <= candidate.layers <= most
 
     def predict(self, candidate: Candidate) -> Cost:
         """Return what a candidate will weigh and take."""
@@ -46,10 +53,12 @@ def fitted(probes: Sequence[Probe]) -> CostModel:
     layers = np.array([_layers(probe.candidate) for probe in probes])
     entries = np.array([probe.entries for probe in probes])
     sizes = np.array([1e6 * probe.cost.model_mb for probe in probes])
+    depths = [probe.candidate.layers for probe in probes]
     times_ms = np.array([probe.cost.single_ms for probe in probes])
     return CostModel(
         bytes_of=_least_squares(np.column_stack([layers, entries]), sizes),
         ms_of=_least_squares(layers, times_ms),
+        depths=(min(depths), max(depths)),
         entries={probe.candidate.vocab: probe.entries for probe in probes},
     )
 

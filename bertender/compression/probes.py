@@ -24,11 +24,13 @@ from bertender.core.artifact import Artifact
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.config import Record
+from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import LatencyConfig
 from bertender.measure.load import MachineLoad, check_load_now
 from bertender.measure.size import measure_size
+from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.pipeline.stage import provided_by
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Task
@@ -42,6 +44,7 @@ __all__ = [
     "Probing",
     "cost_of",
     "probes_of",
+    "timing_of",
 ]
 
 TEXTS = 64
@@ -109,27 +112,33 @@ class Probing:
     def measured(self, candidates: Sequence[Candidate]) -> Measured:
         """Make and measure the probes of all starts and variants of the candidates.
 
-        A start of which no student can be made is left out.
+        A start and variant of which a probe cannot be made, or whose products the runtime does not
+        run in integers, is left out; but the whole teacher may have what its students have not.
 
         Raises:
-            ModelError: no start is left.
+            ModelError: none is left.
             MachineBusyError: other work disturbs the times, and the config does not allow noisy
                 ones.
         """
         if not self.config.noisy:
             check_load_now()  # before the probes, which take minutes
         chosen, made, obstacles = [], [], {}
-        for group in _groups(candidates):
+        groups = _groups(candidates)
+        for group in groups:
             try:
                 made += self._made_all(probes_of(group))
             except (ConfigError, ModelError, ParityError) as error:
-                name = f"{group[0].start.name} as {group[0].variant_name}"
+                whole = [each for each in group if not each.is_distilled]
+                among = "students of " if 0 < len(whole) < len(group) else ""
+                groups += [whole] if among else []
+                name = f"{among}{group[0].start.name} as {group[0].variant_name}"
                 obstacles[name] = str(error)
-                logger.warning("%s has no candidate: %s", name, error)
+                logger.warning("left out: %s: %s", name, error)
             else:
                 chosen += probes_of(group)
         if not chosen:
-            raise ModelError("; ".join(obstacles.values()))
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in obstacles.items())
+            raise ModelError(f"no candidate can be made. {reasons} Give other schemes or runtimes.")
         return self._timed(chosen, made).model_copy(update={"obstacles": obstacles})
 
     def measured_alone(self, candidate: Candidate) -> Measured:
@@ -143,7 +152,7 @@ class Probing:
 
     def _timed(self, candidates: Sequence[Candidate], made: Sequence[TimedModel]) -> Measured:
         first = TimedModel(name="teacher", artifact=self.teacher.path.resolve())
-        timed = measure_models([first, *made], self.task.dev.examples, _timing(self.config))
+        timed = measure_models([first, *made], self.task.dev.examples, timing_of(self.config))
         teacher_ms, *times_ms = (row.single.p50_ms for row in timed.rows)
         rows = zip(candidates, made, times_ms, strict=True)
         return Measured(
@@ -160,7 +169,7 @@ class Probing:
         return made
 
     def _made(self, probe: Candidate) -> TimedModel:
-        """Return a probe: its graph is quantized, and judged by no gate, since it is of no use."""
+        """Return a probe: its graph is quantized, and no output of it is judged."""
         few, all_texts = _few(self.task), replace(_few(self.task), train=self.task.train)
         folder = self.folder / probe.shape_name
         students, cuts = probe_steps(probe, self.config)
@@ -181,7 +190,9 @@ def _quantized(exported: Artifact, task: Task, variant: Variant, folder: Path) -
     """Return the graph of a variant, written now or before."""
     graph = (folder / f"{variant.variant_name}.onnx").resolve()
     write = provided_by("quantize.write")
+    machine = environment()  # which decides what runs in integers
     identity = [exported.digest, variant.settings, library_versions()]
+    identity += [machine.cpu_model, list(machine.cpu_flags)]
     build_once([graph], identity, lambda: write(exported, task, variant.settings, graph))
     return graph
 
@@ -201,10 +212,10 @@ def cost_of(artifact: Artifact, single_ms: float) -> Cost:
     return Cost(model_mb=size / 1e6, single_ms=single_ms)
 
 
-def _timing(config: CompressConfig) -> LatencyConfig:
-    """Return how probes are timed: several runtimes would disturb each other in one process."""
+def timing_of(config: CompressConfig) -> LatencyConfig:
+    """Return how probes are timed: other runtimes would be disturbed by PyTorch in one process."""
     return LatencyConfig(
-        processes=1 if len(config.runtimes) == 1 else 2,
+        processes=1 if set(config.runtimes) == {DEFAULT_RUNTIME} else 2,
         rounds=ROUNDS,
         threads=config.threads,
         seed=config.seed,

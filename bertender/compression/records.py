@@ -8,6 +8,7 @@ from pydantic import Field
 
 from bertender.compression.candidates import Candidate
 from bertender.compression.config import CompressConfig
+from bertender.compression.variants import Variant
 from bertender.core.config import Record
 from bertender.core.environment import Environment
 from bertender.measure.load import MachineLoad
@@ -58,8 +59,9 @@ class CandidateResult(Record):
         None, description="score of the quantized model on the texts to choose by"
     )
     score: Score | None = Field(None, description="on the held-out texts; of the chosen one alone")
+    enters: bool = Field(False, description="whether the plan is to train it")
     refused: bool = Field(
-        False, description="whether no model of it that holds the limits could be made"
+        False, description="whether a gate refused it, or no probe of it could be made"
     )
     left_out: str | None = Field(None, description="why it was not trained, or went no further")
 
@@ -87,6 +89,7 @@ class CompressionReport(Record):
     teacher_mb: float
     teacher_ms: float
     teacher_score: Score | None = None
+    variants: tuple[Variant, ...] = Field((), description="of the candidates, in their order")
     candidates: tuple[CandidateResult, ...]
     probes: tuple[Probe, ...]
     obstacles: dict[str, str] = Field(
@@ -94,10 +97,16 @@ class CompressionReport(Record):
         description="start and variant, by their names -> why it has no candidate",
     )
     chosen: str | None = Field(None, description="name of the candidate; None of a plan alone")
-    verdict: Literal["planned", "met", "score not met"] = "planned"
+    verdict: Literal["planned", "none holds", "met", "score not met"] = "planned"
     minutes: float = Field(description="of training, probes left out")
     environment: Environment
     load: MachineLoad | None = None
+
+    @property
+    def preferred_variants(self) -> tuple[Variant, ...]:
+        """The variants, the preferred first; of older reports in the order of the candidates."""
+        named = (each.candidate.variant for each in self.candidates)
+        return self.variants or tuple(dict.fromkeys(named))
 
     @property
     def agreement(self) -> Agreement:

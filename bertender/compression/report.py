@@ -9,9 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.compression.candidates import Candidate
-from bertender.compression.plan import entrants
 from bertender.compression.records import CandidateResult, CompressionReport
-from bertender.compression.variants import variants_of
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.report.cells import DASH, Cell, captioned_table, markdown_rows, number, short
 from bertender.report.pareto import pareto_front
@@ -63,8 +61,8 @@ def notes(report: CompressionReport) -> list[str]:
     teacher = f"teacher {report.teacher_mb:.1f} MB, {report.teacher_ms:.2f} ms in PyTorch"
     chosen = f"chosen on {_chosen_on(report)}"
     lines = [f"{teacher}; {chosen}", *_agreement(report)]
-    left = _predicted_only(report)[SHOWN_PREDICTED:]
-    lines += [f"{name} has no candidate: {why}" for name, why in report.obstacles.items()]
+    left = _predicted_only(report)[_shown_predicted(report) :]
+    lines += [f"left out: {name}: {why}" for name, why in report.obstacles.items()]
     read = (
         "~: predicted, or a probe; Front: on the Pareto front of its start, where no other is as "
         "small and as fast with as many weights of its layers left, a vocabulary as whole, and a "
@@ -76,6 +74,8 @@ def notes(report: CompressionReport) -> list[str]:
 
 def sentence(report: CompressionReport) -> str:
     """Return which model to deploy and why, or what the plan would train."""
+    if report.verdict == "none holds":
+        return "No trained candidate holds the limits as measured."
     best = next((each for each in report.candidates if each.score is not None), None)
     if best is None or best.score is None:
         fitting = sum(each.fits for each in report.candidates)
@@ -140,15 +140,20 @@ def _spread(ratios: Sequence[float]) -> str:
 
 def _rows(report: CompressionReport) -> list[tuple[Cell, ...]]:
     trained = [each for each in report.candidates if each.rounds]
-    shown = [*trained, *_predicted_only(report)[:SHOWN_PREDICTED]]
+    shown = [*trained, *_predicted_only(report)[: _shown_predicted(report)]]
     front, marks = _front(report), _marks(report)
     return [_row(each, marks.get(each.candidate), each.candidate in front) for each in shown]
+
+
+def _shown_predicted(report: CompressionReport) -> int:
+    """Return how many candidates that were only predicted are shown: all that a plan trains."""
+    return max(SHOWN_PREDICTED, len(_marks(report)))
 
 
 def _marks(report: CompressionReport) -> dict[Candidate, str]:
     """Return what is said of candidates beside their names: the chosen one; in a plan, entrants."""
     if report.verdict == "planned":
-        return {each.candidate: "to train" for each in entrants(report.candidates, report.config)}
+        return {each.candidate: "to train" for each in report.candidates if each.enters}
     return {
         each.candidate: "chosen"
         for each in report.candidates
@@ -159,7 +164,7 @@ def _marks(report: CompressionReport) -> dict[Candidate, str]:
 def _front(report: CompressionReport) -> set[Candidate]:
     """Return the candidates of each start that are not beaten in size, time and what is left."""
     by_start: dict[str, dict[Candidate, tuple[float, ...]]] = {}
-    order = {variant: place for place, variant in enumerate(variants_of(report.config))}
+    order = {variant: place for place, variant in enumerate(report.preferred_variants)}
     for each in report.candidates:
         if each.refused:
             continue

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from bertender.compression.config import CompressConfig
 from bertender.core.config import Record
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.pipeline.stages import STAGES
 
@@ -52,14 +52,15 @@ def variants_of(config: CompressConfig) -> list[Variant]:
     All schemes in the first runtime come before another runtime, and plain attention before fused.
 
     Raises:
-        ConfigError: a runtime, fused attention, or a scheme that the user named, goes with none of
-            the others.
+        ConfigError: a part that the user named goes with none of the others.
     """
     possible: list[Variant] = []
     refusals: dict[Variant, str] = {}
     for variant in _combinations(config):
         try:
             STAGES["quantize"].config.parse(variant.settings)
+        except UnknownNameError:
+            raise
         except ConfigError as error:
             refusals[variant] = str(error)
         else:
@@ -70,9 +71,16 @@ def variants_of(config: CompressConfig) -> list[Variant]:
 
 def _combinations(config: CompressConfig) -> Iterator[Variant]:
     attentions = (False, True) if config.fused_attention else (False,)
-    names = (dict.fromkeys(each) for each in (config.runtimes, attentions, config.schemes))
+    names = (dict.fromkeys(each) for each in (config.runtimes, attentions, _schemes(config)))
     for runtime, fused, scheme in product(*names):
         yield Variant(scheme=scheme, runtime=runtime, fused_attention=fused)
+
+
+def _schemes(config: CompressConfig) -> tuple[str, ...]:
+    """Return the schemes; by default one more for other runtimes, which run it in integers."""
+    if config.is_explicit("schemes") or set(config.runtimes) == {DEFAULT_RUNTIME}:
+        return config.schemes
+    return (*config.schemes, "static")
 
 
 def _check_all_used(
@@ -80,16 +88,16 @@ def _check_all_used(
 ) -> None:
     """Raise ConfigError for what the user named and no variant has."""
     parts: dict[str, Callable[[Variant], object]] = {
-        "runtimes": lambda variant: variant.runtime,
-        "fused_attention": lambda variant: variant.fused_attention,
         "schemes": lambda variant: variant.scheme,
+        "fused_attention": lambda variant: variant.fused_attention,
+        "runtimes": lambda variant: variant.runtime,
     }
     for name, part in parts.items():
         used = {part(each) for each in possible}
         for variant, reason in refusals.items():
-            if part(variant) not in used and (config.is_explicit(name) or not possible):
+            if part(variant) not in used and config.is_explicit(name):
                 raise ConfigError(
-                    f"{name}={part(variant)} goes with none of the other settings (schemes, "
-                    f"runtimes, fused_attention). Of {variant.variant_name}, `quantize` says: "
+                    f"{name}={part(variant)}: no candidate can have it, with these schemes, "
+                    f"runtimes and fused_attention. Of {variant.variant_name}, `quantize` says: "
                     f"{reason}"
                 )

@@ -1,4 +1,4 @@
-"""The end of a compression: a scheme that a gate refuses gives way to the next."""
+"""The end of a compression: a variant that is refused, or beyond a limit, gives way to the next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from bertender.compression.candidates import Start
 from bertender.compression.config import CompressConfig
 from bertender.compression.finishing import Finishing
-from bertender.compression.plan import with_trained
+from bertender.compression.plan import none_holds, with_trained
 from bertender.compression.records import CompressionReport, Cost
 from bertender.compression.training import Training
 from bertender.core.artifact import Artifact
@@ -50,25 +50,30 @@ IMPOSSIBLE = Scheme(summary="nothing", write=_write_nothing)
 def test_the_next_variant_takes_the_place_of_one_that_breaks_a_limit(
     trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those that are expected to fit; the student is not trained again."""
+    """Of those that are expected to fit; where none holds, all are reported, the nearest named."""
 
     def cost_of(artifact: Artifact, single_ms: float) -> Cost:
         slow = artifact.card.config["scheme"] == "dynamic"
-        return Cost(model_mb=1.0, single_ms=5.0 if slow else 1.0)
+        return Cost(model_mb=1.0, single_ms=5.0 if slow else 1.1)
 
     monkeypatch.setattr("bertender.compression.finishing.cost_of", cost_of)
-    start = Start(name="teacher", layers=4)
-    settings = {**SETTINGS, "schemes": ("dynamic", "four-bit-embeddings", "static"), "max_ms": 2.0}
-    training = Training(trained, task, CompressConfig.parse(settings), tmp_path, lambda text: None)
-    first, unfit, next_one = (
+    start, schemes = Start(name="teacher", layers=4), ("dynamic", "four-bit-embeddings", "static")
+    first, unfit, second = (
         result(candidate(4, start, scheme=scheme), fits=scheme != "four-bit-embeddings")
-        for scheme in settings["schemes"]
+        for scheme in schemes
     )
-    ready = first.model_copy(update={"rounds": (training.train(first, 1.0, 0),)})
-    planned = {each.candidate: each for each in (first, unfit, next_one)}
-    done, best = Finishing(training, planned).first_that_holds([ready])
-    assert best is not None and best.candidate == next_one.candidate
-    assert [each.rounds for each in done] == [ready.rounds]
+    planned = {each.candidate: each for each in (first, unfit, second)}
+    for limit_ms, holds in {2.0: True, 1.0: False}.items():
+        config = CompressConfig.parse({**SETTINGS, "schemes": schemes, "max_ms": limit_ms})
+        training = Training(trained, task, config, tmp_path, lambda text: None)
+        ready = first.model_copy(update={"rounds": (training.train(first, 1.0, 0),)})
+        done, best = Finishing(training, planned).first_that_holds([ready])
+        assert [each.candidate for each in done] == [second.candidate, first.candidate]
+        assert [each.cost.single_ms for each in done] == [1.1, 5.0]
+        assert done[1].left_out == "measured beyond the limits"
+        assert best == (done[0] if holds else None)
+    assert "The nearest is teacher-4-static" in none_holds(done, config)
+    assert "Give max_ms 1.10 or more" in none_holds(done, config)
 
 
 @pytest.mark.parametrize("wrong", [WRONG, IMPOSSIBLE], ids=["unfair", "impossible"])
@@ -101,4 +106,6 @@ def test_the_next_scheme_takes_the_place_of_one_that_is_refused(
     first, second = with_trained(report, done, [entrant]).candidates
     assert (first.candidate, first.left_out) == (other.candidate, None)
     assert (second.candidate, second.refused) == (entrant.candidate, True)
-    assert second.left_out is not None and second.left_out.startswith("a gate refused it")
+    assert second.left_out is not None and second.left_out.startswith("refused: ")
+    minutes = with_trained(report, done, [entrant]).minutes
+    assert minutes == pytest.approx(ready.rounds[0].minutes), "one training, of two variants"

@@ -39,14 +39,17 @@ def _on_front(report: CompressionReport) -> dict[str, bool]:
 @pytest.mark.parametrize("limits", [{}, {"max_mb": 14.0, "max_ms": 2.0}, {"max_ms": 1.5}])
 def test_all_that_would_be_trained_is_in_the_table(limits: dict[str, float]) -> None:
     """Without limits all of it is on the front; with them, one of another depth may beat it."""
-    config = CompressConfig.parse({**limits, "schemes": "dynamic,static"})
-    results = [
+    config = CompressConfig.parse({**limits, "schemes": "dynamic,static", "candidates": 20})
+    fits = [
         result(each, fits=excess(cost(each), config) <= 1)
         for each in all_candidates([TEACHER, ENCODER], config)
     ]
-    shown = _on_front(_report(results, config))
-    names = {each.candidate.name for each in entrants(results, config)}
+    entering = {each.candidate for each in entrants(fits, config)}
+    results = [each.model_copy(update={"enters": each.candidate in entering}) for each in fits]
+    report = _report(results, config)
+    shown, names = _on_front(report), {each.name for each in entering}
     assert names and names <= shown.keys()
+    assert all(f"{name} (to train)" in markdown_report(report) for name in names)
     assert limits or all(shown[name] for name in names)
 
 

@@ -36,8 +36,15 @@ def test_what_is_named_twice_is_a_variant_once() -> None:
     assert _names(schemes="dynamic,dynamic", runtimes="openvino,openvino") == ["dynamic-openvino"]
 
 
-def test_a_default_scheme_that_goes_with_nothing_is_left_out() -> None:
-    assert _names(runtimes="openvino") == ["dynamic-openvino"]
+def test_by_default_another_runtime_has_a_scheme_that_it_runs_in_integers() -> None:
+    assert _names(runtimes="openvino") == ["dynamic-openvino", "static-openvino"]
+    assert _names(runtimes="onnxruntime,openvino") == [
+        "dynamic",
+        "four-bit-embeddings",
+        "static",
+        "dynamic-openvino",
+        "static-openvino",
+    ]
 
 
 def test_nothing_but_schemes_differs_by_default() -> None:
@@ -51,10 +58,12 @@ def test_nothing_but_schemes_differs_by_default() -> None:
     ("settings", "message"),
     [
         ({"schemes": "four-bit-embeddings", "runtimes": "openvino"}, "tables of 4 bits"),
+        ({"schemes": "dynamc"}, "^no quantization scheme 'dynamc'.*Did you mean 'dynamic'"),
+        ({"schemes": "dynamic,mixed"}, "schemes=mixed: .*how much of it may be lost"),
         ({"schemes": "static", "fused_attention": True}, "'static' does not read it"),
         (
             {"schemes": "four-bit-embeddings", "runtimes": "onnxruntime,openvino"},
-            "runtimes=openvino goes with none.*tables of 4 bits",
+            "runtimes=openvino: no candidate.*tables of 4 bits",
         ),
     ],
 )
