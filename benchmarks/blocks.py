@@ -79,6 +79,16 @@ TABLES: Mapping[str, Block] = {
         ("benchmarks/results/2026-11-23-sst2-bert-base-sentences-cpu.json",),
         of_one(comparison_block),
     ),
+    "seeds": Block(
+        "docs/results.md",
+        ("benchmarks/results/2026-11-25-sst2-seeds-cpu.json",),
+        of_one(students_block),
+    ),
+    "bert-base-seeds": Block(
+        "docs/results.md",
+        ("benchmarks/results/2026-11-25-sst2-bert-base-cpu.json",),
+        of_one(comparison_block),
+    ),
     "vocabulary": Block(
         "docs/results.md",
         ("benchmarks/results/2026-11-23-sst2-vocabulary-cpu.json",),

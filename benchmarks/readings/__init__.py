@@ -47,6 +47,7 @@ READINGS: Mapping[str, Reading] = {
     "sst2": Reading(_comparison_reading, (FIRST_RUN,)),
     "bert-base": Reading(bert_base_reading),
     "bert-base-sentences": Reading(bert_base_reading),
+    "bert-base-seeds": Reading(bert_base_reading),
     "methods": Reading(methods_reading),
     "controls": Reading(controls_reading),
     "few-labels": Reading(controls_reading),
