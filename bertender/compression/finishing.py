@@ -99,20 +99,20 @@ class Finishing:
     def _measured(self, result: CandidateResult, planned: CandidateResult) -> CandidateResult:
         """Return what was trained as a variant of the plan: measured, or refused."""
         candidate = planned.candidate
-        found: dict[str, Any] = {"measured": None, "choice": None, "left_out": None}
+        outcome: dict[str, Any] = {"measured": None, "choice": None, "left_out": None}
         try:
             model = self.training.chain(candidate, result.rounds[-1]).last
         except (ConfigError, ModelError, ParityError) as error:
-            found |= {"left_out": f"refused: {error}", "refused": True}
+            outcome |= {"left_out": f"refused: {error}", "refused": True}
         else:
             cost = cost_of(model, self._single_ms(model, candidate.runtime))
             beyond = excess(cost, self.config) > 1
-            found |= {
+            outcome |= {
                 "measured": cost,
                 "choice": self.training.choice(model, candidate.runtime),
                 "left_out": "measured beyond the limits" if beyond else None,
             }
-        return planned.model_copy(update={**found, "rounds": result.rounds})
+        return planned.model_copy(update={**outcome, "rounds": result.rounds})
 
     def _single_ms(self, artifact: Artifact, runtime: str) -> float:
         timing = LatencyConfig.model_validate(self._timing())

@@ -105,8 +105,8 @@ class CompressionReport(Record):
     @property
     def preferred_variants(self) -> tuple[Variant, ...]:
         """The variants, the preferred first; of older reports in the order of the candidates."""
-        named = (each.candidate.variant for each in self.candidates)
-        return self.variants or tuple(dict.fromkeys(named))
+        of_candidates = (each.candidate.variant for each in self.candidates)
+        return self.variants or tuple(dict.fromkeys(of_candidates))
 
     @property
     def agreement(self) -> Agreement:

@@ -54,7 +54,7 @@ def test_the_next_variant_takes_the_place_of_one_that_breaks_a_limit(
 
     def cost_of(artifact: Artifact, single_ms: float) -> Cost:
         slow = artifact.card.config["scheme"] == "dynamic"
-        return Cost(model_mb=1.0, single_ms=5.0 if slow else 1.1)
+        return Cost(model_mb=1.0, single_ms=5.0 if slow else 1.25)
 
     monkeypatch.setattr("bertender.compression.finishing.cost_of", cost_of)
     start, schemes = Start(name="teacher", layers=4), ("dynamic", "four-bit-embeddings", "static")
@@ -69,11 +69,11 @@ def test_the_next_variant_takes_the_place_of_one_that_breaks_a_limit(
         ready = first.model_copy(update={"rounds": (training.train(first, 1.0, 0),)})
         done, best = Finishing(training, planned).first_that_holds([ready])
         assert [each.candidate for each in done] == [second.candidate, first.candidate]
-        assert [each.cost.single_ms for each in done] == [1.1, 5.0]
+        assert [each.cost.single_ms for each in done] == [1.25, 5.0]
         assert done[1].left_out == "measured beyond the limits"
         assert best == (done[0] if holds else None)
     assert "The nearest is teacher-4-static" in none_holds(done, config)
-    assert "Give max_ms 1.10 or more" in none_holds(done, config)
+    assert "Give max_ms 1.25 or more" in none_holds(done, config)
 
 
 @pytest.mark.parametrize("wrong", [WRONG, IMPOSSIBLE], ids=["unfair", "impossible"])
