@@ -54,8 +54,8 @@ def _trained(report: CompressionReport) -> str:
 
 def _choice(report: CompressionReport) -> str:
     """Say how much better the model is on the texts to choose by than on the held-out ones."""
-    chosen = next(each for each in report.candidates if each.candidate.name == report.chosen)
-    if chosen.choice is None or chosen.score is None:
+    chosen = report.best
+    if chosen is None or chosen.choice is None or chosen.score is None:
         return ""
     return (
         f"The chosen one scores {chosen.choice:.3f} on the texts to choose by, which are drawn "

@@ -124,7 +124,8 @@ class Probing:
             check_load_now()  # before the probes, which take minutes
         chosen, made, obstacles = [], [], {}
         groups = _groups(candidates)
-        for group in groups:
+        while groups:
+            group = groups.pop(0)
             try:
                 made += self._made_all(probes_of(group))
             except (ConfigError, ModelError, ParityError) as error:

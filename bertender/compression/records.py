@@ -103,6 +103,11 @@ class CompressionReport(Record):
     load: MachineLoad | None = None
 
     @property
+    def best(self) -> CandidateResult | None:
+        """The chosen candidate; None of a plan."""
+        return next((each for each in self.candidates if each.candidate.name == self.chosen), None)
+
+    @property
     def preferred_variants(self) -> tuple[Variant, ...]:
         """The variants, the preferred first; of older reports in the order of the candidates."""
         of_candidates = (each.candidate.variant for each in self.candidates)

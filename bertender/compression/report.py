@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -61,22 +61,22 @@ def notes(report: CompressionReport) -> list[str]:
     teacher = f"teacher {report.teacher_mb:.1f} MB, {report.teacher_ms:.2f} ms in PyTorch"
     chosen = f"chosen on {_chosen_on(report)}"
     lines = [f"{teacher}; {chosen}", *_agreement(report)]
-    left = _predicted_only(report)[_shown_predicted(report) :]
+    predicted_only = sum(not each.rounds for each in report.candidates)
+    left = max(predicted_only - _shown_predicted(report), 0)
     lines += [f"left out: {name}: {why}" for name, why in report.obstacles.items()]
     read = (
-        "~: predicted, or a probe; Front: on the Pareto front of its start, where no other is as "
-        "small and as fast with as many weights of its layers left, a vocabulary as whole, and a "
-        "variant that is preferred as much; Rounds, 8 bits: on the texts to choose by, before and "
-        "after"
+        "~: predicted, or a probe; Front: not dominated by another candidate of its start in size, "
+        "time, weights left in its layers, whole vocabulary, and order of the variants; Rounds, 8 "
+        "bits: on the texts to choose by, before and after"
     )
-    return [read, *lines, *([f"{len(left)} more candidates were predicted"] if left else [])]
+    return [read, *lines, *([f"{left} more candidates were predicted"] if left else [])]
 
 
 def sentence(report: CompressionReport) -> str:
     """Return which model to deploy and why, or what the plan would train."""
     if report.verdict == "none holds":
         return "No trained candidate holds the limits as measured."
-    best = next((each for each in report.candidates if each.score is not None), None)
+    best = report.best
     if best is None or best.score is None:
         fitting = sum(each.fits for each in report.candidates)
         return (
@@ -96,17 +96,16 @@ def sentence(report: CompressionReport) -> str:
         f"[{best.score.low:.3f}, {best.score.high:.3f}]{share}, {cost.model_mb:.2f} MB "
         f"({report.teacher_mb / cost.model_mb:.0f} times smaller), {cost.single_ms:.2f} ms for a "
         f"text{ran} ({report.teacher_ms / cost.single_ms:.0f} times as fast as the teacher in "
-        "PyTorch). "
-        "It holds the limits as measured; of the candidates that do, it went furthest on the texts "
-        "to choose by."
+        "PyTorch). It holds the limits as measured; of the candidates that do, it went furthest on "
+        "the texts to choose by."
     )
 
 
 def serve_command(report: CompressionReport, model: Path) -> str:
     """Return the command that serves the chosen model, in the runtime that it was timed in."""
-    runtimes = [each.candidate.runtime for each in report.candidates if each.score is not None]
-    elsewhere = [f"--runtime {name}" for name in runtimes if name != DEFAULT_RUNTIME]
-    return " ".join(["bertender serve", str(model), *elsewhere])
+    runtime = report.best.candidate.runtime if report.best else DEFAULT_RUNTIME
+    elsewhere = f" --runtime {runtime}" if runtime != DEFAULT_RUNTIME else ""
+    return f"bertender serve {model}{elsewhere}"
 
 
 def _verdict(report: CompressionReport) -> str:
@@ -139,9 +138,9 @@ def _spread(ratios: Sequence[float]) -> str:
 
 
 def _rows(report: CompressionReport) -> list[tuple[Cell, ...]]:
-    trained = [each for each in report.candidates if each.rounds]
-    shown = [*trained, *_predicted_only(report)[: _shown_predicted(report)]]
     front, marks = _front(report), _marks(report)
+    trained = [each for each in report.candidates if each.rounds]
+    shown = [*trained, *_predicted_only(report, front, marks)[: _shown_predicted(report)]]
     return [_row(each, marks.get(each.candidate), each.candidate in front) for each in shown]
 
 
@@ -154,15 +153,11 @@ def _marks(report: CompressionReport) -> dict[Candidate, str]:
     """Return what is said of candidates beside their names: the chosen one; in a plan, entrants."""
     if report.verdict == "planned":
         return {each.candidate: "to train" for each in report.candidates if each.enters}
-    return {
-        each.candidate: "chosen"
-        for each in report.candidates
-        if each.candidate.name == report.chosen
-    }
+    return {report.best.candidate: "chosen"} if report.best else {}
 
 
 def _front(report: CompressionReport) -> set[Candidate]:
-    """Return the candidates of each start that are not beaten in size, time and what is left."""
+    """Return the candidates that no other of their start dominates."""
     by_start: dict[str, dict[Candidate, tuple[float, ...]]] = {}
     order = {variant: place for place, variant in enumerate(report.preferred_variants)}
     for each in report.candidates:
@@ -175,19 +170,17 @@ def _front(report: CompressionReport) -> set[Candidate]:
     return {candidate for costs in by_start.values() for candidate in pareto_front(costs)}
 
 
-def _predicted_only(report: CompressionReport) -> Sequence[CandidateResult]:
-    """Return the candidates that were not trained: those to train first, then those that fit, of
-    these the ones on the front.
-    """
-    rest, front = [each for each in report.candidates if not each.rounds], _front(report)
-    marks = _marks(report)
+def _predicted_only(
+    report: CompressionReport, front: Collection[Candidate], marks: Collection[Candidate]
+) -> Sequence[CandidateResult]:
+    """Return the candidates that were not trained, those to train first, then those that fit."""
 
     def place(result: CandidateResult) -> tuple[bool, bool, bool, float]:
         candidate = result.candidate
         left = -candidate.remaining
         return candidate not in marks, not result.fits, candidate not in front, left
 
-    return sorted(rest, key=place)
+    return sorted((each for each in report.candidates if not each.rounds), key=place)
 
 
 def _row(result: CandidateResult, mark: str | None, is_on_front: bool) -> tuple[Cell, ...]:

@@ -58,7 +58,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
 
 
 def _front(comparison: Comparison) -> list[str]:
-    """Return the rows that are not beaten in all that counts; nothing where there is no choice."""
+    """Return a line that names the Pareto front of the rows; none of fewer than three rows."""
     rows = comparison.rows
     if len(rows) < FEWEST_FOR_A_FRONT:
         return []
@@ -69,8 +69,8 @@ def _front(comparison: Comparison) -> list[str]:
     names = ", ".join(f"`{rows[place].name}`" for place in pareto_front(costs))
     (time,) = marked(("p50",), is_noisy(comparison))
     return [
-        f"Pareto front of disk, {time} and score, by the values without their intervals: {names}; "
-        "each other row is no better than one of these in any of the three"
+        f"Pareto front of disk, {time} and score, by point estimates: {names}; each of the other "
+        "rows is dominated by one of these"
     ]
 
 

@@ -13,16 +13,15 @@ from bertender.compression.candidates import Start
 from bertender.compression.config import CompressConfig
 from bertender.compression.finishing import Finishing
 from bertender.compression.plan import none_holds, with_trained
-from bertender.compression.records import CompressionReport, Cost
+from bertender.compression.records import Cost
 from bertender.compression.training import Training
 from bertender.core.artifact import Artifact
-from bertender.core.environment import environment
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
 from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
 from quantize.schemes import SCHEMES, Scheme
-from tests.compression.toy_costs import candidate, result
+from tests.compression.toy_costs import candidate, plan, result
 
 SETTINGS = {"students": (), "schemes": ("wrong", "dynamic"), "noisy": True, "processes": 1}
 
@@ -91,18 +90,7 @@ def test_the_next_scheme_takes_the_place_of_one_that_is_refused(
     done, best = finishing.first_that_holds([ready])
     assert best is not None
     assert best.candidate == other.candidate
-    report = CompressionReport(
-        config=config,
-        task=task.name,
-        metric=task.metric,
-        chosen_on=task.chosen_on,
-        teacher_mb=1.0,
-        teacher_ms=1.0,
-        candidates=(entrant, other),
-        probes=(),
-        minutes=0.0,
-        environment=environment(),
-    )
+    report = plan([entrant, other], config)
     first, second = with_trained(report, done, [entrant]).candidates
     assert (first.candidate, first.left_out) == (other.candidate, None)
     assert (second.candidate, second.refused) == (entrant.candidate, True)

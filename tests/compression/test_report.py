@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from bertender.compression.candidates import all_candidates
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import entrants, excess
-from bertender.compression.records import CandidateResult, CompressionReport
+from bertender.compression.records import CompressionReport
 from bertender.compression.report import markdown_report
-from bertender.core.environment import environment
-from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, result
-
-
-def _report(results: Sequence[CandidateResult], config: CompressConfig) -> CompressionReport:
-    return CompressionReport(
-        config=config,
-        task="sst2",
-        metric="accuracy",
-        chosen_on="selection",
-        teacher_mb=1.0,
-        teacher_ms=1.0,
-        candidates=tuple(results),
-        probes=(),
-        minutes=0.0,
-        environment=environment(),
-    )
+from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, plan, result
 
 
 def _on_front(report: CompressionReport) -> dict[str, bool]:
@@ -46,7 +28,7 @@ def test_all_that_would_be_trained_is_in_the_table(limits: dict[str, float]) -> 
     ]
     entering = {each.candidate for each in entrants(fits, config)}
     results = [each.model_copy(update={"enters": each.candidate in entering}) for each in fits]
-    report = _report(results, config)
+    report = plan(results, config)
     shown, names = _on_front(report), {each.name for each in entering}
     assert names and names <= shown.keys()
     assert all(f"{name} (to train)" in markdown_report(report) for name in names)
@@ -57,10 +39,10 @@ def test_what_is_beaten_in_everything_is_not_on_the_front() -> None:
     slow = cost(candidate(2)).model_copy(update={"single_ms": 9.0, "model_mb": 99.0})
     config = CompressConfig.parse({"schemes": "dynamic,static"})
     results = [result(candidate(2)), result(candidate(2, scheme="static"), predicted=slow)]
-    assert _on_front(_report(results, config))["teacher-2-static"] is False
+    assert _on_front(plan(results, config))["teacher-2-static"] is False
 
 
 def test_what_was_refused_is_not_on_the_front_and_beats_nothing() -> None:
     refused, real = result(candidate(2), refused=True), result(candidate(2, scheme="static"))
-    report = _report([refused, real], CompressConfig.parse({"schemes": "dynamic,static"}))
+    report = plan([refused, real], CompressConfig.parse({"schemes": "dynamic,static"}))
     assert _on_front(report) == {"teacher-2-dynamic": False, "teacher-2-static": True}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bertender.compression.candidates import Candidate, Start
-from bertender.compression.records import CandidateResult, Cost, Probe, Round
+from bertender.compression.config import CompressConfig
+from bertender.compression.records import CandidateResult, CompressionReport, Cost, Probe, Round
+from bertender.core.environment import environment
 
 WHOLE, SMALLER = 30_000, 8_000
 """Entries of the vocabulary, before and after it is cut."""
@@ -41,3 +45,19 @@ def result(of: Candidate, **changes: object) -> CandidateResult:
 def trained(number: int, score: float, share: float, minutes: float) -> Round:
     """A round of training."""
     return Round(number=number, share=share, texts=100, score=score, minutes=minutes)
+
+
+def plan(results: Sequence[CandidateResult], config: CompressConfig) -> CompressionReport:
+    """A report of candidates that were only predicted."""
+    return CompressionReport(
+        config=config,
+        task="sst2",
+        metric="accuracy",
+        chosen_on="selection",
+        teacher_mb=1.0,
+        teacher_ms=1.0,
+        candidates=tuple(results),
+        probes=(),
+        minutes=0.0,
+        environment=environment(),
+    )
