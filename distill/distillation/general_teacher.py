@@ -27,7 +27,8 @@ class GeneralTeacher:
     classifier: PreTrainedModel
     """Its encoder under a new head: what the builders of students start from."""
     language_model: PreTrainedModel | None
-    """Its encoder under its own head that predicts words, where the method reads that."""
+    """Its encoder under a head that predicts words, where student and teacher are such models; it
+    is the encoder's own where a loss reads what it predicts."""
 
     @classmethod
     def load(cls, source: str, method: Method) -> Self:
@@ -54,13 +55,15 @@ class GeneralTeacher:
 
 
 def _language_model(source: str, method: Method) -> PreTrainedModel:
+    if not method.reads_predicted_words:
+        return load_masked_language_model(source, new_head=True)
     try:
         return load_masked_language_model(source)
     except ModelError as error:
-        others = [name for name, row in GENERAL_METHODS.items() if not row.predicts_words]
+        others = [name for name, row in GENERAL_METHODS.items() if not row.reads_predicted_words]
         raise ModelError(
             f"method {method.name!r} reads which words its teacher predicts: {error} Methods that "
-            f"read none: {', '.join(others)}."
+            f"do not: {', '.join(others)}."
         ) from None
 
 

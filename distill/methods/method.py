@@ -100,6 +100,11 @@ class Method:
         return any(phase.masked for phase in self.phases)
 
     @property
+    def reads_predicted_words(self) -> bool:
+        """Return whether a loss reads which words the teacher predicts, as its head has learned."""
+        return self.predicts_words and "logits" in self.needs
+
+    @property
     def wants_teacher_tokens(self) -> bool:
         """Return whether single tokens are compared, so that both must read the same ones."""
         return self.uses_teacher_layers or bool(self.needs - TEXT_SIGNALS)
@@ -111,7 +116,7 @@ class Method:
         held = {
             "the teacher's own layers": self.uses_teacher_layers,
             "a pre-trained student of its own": self.student.wants_own_start,
-            "a teacher that predicts words": self.predicts_words,
+            "a teacher that predicts words": self.reads_predicted_words,
             "the teacher's tokens": self.wants_teacher_tokens,
             "the teacher's width": "hidden_size" in shared,
             "the teacher's number of heads": "num_attention_heads" in shared,

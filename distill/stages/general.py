@@ -29,16 +29,17 @@ def _files(config: GeneralConfig) -> Iterator[NamedFile]:
     yield CorpusText(Corpus(config.corpus, config.text_column))
 
 
+READS_NO_WORDS = [name for name, row in GENERAL_METHODS.items() if not row.reads_predicted_words]
 PREDICTS_WORDS = Want(
     "a torch model that predicts words",
     lambda made: made.kind == "torch" and made.predicts_words,
     "Give a step of stage pretrain whose objective masks words, or choose a method that reads no "
-    f"words: {', '.join(name for name, row in GENERAL_METHODS.items() if not row.predicts_words)}.",
+    f"words that its teacher predicts: {', '.join(READS_NO_WORDS)}.",
 )
 
 
 def _wants(config: GeneralConfig, position: int) -> Want:
-    return PREDICTS_WORDS if config.row.predicts_words else TORCH_MODEL
+    return PREDICTS_WORDS if config.row.reads_predicted_words else TORCH_MODEL
 
 
 def _makes(config: GeneralConfig) -> Product:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -38,6 +39,8 @@ __all__ = [
     "load_masked_language_model",
     "located",
 ]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -178,11 +181,12 @@ def _load(
     return model, tokenizer
 
 
-def load_masked_language_model(source: str) -> PreTrainedModel:
+def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTrainedModel:
     """Load an encoder with the head that predicts words, in float32.
 
     Args:
         source: what `find_encoder` returned.
+        new_head: a head that is not there, or not whole, starts from random numbers.
 
     Raises:
         ModelError: it has no such head (many encoders lost theirs when they were tuned), or its
@@ -192,7 +196,9 @@ def load_masked_language_model(source: str) -> PreTrainedModel:
         model, report = load_pretrained(AutoModelForMaskedLM, source, dtype="float32")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(f"cannot load {source!r} as a masked language model: {error}") from None
-    if report["missing_keys"]:
+    if report["missing_keys"] and new_head:
+        logger.warning("the head of %s that predicts words starts from random numbers", source)
+    elif report["missing_keys"]:
         raise ModelError(
             f"{source!r} has no head that predicts words (first missing: "
             f"{min(report['missing_keys'])}). Give an encoder that has its own, such as an "

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
 from bertender.models.families import FAMILIES
 from bertender.tasks.task import Task
-from bertender.training.weights import weights_digest
+from bertender.training.weights import tensors_digest, weights_digest
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.general import (
     GeneralConfig,
@@ -162,13 +163,40 @@ def test_a_distilbert_of_full_depth_predicts_its_teachers_words(language_model: 
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_an_encoder_without_a_head_is_refused_where_words_are_read(tmp_path: Path) -> None:
+READS_WORDS = [name for name, row in GENERAL_METHODS.items() if row.reads_predicted_words]
+LEARNS_WORDS = [
+    name
+    for name, row in GENERAL_METHODS.items()
+    if row.predicts_words and not row.reads_predicted_words
+]
+
+
+@pytest.mark.parametrize("method", READS_WORDS)
+def test_an_encoder_without_a_head_is_refused_where_words_are_read(
+    method: str, tmp_path: Path
+) -> None:
     folder = save_encoder("bert", tmp_path / "encoder")
-    with pytest.raises(ModelError, match=r"'distilbert' reads which words.*no head.*tinybert"):
-        GeneralTeacher.load(str(folder), GENERAL_METHODS["distilbert"])
+    with pytest.raises(ModelError, match=rf"'{method}' reads which words.*no head.*tinybert"):
+        GeneralTeacher.load(str(folder), GENERAL_METHODS[method])
     assert GeneralTeacher.load(str(folder), GENERAL_METHODS["tinybert"]).language_model is None
     with pytest.raises(ModelError, match="as a masked language model"):
         load_masked_language_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("method", LEARNS_WORDS)
+def test_a_head_that_no_loss_reads_may_start_from_noise(
+    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    teacher = save_encoder("bert", tmp_path / "encoder")
+    (tmp_path / "corpus.txt").write_text("\n".join(passages()), encoding="utf-8")
+    places = {"teacher": str(teacher), "corpus": str(tmp_path / "corpus.txt")}
+    config = GeneralConfig(**settings_of(method, **places))
+    students = [distill_general_by_name(config, tmp_path / name) for name in ("a", "b")]
+    assert "predicts words starts from random numbers" in caplog.text
+    weights = [load_file(student.path / "model.safetensors") for student in students]
+    assert len({*map(tensors_digest, weights)}) == 1
+    losses = [epoch["loss"] for epoch in students[0].card.findings.training.epochs]
+    assert losses[-1] < 0.95 * losses[0]
 
 
 def test_a_narrow_student_starts_anew_under_a_head_of_its_own_width(tmp_path: Path) -> None:
