@@ -21,15 +21,19 @@ from bertender.measure.compare import CompareConfig
 from bertender.tasks.task import Task
 from distill.methods import METHODS
 
-SOURCES = Sources(Path("teacher"), {"learning_rate": 5e-5, "batch_size": 32}, "an-encoder")
+ENCODERS = {name: f"start-of-{name}" for name, row in SYSTEMS.items() if row.of_encoder}
+SOURCES = Sources(Path("teacher"), {"learning_rate": 5e-5, "batch_size": 32}, ENCODERS)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_has_settings_that_its_stage_allows(name: str) -> None:
-    config = config_of(SYSTEMS[name], 7, 2, SOURCES)
+    in_epochs = SYSTEMS[name].in_epochs
+    extent = Extent(5, epochs=7) if in_epochs else Extent(5, unlabelled_texts=7)
+    config = config_of(name, extent, 2, SOURCES)
     config.check_rules()
     values = config.model_dump()
-    assert (values["seed"], values[SYSTEMS[name].amount]) == (2, 7)
+    assert (values["seed"], values["epochs" if in_epochs else "unlabelled_texts"]) == (2, 7)
+    assert values.get("student") == ENCODERS.get(name)
 
 
 @pytest.mark.parametrize(
@@ -41,44 +45,58 @@ def test_a_system_cites_the_paper_of_its_method(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "texts", "extent"),
+    ("in_epochs", "texts", "extent"),
     [
-        ("hard-6", 3000, Extent(1000, 3)),
-        ("hard-6", 1000, Extent(1000, 1)),
-        ("hard-6", 300, Extent(300, 1)),  # not once over all of them
-        ("distilbert-6", 2600, Extent(1000, 1600)),
-        ("distilbert-6", 1000, Extent(1000, 0)),
-        ("distilbert-6", 300, Extent(300, 0)),
+        (True, 3000, Extent(1000, epochs=3)),
+        (True, 1000, Extent(1000)),
+        (True, 300, Extent(300)),  # not once over all of them
+        (False, 2600, Extent(1000, unlabelled_texts=1600)),
+        (False, 1000, Extent(1000)),
+        (False, 300, Extent(300)),
     ],
 )
-def test_a_time_holds_texts_of_both_kinds_or_epochs(name: str, texts: int, extent: Extent) -> None:
-    assert extent_of(SYSTEMS[name], texts, 1000) == extent
-    assert extent.texts(SYSTEMS[name]) == texts
+def test_a_time_holds_texts_of_both_kinds_or_epochs(
+    in_epochs: bool, texts: int, extent: Extent
+) -> None:
+    assert extent_of(texts, 1000, in_epochs=in_epochs) == extent
+    assert extent.texts == texts
 
 
 @pytest.mark.parametrize(("texts", "epochs"), [(1400, 1), (2600, 3)])
 def test_epochs_are_whole(texts: int, epochs: int) -> None:
-    assert extent_of(SYSTEMS["hard-6"], texts, 1000) == Extent(1000, epochs)
+    assert extent_of(texts, 1000, in_epochs=True) == Extent(1000, epochs)
 
 
 def test_a_file_takes_the_place_of_the_texts_of_the_task() -> None:
-    sources = Sources(SOURCES.teacher, SOURCES.shared, None, Path("texts.txt"))
-    values = config_of(SYSTEMS["distilbert-6"], 7, 0, sources).model_dump()
+    sources = replace(SOURCES, unlabelled=Path("texts.txt"))
+    more = Extent(5, unlabelled_texts=7)
+    values = config_of("distilbert-6", more, 0, sources).model_dump()
     assert (values["unlabelled"], values["max_unlabelled"]) == (Path("texts.txt"), 7)
     assert values["unlabelled_texts"] == 0
-    assert config_of(SYSTEMS["distilbert-6"], 0, 0, sources).model_dump()["unlabelled"] is None
-    assert config_of(SYSTEMS[CONTROLS[0]], 7, 0, sources).model_dump()["epochs"] == 7
+    assert config_of("distilbert-6", Extent(5), 0, sources).model_dump()["unlabelled"] is None
+
+
+def test_phases_are_as_long_as_the_last() -> None:
+    values = config_of("tinybert-6", Extent(5, epochs=3), 0, SOURCES).model_dump()
+    assert (values["earlier_epochs"], values["epochs"]) == (3, 3)
 
 
 @pytest.mark.parametrize(
-    ("systems", "error"),
-    [("none-such", UnknownNameError), (" , ", ConfigError), ("pd", ConfigError)],
+    ("systems", "students", "error"),
+    [
+        ("none-such", "", UnknownNameError),
+        (" , ", "", ConfigError),
+        ("pd", "", ConfigError),
+        ("pd", "none-such=an-encoder", UnknownNameError),
+        ("pd", "pd", ConfigError),
+        ("pd", "pd=an-encoder,hard-6=an-encoder", ConfigError),
+    ],
 )
 def test_systems_that_are_not_there_are_refused(
-    systems: str, error: type[Exception], trained: Artifact, tmp_path: Path
+    systems: str, students: str, error: type[Exception], trained: Artifact, tmp_path: Path
 ) -> None:
     with pytest.raises(error):
-        run(trained.path, tmp_path, None, systems)
+        run(trained.path, tmp_path, None, systems, students=students)
 
 
 @pytest.mark.slow
@@ -116,7 +134,7 @@ def test_systems_are_trained_scored_and_timed_once(
     assert [*result.absent] == [absent] and "6" in result.absent[absent]
     assert "left out" in capsys.readouterr().out
     static = result.systems[2]
-    assert len(static.processor_s) == 2 and static.amount == 18  # of the file
+    assert len(static.processor_s) == 2 and static.unlabelled_texts == 18  # of the file
     assert {each.labelled_texts for each in result.systems} == {len(task.train)}
     assert static.graphs.keys() == {"float32", "int8"} or static.refused
     assert students == {path: path.stat().st_mtime_ns for path in students}

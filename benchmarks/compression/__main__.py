@@ -1,14 +1,15 @@
 """Compresses a teacher by every system at equal processor time; scores and times the results.
 
     python -m benchmarks.compression TEACHER --work DIR --out FILE.json [--minutes 3] [--seeds 3]
-        [--student ENCODER] [--systems A,B] [--processes 3]
+        [--students SYSTEM=ENCODER,SYSTEM=ENCODER] [--systems A,B] [--processes 3]
 
 Each row of SYSTEMS trains for the same processor time, the teacher's part included: probes on few
 of the labelled texts say how many texts, or epochs over the labelled ones, that time holds; where
 it does not hold the labelled ones once, a system learns from the first of them. Texts without
-labels are those that come with the task, or of `--unlabelled FILE`. The first seed of each is
-exported and quantized (dynamic 8 bits), and all graphs are timed with the teacher's, in turns and
-in one runtime.
+labels are those that come with the task, or of `--unlabelled FILE`; without any, the labelled
+ones are seen more often. What pre-trained an encoder of `--students` is not of that time. The first
+seed of each is exported and quantized (dynamic 8 bits), and all graphs are timed with the
+teacher's, in turns and in one runtime.
 
 Everything that is made stays in `--work` and is not made again, graphs included. So several
 processes may share the work (`--systems`, without `--out`), and a last call, which needs an
@@ -28,7 +29,7 @@ import typer
 from benchmarks.compression.graphs import Graphs, graphs_of
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
 from benchmarks.compression.systems import SYSTEMS
-from benchmarks.compression.training import Sources, Trainer
+from benchmarks.compression.training import Sources, Trainer, pretrained_by
 from benchmarks.making import seconds_of
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.students import check_scorable, scored_students
@@ -58,7 +59,9 @@ def run(
     unlabelled: Annotated[
         Path | None, typer.Option(help="file of texts without labels; by default the task's")
     ] = None,
-    student: Annotated[str | None, typer.Option(help="encoder of systems that have one")] = None,
+    students: Annotated[
+        str, typer.Option(help="SYSTEM=ENCODER by commas, of systems that start from one")
+    ] = "",
     processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
     noisy: NoisyFlag = False,
 ) -> None:
@@ -66,10 +69,11 @@ def run(
     show_progress()
     if out is not None:
         check_noisy_out(noisy, out)
-    chosen, source = _chosen(systems, student), Artifact.load(teacher)
+    encoders = _encoders(students)
+    chosen, source = _chosen(systems, encoders), Artifact.load(teacher)
     task = recorded_task(source, {})
     shared = {"learning_rate": learning_rate, "batch_size": 32}
-    sources = Sources(teacher, shared, student, unlabelled)
+    sources = Sources(teacher, shared, encoders, unlabelled)
     trainer = Trainer(source, task, 60 * minutes, sources, work)
     check_scorable(source, task)
     trainer.check(chosen)
@@ -101,8 +105,8 @@ def _measured(
         budget_s=trainer.budget_s,
         learning_rate=sources.shared["learning_rate"],
         labelled_texts=len(task.train),
-        unlabelled=sources.unlabelled.name if sources.unlabelled else f"those of {task.name}",
-        student=sources.encoder and Path(sources.encoder).name,
+        unlabelled=_texts_without_labels(trainer),
+        encoders={name: pretrained_by(each) for name, each in sources.encoders.items()},
         teacher_graphs=of_teacher.names,
         systems=tuple(
             _record_of(name, own, graphs.get(name, UNTIMED), trainer)
@@ -112,6 +116,12 @@ def _measured(
         scores=scores,
         speeds=compare(timed, task, config),
     )
+
+
+def _texts_without_labels(trainer: Trainer) -> str:
+    if trainer.sources.unlabelled is not None:
+        return trainer.sources.unlabelled.name
+    return f"those of {trainer.task.name}" if trainer.unlabelled_texts else "none"
 
 
 def _timed_models(models: Mapping[str, Sequence[Artifact]]) -> dict[str, Artifact]:
@@ -126,7 +136,8 @@ def _record_of(
     return TrainedSystem(
         name=name,
         labelled_texts=extent.labelled_texts,
-        amount=extent.amount,
+        epochs=extent.epochs,
+        unlabelled_texts=extent.unlabelled_texts,
         processor_s=tuple(map(seconds_of, models)),
         graphs=graphs.names,
         refused=graphs.refused and trainer.without_folders(graphs.refused),
@@ -155,7 +166,27 @@ def _trained(
     return models, absent
 
 
-def _chosen(systems: str, student: str | None) -> list[str]:
+def _encoders(students: str) -> dict[str, str]:
+    """Return the encoder of each system of `--students`.
+
+    Raises:
+        UnknownNameError: a system is not there.
+        ConfigError: a part is no SYSTEM=ENCODER, or its system has no encoder.
+    """
+    starting = [name for name, row in SYSTEMS.items() if row.of_encoder]
+    encoders = {}
+    for part in filter(None, map(str.strip, students.split(","))):
+        name, _, encoder = map(str.strip, part.partition("="))
+        if not (encoder and SYSTEMS[name].of_encoder):
+            raise ConfigError(
+                f"--students {part!r}: give SYSTEM=ENCODER, as pd=all-MiniLM-L6-v2. Systems that "
+                f"start from one: {', '.join(starting)}."
+            )
+        encoders[name] = encoder
+    return encoders
+
+
+def _chosen(systems: str, encoders: Mapping[str, str]) -> list[str]:
     """Return the systems that are asked for, or all that there is an encoder for.
 
     Raises:
@@ -166,10 +197,10 @@ def _chosen(systems: str, student: str | None) -> list[str]:
     if systems and not asked:
         raise ConfigError(f"--systems {systems!r} names none. Known: {', '.join(SYSTEMS)}.")
     for name in asked:
-        if SYSTEMS[name].of_encoder and student is None:
-            raise ConfigError(f"--systems {name}: it needs --student ENCODER, as all-MiniLM-L6-v2.")
+        if SYSTEMS[name].of_encoder and name not in encoders:
+            raise ConfigError(f"--systems {name}: give its encoder, --students {name}=ENCODER.")
     return [*dict.fromkeys(asked)] or [
-        n for n, row in SYSTEMS.items() if student or not row.of_encoder
+        n for n, row in SYSTEMS.items() if n in encoders or not row.of_encoder
     ]
 
 

@@ -16,7 +16,8 @@ class TrainedSystem(Record):
 
     name: str = Field(description="a row of SYSTEMS; its models are NAME-SEED")
     labelled_texts: int = Field(description="that it learns from, the first of the task's")
-    amount: int = Field(description="texts without labels, or epochs, by the system")
+    epochs: int = Field(description="over the labelled texts")
+    unlabelled_texts: int
     processor_s: tuple[float, ...] = Field(
         description="of each seed's training, the teacher included"
     )
@@ -33,7 +34,9 @@ class CompressionBenchmark(Record):
     learning_rate: float
     labelled_texts: int
     unlabelled: str = Field(description="where texts without labels are from")
-    student: str | None = Field(description="encoder of the systems that start from one")
+    encoders: dict[str, str] = Field(
+        description="system -> encoder that its student starts from, and what pre-trained it"
+    )
     teacher_graphs: dict[str, str] = Field(description="as those of a system")
     systems: tuple[TrainedSystem, ...]
     absent: dict[str, str] = Field(description="name of a system -> why it has no models")

@@ -8,18 +8,15 @@ from typing import Any, Literal
 
 from bertender.core.table import Table
 
-__all__ = ["CONTROLS", "ENCODER", "SYSTEMS", "TEACHER", "Published", "System", "TextsOrEpochs"]
+__all__ = ["CONTROLS", "ENCODER", "SYSTEMS", "TEACHER", "Published", "System"]
 
 CONTROLS = ("hard-6", "hard-6-half", "hard-6-quarter")
 """Rows that learn from labels alone, for more and for fewer epochs: the one that is best on the
 texts to choose by is the control."""
 ENCODER = "ENCODER"
-"""Placeholder in settings: the encoder of `--student`."""
+"""Placeholder in settings: the encoder that `--students` has for the system."""
 TEACHER = "TEACHER"
 """Placeholder in settings: the teacher, which a pruned model recovers from."""
-
-TextsOrEpochs = Literal["unlabelled_texts", "epochs"]
-"""The setting by which a training is made longer."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,9 @@ class System:
     settings: Mapping[str, Any]
     """Of the stage."""
     stage: Literal["distill", "prune", "quantize"] = "distill"
-    amount: TextsOrEpochs = "unlabelled_texts"
+    in_epochs: bool = False
+    """Whether a longer training sees the labelled texts more often, instead of others without
+    labels."""
     share: float = 1.0
     """Of the time."""
     published: Published = Published()
@@ -58,7 +57,7 @@ class System:
 
     @property
     def of_encoder(self) -> bool:
-        """Whether its student is made of the encoder of `--student`."""
+        """Whether its student starts from an encoder of its own."""
         return ENCODER in self.settings.values()
 
 
@@ -81,7 +80,7 @@ SYSTEMS = Table(
                 f"6 layers, labels alone, {share:g} of the time",
                 "",
                 {"method": "hard", "layers": 6},
-                amount="epochs",
+                in_epochs=True,
                 share=share,
             )
             for name, share in zip(CONTROLS, (1.0, 0.5, 0.25), strict=True)
@@ -137,7 +136,7 @@ SYSTEMS = Table(
             "BERT-of-Theseus, 6 layers",
             "Xu et al. 2020, arXiv 2002.02925",
             {"method": "theseus", "layers": 6},
-            amount="epochs",
+            in_epochs=True,
             published=Published(retained=98.4, of=GLUE),
         ),
         "mobilebert": System(
@@ -164,6 +163,16 @@ SYSTEMS = Table(
             "Turc et al. 2019, arXiv 1908.08962",
             {"method": "pd", "student": ENCODER},
         ),
+        **{
+            f"small-vocab-{width}": System(
+                f"Small vocabulary, {width} wide",
+                "Zhao et al. 2019, arXiv 1909.11687v1",
+                {"method": "small-vocab", "student": ENCODER},
+                in_epochs=True,
+                published=published,
+            )
+            for width, published in {192: Published(), 48: Published(smaller=60)}.items()
+        },
         "static": System("Weighted vectors of tokens", "", {"method": "static"}),
         "heads": System(
             "Pruned heads, two of five",
@@ -176,7 +185,7 @@ SYSTEMS = Table(
             "Zafrir et al. 2019, arXiv 1910.06188",
             {"scheme": "qat", **BRIEF_GATE},
             stage="quantize",
-            amount="epochs",
+            in_epochs=True,
             published=Published(4.0, None, 99.9, "BERT-base, SST-2"),
         ),
         "q-bert": System(
@@ -188,7 +197,7 @@ SYSTEMS = Table(
                 "weight_bits": 2,
             },
             stage="quantize",
-            amount="epochs",
+            in_epochs=True,
             published=Published(13.0),
         ),
     },

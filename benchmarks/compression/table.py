@@ -81,10 +81,9 @@ def _quantized(graphs: Mapping[str, str]) -> str | None:
 
 def _trained_on(system: TrainedSystem) -> str:
     seconds = f"{statistics.mean(system.processor_s):.0f} s"
-    if SYSTEMS[system.name].amount == "epochs":
-        epochs = "1 epoch" if system.amount == 1 else f"{system.amount} epochs"
-        return f"{epochs} of {system.labelled_texts:,} texts, {seconds}"
-    texts = system.labelled_texts + system.amount
+    if system.epochs > 1:
+        return f"{system.epochs} epochs of {system.labelled_texts:,} texts, {seconds}"
+    texts = system.labelled_texts + system.unlabelled_texts
     return f"{texts:,} {'text' if texts == 1 else 'texts'}, {seconds}"
 
 
@@ -134,17 +133,14 @@ def _conditions(result: CompressionBenchmark) -> str:
     seeds = max((len(each.processor_s) for each in result.systems), default=0)
     whole = [each for each in result.systems if SYSTEMS[each.name].share == 1]
     seconds = [value for each in whole for value in each.processor_s] or [0.0]
-    encoder = f" The student of `pd` is {result.student}, pre-trained before." * bool(
-        result.student
-    )
     return (
         f"Teacher: {scores.teacher.name}, {scores.teacher.size.millions or 0:.0f}M parameters, "
         f"which learned from {result.labelled_texts:,} labelled texts of {scores.task}; "
         f"{scores.teacher.score.n} held-out texts score. Each training was "
         f"to have {result.budget_s:.0f} s of processor time, the teacher's outputs included, and "
         f"took {min(seconds):.0f} to {max(seconds):.0f} s; texts without labels: "
-        f"{result.unlabelled}.{encoder} The control is the row of labels alone that is best on the "
-        f"texts to choose by: {control_of(result) or 'none'}. Learning rate "
+        f"{result.unlabelled}.{_started(result)} The control is the row of labels alone that is "
+        f"best on the texts to choose by: {control_of(result) or 'none'}. Learning rate "
         f"{result.learning_rate:g}, or the method's own where that is higher; {seeds} "
         f"{'seed' if seeds == 1 else 'seeds'}, of which the first is exported, quantized (dynamic) "
         "and timed. Smaller: bytes of the teacher's float32 graph over its own. Faster: one text "
@@ -154,3 +150,12 @@ def _conditions(result: CompressionBenchmark) -> str:
         "What the papers state is of other teachers, texts and machines, and of longer trainings. "
         f"{here.environment.cpu_model}."
     )
+
+
+def _started(result: CompressionBenchmark) -> str:
+    """Return which encoders students start from, in a sentence; nothing where there are none."""
+    trained = {each.name for each in result.systems}
+    starts = [f"`{n}` from {each}" for n, each in result.encoders.items() if n in trained]
+    if not starts:
+        return ""
+    return f" Outside of this time, encoders were pre-trained: {', '.join(starts)}."

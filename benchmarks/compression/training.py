@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.budget import Probe, amount_in
-from benchmarks.compression.systems import ENCODER, SYSTEMS, TEACHER, System
+from benchmarks.compression.systems import ENCODER, SYSTEMS, TEACHER
 from benchmarks.making import made_once, seconds_of, timed
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
-from bertender.core.errors import ConfigError
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
 from distill.distillation.distiller import DistillConfig, distill
@@ -22,10 +21,11 @@ from distill.methods import METHODS
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from distill.teachers.encoders import find_encoder
+from distill.writing import artifact_at
 from export.onnx_export import ExportConfig, write_onnx
 from quantize.quantizer import QuantizeConfig, quantize
 
-__all__ = ["Extent", "Sources", "Trainer", "config_of", "extent_of"]
+__all__ = ["Extent", "Sources", "Trainer", "config_of", "extent_of", "pretrained_by"]
 
 FIRST_TEXTS = 100
 """Labelled texts of the first probe, in one epoch."""
@@ -63,29 +63,10 @@ class Sources:
     teacher: Path
     shared: Mapping[str, Any]
     """Settings of all systems."""
-    encoder: str | None = None
-    """Replaces ENCODER; None where no system needs it."""
+    encoders: Mapping[str, str] = field(default_factory=dict)
+    """System -> what replaces its ENCODER."""
     unlabelled: Path | None = None
     """A file of texts without labels; None: those that come with the task."""
-
-
-def config_of(system: System, amount: int, seed: int, sources: Sources) -> Config:
-    """Return the settings of a system that trains on so much.
-
-    Raises:
-        ConfigError: its stage does not allow them.
-    """
-    config = STAGES[system.stage].config
-    names = {ENCODER: sources.encoder, TEACHER: sources.teacher}
-    own: dict[str, Any] = {
-        name: names.get(value, value) if isinstance(value, str) else value
-        for name, value in system.settings.items()
-    }
-    amounts: dict[str, Any] = {"epochs": 1, system.amount: amount}
-    if sources.unlabelled is not None and system.amount == "unlabelled_texts" and amount:
-        amounts = {"epochs": 1, "unlabelled": sources.unlabelled, "max_unlabelled": amount}
-    of_method = _of_method(own, sources.shared) if "method" in own else {}
-    return config.parse({**sources.shared, **own, **of_method, **amounts, "seed": seed})
 
 
 @dataclass(frozen=True)
@@ -94,34 +75,76 @@ class Extent:
 
     labelled_texts: int
     """The first of the task's."""
-    amount: int
-    """Texts without labels, or epochs, by the system."""
+    epochs: int = 1
+    """Over the labelled texts."""
+    unlabelled_texts: int = 0
 
-    def texts(self, system: System) -> int:
-        """Return how many texts that is, each counted as often as it is seen."""
-        if system.amount == "epochs":
-            return self.labelled_texts * self.amount
-        return self.labelled_texts + self.amount
+    @property
+    def texts(self) -> int:
+        """How many texts that is, each counted as often as it is seen."""
+        return self.labelled_texts * self.epochs + self.unlabelled_texts
 
 
-def extent_of(system: System, texts: int, labelled: int) -> Extent:
+def extent_of(texts: int, labelled: int, *, in_epochs: bool) -> Extent:
     """Return how a system learns from `texts`, each counted as often as it is seen.
 
     Args:
-        system: a row of SYSTEMS.
         texts: their number; fewer than `labelled` are the first of those, in one epoch.
         labelled: texts of the task.
+        in_epochs: whether it sees them more often, instead of others without labels.
     """
-    if system.amount == "epochs":
+    if in_epochs:
         return Extent(min(texts, labelled), max(round(texts / labelled), 1))
-    return Extent(min(texts, labelled), max(texts - labelled, 0))
+    return Extent(min(texts, labelled), unlabelled_texts=max(texts - labelled, 0))
 
 
-def _of_method(own: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the highest of the shared rate, the method's and the row's; an epoch a phase."""
+def config_of(name: str, extent: Extent, seed: int, sources: Sources) -> Config:
+    """Return the settings of a system that learns from so much.
+
+    Raises:
+        ConfigError: its stage does not allow them.
+    """
+    system = SYSTEMS[name]
+    names = {ENCODER: sources.encoders.get(name), TEACHER: sources.teacher}
+    own: dict[str, Any] = {
+        name: names.get(value, value) if isinstance(value, str) else value
+        for name, value in system.settings.items()
+    }
+    of_method = _of_method(own, extent, sources.shared) if "method" in own else {}
+    amounts = {"epochs": extent.epochs, **_of_unlabelled(extent.unlabelled_texts, sources)}
+    config = STAGES[system.stage].config
+    return config.parse({**sources.shared, **own, **of_method, **amounts, "seed": seed})
+
+
+def _of_unlabelled(texts: int, sources: Sources) -> dict[str, Any]:
+    if not texts:
+        return {}
+    if sources.unlabelled is None:
+        return {"unlabelled_texts": texts}
+    return {"unlabelled": sources.unlabelled, "max_unlabelled": texts}
+
+
+def _of_method(own: Mapping[str, Any], extent: Extent, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the highest of the shared rate, the method's and the row's; phases are as long."""
     method = METHODS[own["method"]]
     rates = (each.get("learning_rate", 0.0) for each in (shared, method.settings, own))
-    return {"learning_rate": max(rates), **({"earlier_epochs": 1} if method.has_phases else {})}
+    earlier = {"earlier_epochs": extent.epochs} if method.has_phases else {}
+    return {"learning_rate": max(rates), **earlier}
+
+
+def pretrained_by(encoder: str) -> str:
+    """Return an encoder's name, and of one that was made here by what.
+
+    Raises:
+        ModelError, HubUnreachableError: it cannot be had.
+    """
+    place = find_encoder(encoder, setting="students")
+    made = artifact_at(place)
+    if made is None or made.card.findings.training is None:
+        return Path(place).name
+    card, steps = made.card, made.card.findings.training.steps
+    by = " ".join(filter(None, (card.stage, card.config.get("method"), "on", card.task.name)))
+    return f"{made.name} ({by}, {steps} steps of {card.config['batch_size']} blocks)"
 
 
 @dataclass(frozen=True)
@@ -141,18 +164,13 @@ class Trainer:
         """Check the settings of systems before anything is trained.
 
         Raises:
-            ConfigError: they conflict, or there are no texts without labels.
-            ModelError, HubUnreachableError: the encoder of `--student` cannot be had.
+            ConfigError: they conflict.
+            ModelError, HubUnreachableError: an encoder of `--students` cannot be had.
         """
         for name in names:
-            config_of(SYSTEMS[name], 1, 0, self.sources).check_rules()
-        rows = [SYSTEMS[name] for name in names]
-        if self.sources.encoder is not None and any(row.of_encoder for row in rows):
-            find_encoder(self.sources.encoder, setting="student")
-        if any(row.amount == "unlabelled_texts" for row in rows) and not self._unlabelled:
-            raise ConfigError(
-                f"{self.task.name} comes without unlabelled texts. Give a file: --unlabelled FILE."
-            )
+            self._settings(name).check_rules()
+        for name in sorted(self.sources.encoders.keys() & {*names}):
+            find_encoder(self.sources.encoders[name], setting="students")
 
     def without_folders(self, error: Exception | str) -> str:
         """Return a message without the folders of this machine."""
@@ -168,38 +186,45 @@ class Trainer:
         Raises:
             ModelError, AccuracyError, GateError, ParityError: it cannot be made from this teacher.
         """
-        return self._made(SYSTEMS[name], self._texts(name), seed, self.work / f"{name}-{seed}")
+        return self._made(name, self.extent(name), seed, self.work / f"{name}-{seed}")
 
     def extent(self, name: str) -> Extent:
         """Return how much a system's time holds, measured now or before."""
-        return extent_of(SYSTEMS[name], self._texts(name), len(self.shortened.train))
-
-    def _texts(self, name: str) -> int:
-        """Return how many texts a system learns from in its time, measured now or before."""
         system, labelled = SYSTEMS[name], len(self.shortened.train)
+        most = labelled * MOST_EPOCHS if self._in_epochs(name) else labelled + self.unlabelled_texts
 
         def trained(texts: int) -> Probe:
-            made = self._made(system, texts, 0, self.work / "probes" / f"{name}-{texts}")
-            seen = extent_of(system, texts, labelled).texts(system)
-            return Probe(amount=seen, processor_s=seconds_of(made))
+            extent = self._extent_of(name, texts)
+            made = self._made(name, extent, 0, self.work / "probes" / f"{name}-{texts}")
+            return Probe(amount=extent.texts, processor_s=seconds_of(made))
 
-        settings = config_of(system, 1, 0, self.sources).model_dump_json()
-        data = f"{self.shortened.fingerprint()} {self._unlabelled} texts"
-        epochs = system.amount == "epochs"
-        return amount_in(
+        settings = self._settings(name).model_dump_json()
+        data = f"{self.shortened.fingerprint()} {self.unlabelled_texts} texts"
+        amount = amount_in(
             system.share * self.budget_s,
             self.work / f"{name}.amount.json",
             f"texts with {settings} {self.teacher.digest} {data}",
             trained,
             FIRST_TEXTS,
-            labelled * MOST_EPOCHS if epochs else labelled + self._unlabelled,
-        ).amount
+            most,
+        )
+        return self._extent_of(name, amount.amount)
 
-    def _made(self, system: System, texts: int, seed: int, out: Path) -> Artifact:
-        extent = extent_of(system, texts, len(self.shortened.train))
+    def _settings(self, name: str) -> Config:
+        """Return a system's settings of the shortest training."""
+        extent = Extent(0) if self._in_epochs(name) else Extent(0, unlabelled_texts=1)
+        return config_of(name, extent, 0, self.sources)
+
+    def _in_epochs(self, name: str) -> bool:
+        return SYSTEMS[name].in_epochs or not self.unlabelled_texts
+
+    def _extent_of(self, name: str, texts: int) -> Extent:
+        return extent_of(texts, len(self.shortened.train), in_epochs=self._in_epochs(name))
+
+    def _made(self, name: str, extent: Extent, seed: int, out: Path) -> Artifact:
         task = replace(self.shortened, train=self._first(extent.labelled_texts))
-        config = config_of(system, extent.amount, seed, self.sources)
-        make = partial(STAGES[system.stage].make, self.teacher, task)
+        config = config_of(name, extent, seed, self.sources)
+        make = partial(STAGES[SYSTEMS[name].stage].make, self.teacher, task)
         return made_once(out, config, task, self.teacher, timed(make))
 
     def _first(self, count: int) -> Split:
@@ -226,8 +251,8 @@ class Trainer:
         )
 
     @cached_property
-    def _unlabelled(self) -> int:
-        """How many texts without labels there are to learn from."""
+    def unlabelled_texts(self) -> int:
+        """How many texts without labels there are to learn from; 0 where the task has none."""
         settings: dict[str, Any] = {"unlabelled": self.sources.unlabelled}
         if self.sources.unlabelled is None:
             settings = {"unlabelled_texts": MOST_TEXTS}
