@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.bad_clients import BadClients, GoodTraffic
+from bertender.core.processors import processor_name
 
 __all__ = ["MOST_RATIO", "bad_clients_block"]
 
@@ -109,7 +110,7 @@ def _conditions(result: BadClients) -> str:
         "requests) alone and of as many with bad clients; sums of responses and connections, "
         "geometric means of p99, medians of memory, and for ratios intervals of 95 %, over turns. "
         f"Requests were sent late by {lag:.1%} of the median latency at most "
-        f"(medians). Meanwhile {result.load}. {here.cpu_model}; onnxruntime "
+        f"(medians). Meanwhile {result.load}. {processor_name(here)}; onnxruntime "
         f"{here.versions['onnxruntime']}."
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.readings.control import control_words
 from benchmarks.readings.speed import change_of_runtime, within_one_runtime
 from benchmarks.readings.words import paragraph
+from bertender.core.processors import processor_name
 from bertender.measure.compare import Comparison, ComparisonRow
 from bertender.report.cells import markdown_rows
 from bertender.report.table import (
@@ -62,7 +63,7 @@ def short_block(file: str, path: Path) -> str:
         within_one_runtime(whole),
         change_of_runtime(whole),
         control_words(whole),
-        f"{conditions.environment.cpu_model}, {conditions.threads} threads. Raw: `{file}`",
+        f"{processor_name(conditions.environment)}, {conditions.threads} threads. Raw: `{file}`",
     )
     return "\n".join([f"**{title}**", "", *table, "", words])
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.readings.words import paragraph
 from bertender.compression.records import CompressionReport
 from bertender.compression.report import markdown_report, sentence
+from bertender.core.processors import processor_name
 from bertender.measure.comparison import Comparison
 from bertender.report.cells import markdown_rows
 from bertender.report.table import DISK, NAME, P50, RUNS_AS, SCORE, SPEEDUP, table_rows
@@ -64,4 +65,4 @@ def _choice(report: CompressionReport) -> str:
 
 
 def _machine(report: CompressionReport) -> str:
-    return f"Measured on {report.environment.cpu_model}, {report.environment.cores} cores."
+    return f"Measured on {processor_name(report.environment)}, {report.environment.cores} cores."

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.endpoint import IN_PROCESS, TEXTS_A_REQUEST, WAYS, EndpointBenchmark, ServedModel
+from bertender.core.processors import processor_name
 from bertender.measure.latency import Latency
 from bertender.measure.load import busiest
 from bertender.measure.samples import Rounds, speedup_over_processes
@@ -79,7 +80,7 @@ def _conditions(result: EndpointBenchmark) -> str:
         f"{IN_PROCESS}{shared} (in the busiest start, {load}), tokenisation "
         f"included; medians, and how many times as long as {IN_PROCESS}, with intervals of 95 % "
         f"over starts and rounds. Logits within {worst:.1g} of the model {IN_PROCESS}. "
-        f"{here.cpu_model}, threads: {reports[0].threads}; {versions}."
+        f"{processor_name(here)}, threads: {reports[0].threads}; {versions}."
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.foreign_load import FOREIGN, GENERATORS, OWN, SIZES, ForeignLoad
+from bertender.core.processors import processor_name
 from serve.tuning.rounds import mean_over_rounds, ratio_over_rounds
 
 __all__ = ["foreign_load_block"]
@@ -73,7 +74,8 @@ def _conditions(result: ForeignLoad) -> str:
         f"{config.clients} clients that each wait for their response, {config.rounds} turns of "
         f"{config.duration_s:g} s; {cores}; means and, for ratios, intervals of 95 % over turns. "
         f"{FOREIGN} rounds latencies to 0.1 ms, and lists no request without a response. "
-        f"Meanwhile {result.load}. {here.cpu_model}; onnxruntime {here.versions['onnxruntime']}."
+        f"Meanwhile {result.load}. {processor_name(here)}; onnxruntime "
+        f"{here.versions['onnxruntime']}."
     )
 
 

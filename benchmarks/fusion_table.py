@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.fusion import GRAPHS, FusionBenchmark
 from benchmarks.shapes import SHAPES, Shape, Times
+from bertender.core.processors import processor_name
 from bertender.measure.load import BUSY_SHARE, busiest
 from bertender.measure.samples import Speedup
 
@@ -76,7 +77,8 @@ def _conditions(result: FusionBenchmark) -> str:
         f"{result.task}, a teacher of {result.teacher_layers} layers; {rounds}, rows "
         f"interleaved{shared} ({others}), tokenisation "
         f"included; medians, and speedups over the plain graph of the same precision by rounds, "
-        f"with intervals of 95 %. {here.cpu_model}, threads: {result.natural.threads}; {versions}."
+        f"with intervals of 95 %. {processor_name(here)}, threads: {result.natural.threads}; "
+        f"{versions}."
     )
 
 

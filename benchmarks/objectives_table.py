@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.objectives import FineTuned, ObjectivesBenchmark, PretrainedEncoder, ScoredTask
 from benchmarks.points import gained, points
+from bertender.core.processors import processor_name
 from bertender.metrics.records import LabelSet
 from bertender.report.cells import DASH, markdown_rows
 
@@ -69,5 +70,5 @@ def _conditions(result: ObjectivesBenchmark) -> str:
         f"{finetuning['epochs']} epochs at "
         f"{finetuning['learning_rate']:g}, means of {seeds} seeds of the fine-tuning. Intervals "
         "of 95 % hold texts and those seeds; each encoder was pre-trained once. "
-        f"{result.environment.cpu_model}."
+        f"{processor_name(result.environment)}."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.profiles import Profile, ProfileBenchmark
+from bertender.core.processors import processor_name
 from bertender.measure.load import busiest
 from bertender.models.runtimes import RUNTIMES
 from bertender.report.cells import markdown_rows
@@ -65,5 +66,5 @@ def _conditions(result: ProfileBenchmark) -> str:
         "after its fusions; what a runtime has put into another operator is in that one's time. "
         "Over the first: how many times as fast as the first row of the same input, in operators "
         "alone: tokenisation and calls are not in it. "
-        f"Busiest: {load}. {here.cpu_model}; {versions}."
+        f"Busiest: {load}. {processor_name(here)}; {versions}."
     )

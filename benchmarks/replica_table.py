@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.readings.words import verdict
 from benchmarks.replica_records import COUNTS, Cores, ReplicaBenchmark, ReplicaRun
+from bertender.core.processors import processor_name
 from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
 from serve.tuning.rounds import mean_over_rounds
@@ -82,7 +83,7 @@ def _conditions(result: ReplicaBenchmark) -> str:
         f"request over HTTP through haproxy, {config.clients} clients that wait for their "
         f"responses. {_placed(config.cores)} {config.rounds} starts of one and of two, in turns; "
         "means, medians of latencies, and an interval of 95 % over starts. Cores are processor "
-        f"time by time. Busiest start: {load}. {here.cpu_model}; onnxruntime "
+        f"time by time. Busiest start: {load}. {processor_name(here)}; onnxruntime "
         f"{here.versions['onnxruntime']}."
     )
 

@@ -12,6 +12,7 @@ from benchmarks.request_costs import (
     RequestCosts,
 )
 from benchmarks.watched_server import SERVER, STUB
+from bertender.core.processors import processor_name
 from bertender.measure.load import busiest
 from serve.tuning.rounds import mean_over_rounds
 
@@ -82,7 +83,7 @@ def _conditions(result: RequestCosts) -> str:
         f"{result.name} ({result.precision}), single texts of {result.task} over gRPC; {cores}. "
         f"`{SERVER}` is the processor time of Triton for a request, `{STUB}` that of its Python "
         f"process, in which the model runs. {config.rounds} starts of each row, in turns; means, "
-        f"with intervals of 95 % over starts. Busiest start: {load}. {here.cpu_model}; "
+        f"with intervals of 95 % over starts. Busiest start: {load}. {processor_name(here)}; "
         f"onnxruntime {here.versions['onnxruntime']}, nvidia-pytriton "
         f"{here.versions['nvidia-pytriton']}."
     )

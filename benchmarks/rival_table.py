@@ -9,6 +9,7 @@ from benchmarks.readings.rivals import rivals_reading
 from benchmarks.rivals.figures import RivalFigures, over, over_in_batches
 from benchmarks.rivals.records import RivalBenchmark, RivalRow
 from benchmarks.rivals.table import RIVALS
+from bertender.core.processors import processor_name
 from bertender.measure.load import busiest
 from bertender.report.cells import number
 
@@ -83,7 +84,7 @@ def _conditions(figures: RivalFigures) -> str:
         f"{result.config.rounds} rounds, all rows in turns. Speeds are over `{first.name}`, with "
         "intervals of 95 % over repetitions and rounds; labels and probabilities are compared with "
         f"its own. Noise floor (`{first.name}` timed a second time): "
-        f"{figures.noise_floor}. Busiest repetition: {load}. {here.cpu_model}, threads: "
+        f"{figures.noise_floor}. Busiest repetition: {load}. {processor_name(here)}, threads: "
         f"{one.threads}; {', '.join(f'{name} {each}' for name, each in versions.items())}."
     )
 

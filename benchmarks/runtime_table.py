@@ -6,22 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.points import points
 from benchmarks.runtimes import RuntimeBenchmark
 from benchmarks.shapes import SHAPES, Shape, Times
+from bertender.core.processors import processor_name
 from bertender.measure.comparison import ComparisonRow
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.report.cells import markdown_rows
 
-__all__ = ["Timed", "processor", "read_runtimes", "rows_of", "runtime_block"]
-
-INSTRUCTIONS: Mapping[str, str] = {
-    "amx_int8": "AMX",
-    "avx512_vnni": "AVX-512 VNNI",
-    "avx_vnni": "AVX-VNNI",
-    "avx512f": "AVX-512",
-    "avx2": "AVX2",
-}
-"""Flag of a CPU -> what its 8-bit products run on, the fastest first."""
+__all__ = ["Timed", "read_runtimes", "rows_of", "runtime_block"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,7 @@ def _part(result: RuntimeBenchmark) -> list[str]:
 
 def _cells(timed: Timed, rows: Sequence[Timed]) -> list[str]:
     row = timed.row
-    change = "" if row.change is None else f", {row.change.value:+.1f}"
+    change = "" if row.change is None else f", {points(row.change)}"
     times = (_time(shape, timed, rows) for shape in SHAPES)
     disk = f"{row.size.model_size_bytes / 1e6:.1f}"
     return [row.name, row.precision, disk, f"{row.score.value:.3f}{change}", *times]
@@ -83,13 +76,6 @@ def _time(shape: Shape, timed: Timed, rows: Sequence[Timed]) -> str:
     return shape.median_and_speedup(rows[0].times, timed.times)
 
 
-def processor(result: RuntimeBenchmark) -> str:
-    """Return the CPU, with the instructions that its 8-bit products ran on."""
-    here = result.comparison.circumstances.environment
-    names = (name for flag, name in INSTRUCTIONS.items() if flag in here.cpu_flags)
-    return f"{here.cpu_model} ({next(names, 'no vector instructions')})"
-
-
 def _conditions(result: RuntimeBenchmark) -> str:
     here, load = result.comparison.circumstances, result.comparison.circumstances.load
     versions = here.environment.versions
@@ -97,6 +83,6 @@ def _conditions(result: RuntimeBenchmark) -> str:
     known = [f"{name} {versions[name]}" for name in packages if name in versions]
     others = "" if load is None else f", others had {load.busy:.0%} of the cores"
     return (
-        f"{processor(result)}, {here.threads} threads; {', '.join(known)}{others}. Points "
-        "and speedups are against the float model in ONNX Runtime, with intervals of 95 %."
+        f"{processor_name(here.environment)}, {here.threads} threads; {', '.join(known)}{others}. "
+        "Points and speedups are against the float model in ONNX Runtime, with intervals of 95 %."
     )

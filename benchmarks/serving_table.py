@@ -16,6 +16,7 @@ from benchmarks.serving_records import (
 )
 from benchmarks.serving_systems import OWN, SYSTEMS
 from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS
+from bertender.core.processors import processor_name
 from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
 from bertender.report.cells import DASH
@@ -112,7 +113,7 @@ def _conditions(result: ServingBenchmark) -> str:
         "highest rate of single texts in an open loop that holds the p99, of a size that the "
         "padded repository can hold; the ends of its ratio are those of the search. The maximum is "
         f"{LONGEST_TOKENS} tokens, or the model's input where that is shorter. Busiest start: "
-        f"{load}. {here.cpu_model}; {versions}."
+        f"{load}. {processor_name(here)}; {versions}."
     )
 
 

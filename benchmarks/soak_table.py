@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.readings.words import verdict
 from benchmarks.soak_records import SoakBenchmark
+from bertender.core.processors import processor_name
 
 __all__ = ["LEAST_GOODPUT", "MOST_GROWTH", "MOST_REJECTION_MS", "soak_block"]
 
@@ -133,7 +134,8 @@ def _conditions(result: SoakBenchmark) -> str:
         f"{result.name} ({result.precision}), single texts of {result.task} over gRPC in an open "
         f"loop{cores}. The limit is {bound}{result.limit.rate:.4g} requests/s at a p99 of "
         f"{config.measured.slo_p99_ms:g} ms, `--queue-timeout-ms {config.queue_timeout_ms:g}`. "
-        f"Meanwhile {result.load}. {here.cpu_model}; onnxruntime {here.versions['onnxruntime']}."
+        f"Meanwhile {result.load}. {processor_name(here)}; onnxruntime "
+        f"{here.versions['onnxruntime']}."
     )
 
 

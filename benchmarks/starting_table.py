@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.readings.words import verdict
 from benchmarks.starting import COMMAND, ProcessMemory, Start, StartBenchmark
 from benchmarks.watched_server import SERVER, STUB, SUPERVISOR
+from bertender.core.processors import processor_name
 
 __all__ = ["MOST_BYTES", "MOST_READY_S", "starting_block"]
 
@@ -78,6 +79,6 @@ def _conditions(result: StartBenchmark) -> str:
     return (
         f"{result.name} ({result.precision}) {cores}, without a profile; medians of "
         f"{len(result.starts)} starts, memory after {result.texts} texts of {result.task}. "
-        f"Meanwhile, at most, {result.load}. {here.cpu_model}; onnxruntime "
+        f"Meanwhile, at most, {result.load}. {processor_name(here)}; onnxruntime "
         f"{here.versions['onnxruntime']}."
     )

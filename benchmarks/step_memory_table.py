@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.step_memory import StepMemoryBenchmark, StepUse
+from bertender.core.processors import processor_name
 from bertender.report.cells import Cell, markdown_rows
 
 __all__ = ["step_memory_block"]
@@ -31,7 +32,7 @@ def step_memory_block(file: str, path: Path) -> str:
             "kernel counts it. Disk is what the output folders and the cache folder grew by, "
             "sampled, so that short peaks can be missed; temporary files elsewhere are not "
             "counted. "
-            f"{here.cpu_model}, OMP_NUM_THREADS={result.threads or 'not set'}; "
+            f"{processor_name(here)}, OMP_NUM_THREADS={result.threads or 'not set'}; "
             + ", ".join(f"{name} {here.versions[name]}" for name in ("torch", "onnxruntime"))
             + ".",
             "",

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.points import gained, points
 from benchmarks.students import ScoredModel, StudentsBenchmark, groups_of, made_by
+from bertender.core.processors import processor_name
 from bertender.metrics.records import Change, LabelSet
 from bertender.report.cells import DASH, markdown_rows, number
 
@@ -90,5 +91,5 @@ def _conditions(result: StudentsBenchmark) -> str:
         f"{result.teacher.choice.n} to choose by are of the training file, and no model learned "
         "from them. Made by: the stage, and its settings where rows differ. Several scores are of "
         "several seeds; the share and the change are of their mean, and the interval of 95 % holds "
-        f"texts, and seeds where there are several. Scored on {result.environment.cpu_model}."
+        f"texts, and seeds where there are several. Scored on {processor_name(result.environment)}."
     )

@@ -11,6 +11,7 @@ from benchmarks.points import gain, gained, points
 from benchmarks.training import TrainingBenchmark
 from benchmarks.training_ways import WAYS, TrainingRun
 from bertender.core.environment import Environment
+from bertender.core.processors import processor_name
 from bertender.measure.load import busiest
 from bertender.measure.samples import Speedup, speedup
 from bertender.metrics.records import Change
@@ -135,4 +136,4 @@ def load_words(runs: Sequence[TrainingRun]) -> str:
 
 def _machine(here: Environment, threads: int) -> str:
     versions = ", ".join(f"{name} {here.versions[name]}" for name in ("torch", "transformers"))
-    return f"{here.cpu_model}, {threads} threads; {versions}."
+    return f"{processor_name(here)}, {threads} threads; {versions}."

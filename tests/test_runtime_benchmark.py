@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,35 +55,51 @@ def test_every_file_has_a_row_a_runtime(result: RuntimeBenchmark, tmp_path: Path
     assert "4 layers" in text and "Raw: `runtimes.json`" in text
 
 
-def test_the_reading_takes_the_fastest_of_those_that_lose_little(
+def test_the_aim_is_held_open_or_missed(result: RuntimeBenchmark, tmp_path: Path) -> None:
+    lines = _read(result, tmp_path, runtimes_reading, [(0.0, 15.0), (0.1, 8.0), (5.0, 4.0)])
+    fastest = "static in OpenVINO, 7.50x [7.50, 7.50] at -5.0 [-5.0, -5.0] points"
+    held = "static in ONNX Runtime, 3.75x [3.75, 3.75] at -0.1 [-0.1, -0.1] points"
+    assert [line[2:] for line in lines] == [[fastest, "-", held, "-"]] * 3
+    lines = _read(result, tmp_path, runtimes_reading, [(0.0, 15.0), (0.1, 20.0), (5.0, 4.0)])
+    assert [line[4:] for line in lines] == [["-", "-"]] * 3
+
+
+def test_a_score_whose_interval_allows_it_leaves_the_aim_open(
     result: RuntimeBenchmark, tmp_path: Path
 ) -> None:
-    raw = json.loads(result.model_dump_json())
-    for number, (lost, times) in enumerate([(0.0, 30.0), (0.0, 15.0), (0.1, 8.0), (5.0, 4.0)]):
-        _set(raw, number, lost, times)
-    read = runtimes_reading(_files(RuntimeBenchmark.model_validate(raw), tmp_path))
-    assert read.count("the fastest is static in OpenVINO, 7.50x") == 3
-    assert read.count("static in ONNX Runtime, 3.75x [3.75, 3.75], which holds it") == 3
-    _set(raw, 2, 0.1, 20.0)
-    read = runtimes_reading(_files(RuntimeBenchmark.model_validate(raw), tmp_path))
-    assert read.count("plain in OpenVINO, 2.00x [2.00, 2.00], which misses it") == 3
+    losses = [(0.0, 15.0), (0.5, 8.0), (5.0, 8.0)]
+    lines = _read(result, tmp_path, runtimes_reading, losses, width=0.4)
+    assert [line[4:] for line in lines] == [["-", "static in ONNX Runtime"]] * 3
+    assert [line[3] for line in lines] == ["static in OpenVINO"] * 3  # as fast
 
 
 def test_another_reading_names_the_fastest(result: RuntimeBenchmark, tmp_path: Path) -> None:
+    lines = _read(result, tmp_path, fastest_reading, [(0.0, 15.0), (0.1, 8.0), (5.0, 4.0)])
+    fastest = "static in OpenVINO, 7.50x [7.50, 7.50] at -5.0 [-5.0, -5.0] points"
+    assert [line[2:] for line in lines] == [[fastest, "-"]] * 3
+
+
+def _read(
+    result: RuntimeBenchmark,
+    folder: Path,
+    reading: Callable[[Mapping[str, Path]], str],
+    rows: Sequence[tuple[float, float]],
+    width: float = 0.0,
+) -> list[list[str]]:
+    """Return the cells of a reading's lines, of rows that lose so much and take so long."""
     raw = json.loads(result.model_dump_json())
-    for number, (lost, times) in enumerate([(0.0, 30.0), (0.0, 15.0), (0.1, 8.0), (5.0, 4.0)]):
-        _set(raw, number, lost, times)
-    lines = fastest_reading(_files(RuntimeBenchmark.model_validate(raw), tmp_path)).splitlines()
-    assert len(lines) == 3
-    fastest = "the fastest is static in OpenVINO, 7.50x [7.50, 7.50]."
-    assert all(line.endswith(fastest) for line in lines)
+    for number, (lost, milliseconds) in enumerate([(0.0, 30.0), *rows]):
+        _set(raw, number, lost, milliseconds, width)
+    text = reading(_files(RuntimeBenchmark.model_validate(raw), folder))
+    _, _, *lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [line.strip("| ").split(" | ") for line in lines]
 
 
-def _set(raw: Any, number: int, lost: float, milliseconds: float) -> None:
-    """Give a row a loss of score, and every sample the same time."""
+def _set(raw: Any, number: int, lost: float, milliseconds: float, width: float) -> None:
+    """Give a row a loss of score with its interval, and every sample the same time."""
     row = raw["comparison"]["rows"][number]
     if number:
-        row["change"] = {"value": -lost, "low": -lost, "high": -lost}
+        row["change"] = {"value": -lost, "low": -lost - width, "high": -lost + width}
     for latency in (row["latency"], raw["long"]["rows"][number]):
         latency["single_ms"] = _same(latency["single_ms"], milliseconds)
         latency["batch_ms"] = _same(latency["batch_ms"], milliseconds)

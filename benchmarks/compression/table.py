@@ -13,6 +13,7 @@ from benchmarks.points import points
 from benchmarks.readings.compression import compression_reading
 from benchmarks.students import ScoredModel, groups_of
 from benchmarks.students_table import retained
+from bertender.core.processors import processor_name
 from bertender.measure.comparison import ComparisonRow
 from bertender.metrics.records import Change
 from bertender.report.cells import DASH, markdown_rows, short, speedup_cell
@@ -148,7 +149,7 @@ def _conditions(result: CompressionBenchmark) -> str:
         f"{here.environment.versions['onnxruntime']}, {here.threads} threads, with intervals of "
         "95 %. Gains are in points, with intervals over texts, and seeds where there are several. "
         "What the papers state is of other teachers, texts and machines, and of longer trainings. "
-        f"{here.environment.cpu_model}."
+        f"{processor_name(here.environment)}."
     )
 
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bertender.core.cpu import has_int8_flags
 from bertender.core.environment import Environment
 
-__all__ = ["has_int8_acceleration", "is_arm64"]
+__all__ = ["has_int8_acceleration", "is_arm64", "processor_name"]
+
+INSTRUCTIONS: Mapping[str, str] = {
+    "amx_int8": "AMX",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+}
+"""Flag of a CPU -> name of the instructions, the widest first."""
 
 
 def has_int8_acceleration(environment: Environment) -> bool:
@@ -16,3 +27,10 @@ def has_int8_acceleration(environment: Environment) -> bool:
 def is_arm64(environment: Environment) -> bool:
     """Return whether the CPU is a 64-bit ARM one."""
     return environment.platform.split()[-1].lower() in ("aarch64", "arm64")
+
+
+def processor_name(environment: Environment) -> str:
+    """Return the model of the CPU, and the widest instructions that its 8-bit products run on."""
+    names = (name for flag, name in INSTRUCTIONS.items() if flag in environment.cpu_flags)
+    widest = next(names, None)
+    return f"{environment.cpu_model} ({widest})" if widest else environment.cpu_model
