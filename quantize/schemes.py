@@ -215,6 +215,17 @@ RULES: Mapping[str, Rule[Any]] = {
         "out.",
         frozenset({"runtime"}),
     ),
+    "dynamic scales in another runtime": Rule(
+        lambda config: (
+            config.scheme in SCHEMES
+            and not SCHEMES[config.scheme].is_static(config)
+            and not RUNTIMES[config.runtime].dynamic_scales
+        ),
+        "scheme {scheme!r} finds the scales of activations while it runs, and this runtime would "
+        "turn such products back into floats, slower than before. Give --scheme static, or leave "
+        "--runtime out.",
+        frozenset({"runtime"}),
+    ),
     "percentile of another calibrator": Rule(
         lambda config: (
             config.scheme in _readers("percentile") and config.calibrator != "percentile"

@@ -34,6 +34,8 @@ class Runtime:
     """It runs where the CPU has one of these; everywhere without any."""
     exact_on_x86: bool = False
     """It adds 8-bit products exactly on x86 CPUs without instructions for them, too."""
+    dynamic_scales: bool = False
+    """It multiplies in integers also where the scales of activations are found while running."""
     own_operators: bool = False
     """It has ONNX Runtime's own operators: look-ups in tables of 4 bits, attention of 8 bits."""
 
@@ -59,6 +61,7 @@ RUNTIMES = Table(
             package="onnxruntime",
             install="pip install 'bertender[serve]', or 'bertender[train]'",
             exact_on_x86=True,
+            dynamic_scales=True,
             own_operators=True,
         ),
         "openvino": Runtime(

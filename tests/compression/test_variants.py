@@ -28,21 +28,19 @@ def test_schemes_come_in_their_order_then_attention_then_runtimes() -> None:
         "dynamic-fused-attention",
         "four-bit-embeddings-fused-attention",
         "static-openvino",
-        "dynamic-openvino",
     ]
 
 
 def test_what_is_named_twice_is_a_variant_once() -> None:
-    assert _names(schemes="dynamic,dynamic", runtimes="openvino,openvino") == ["dynamic-openvino"]
+    assert _names(schemes="static,static", runtimes="openvino,openvino") == ["static-openvino"]
 
 
 def test_by_default_another_runtime_has_a_scheme_that_it_runs_in_integers() -> None:
-    assert _names(runtimes="openvino") == ["dynamic-openvino", "static-openvino"]
+    assert _names(runtimes="openvino") == ["static-openvino"]
     assert _names(runtimes="onnxruntime,openvino") == [
         "dynamic",
         "four-bit-embeddings",
         "static",
-        "dynamic-openvino",
         "static-openvino",
     ]
 
@@ -58,6 +56,7 @@ def test_nothing_but_schemes_differs_by_default() -> None:
     ("settings", "message"),
     [
         ({"schemes": "four-bit-embeddings", "runtimes": "openvino"}, "tables of 4 bits"),
+        ({"schemes": "dynamic", "runtimes": "openvino"}, "schemes=dynamic: .*back into floats"),
         ({"schemes": "dynamc"}, "^no quantization scheme 'dynamc'.*Did you mean 'dynamic'"),
         ({"schemes": "dynamic,mixed"}, "schemes=mixed: .*how much of it may be lost"),
         ({"schemes": "static", "fused_attention": True}, "'static' does not read it"),

@@ -11,7 +11,7 @@ from onnx import helper
 
 from bertender.core import cpu
 from bertender.core.artifact import Artifact
-from bertender.core.errors import GateError, ModelError, RuntimeMissingError, UnknownNameError
+from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError, UnknownNameError
 from bertender.models import cpu_flags, openvino_sums
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.openvino_graph import import_openvino
@@ -150,15 +150,34 @@ def test_x86_without_dot_products_saturates(
     assert cpu_flags.saturates() is expected
 
 
-@needs("openvino")
-def test_products_that_it_runs_in_float_are_refused_with_what_to_try(
-    float_model: Artifact, task: Task, tmp_path: Path
+DYNAMIC_SCALES = [
+    {"scheme": "dynamic"},
+    {"scheme": "mixed", "base": "dynamic", "max_drop": 1.0},
+    {"scheme": "four-bit"},
+]
+
+
+@pytest.mark.parametrize("settings", DYNAMIC_SCALES, ids=lambda settings: settings["scheme"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_dynamic_scales_are_refused_where_they_would_run_in_float(
+    runtime: str, settings: dict[str, object]
 ) -> None:
-    config = QuantizeConfig.parse({"scheme": "dynamic", "target": HERE, "runtime": "openvino"})
-    message = r"26 products were .* OpenVINO runs 0 of them.*--runtime openvino.*--scheme static"
-    with pytest.raises(GateError, match=message):
-        quantize(float_model, task, config, tmp_path / "int8")
-    assert not (tmp_path / "int8").exists()
+    if RUNTIMES[runtime].dynamic_scales:
+        QuantizeConfig.parse({**settings, "runtime": runtime})
+    else:
+        with pytest.raises(ConfigError, match=rf"runtime={runtime}: .*floats.*--scheme static"):
+            QuantizeConfig.parse({**settings, "runtime": runtime})
+
+
+@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
+def test_a_row_says_whether_its_runtime_multiplies_with_dynamic_scales(
+    runtime: str, float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    graph = tmp_path / "dynamic.onnx"
+    write_dynamic(context_of(float_model, task, tmp_path), graph)
+    counts, products = operators(graph, runtime), KERNELS[runtime].integer_products
+    running = sum(counts.get(name, 0) * each for name, each in products.items())
+    assert running == (PRODUCTS if RUNTIMES[runtime].dynamic_scales else 0)
 
 
 @needs("openvino")
@@ -188,7 +207,7 @@ def test_without_a_scheme_the_first_that_it_runs_is_taken(
     assert artifact.card.config["scheme"] == "static"
     tried = artifact.card.findings.quantization.tried
     assert [each.scheme for each in tried] == ["dynamic"]
-    assert tried[0].refused is not None and "OpenVINO runs 0" in tried[0].refused
+    assert tried[0].skipped is not None and "--scheme static" in tried[0].skipped
 
 
 def test_a_missing_or_unknown_runtime_is_refused_before_any_work(
