@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bertender.pipeline.advice import ADVICE, Advice
-from bertender.report.cells import Cell, markdown_rows
+from bertender.models.runtimes import RUNTIMES
+from bertender.pipeline.advice import ADVICE, USES, Advice, Choice
+from bertender.report.cells import markdown_rows
 
 __all__ = ["advice_block"]
-
-HEADINGS: tuple[Cell, ...] = (
-    ("Your machine has",),
-    ("Single short texts",),
-    ("Batches, or long texts",),
-    ("Why",),
-    ("By",),
-)
-
-
-def _cells(row: Advice) -> Sequence[str]:
-    batches = row.batches or "the same"
-    return row.machine, row.single_texts, batches, row.why, row.basis
 
 
 def advice_block(files: Mapping[str, Path]) -> str:
     """Return a row for each row of ADVICE."""
-    rows = [tuple((cell,) for cell in _cells(row)) for row in ADVICE]
-    return "\n".join([*markdown_rows(HEADINGS, rows, [False] * len(HEADINGS)), ""])
+    uses = (f"{words[0].upper()}{words[1:]}" for words in USES.values())
+    headings = ("Your machine has", *uses, "Why", "Measured with")
+    heads, *rows = [tuple((cell,) for cell in each) for each in (headings, *map(_cells, ADVICE))]
+    return "\n".join([*markdown_rows(heads, rows, [False] * len(headings)), ""])
+
+
+def _cells(row: Advice) -> Sequence[str]:
+    first, *others = [_choice(row.choices[use]) for use in USES]
+    choices = first, *("the same" if each == first else each for each in others)
+    return row.machine, *choices, row.why, row.basis
+
+
+def _choice(choice: Choice) -> str:
+    flags = " or ".join(f"`{flag}`" for flag in RUNTIMES[choice.runtime].cpu_flags)
+    needed = f", where the CPU has {flags}" if flags else ""
+    return f"{', then '.join(f'`{command}`' for command in choice.commands)}{needed}"

@@ -125,7 +125,7 @@ TABLES: Mapping[str, Block] = {
         of_one(fusion_block),
     ),
     "runtimes": Block(
-        "docs/comparing.md",
+        "docs/runtimes.md",
         (
             "benchmarks/results/2026-11-24-sst2-deep-runtimes-cpu.json",
             "benchmarks/results/2026-11-24-sst2-runtimes-cpu.json",
@@ -135,7 +135,7 @@ TABLES: Mapping[str, Block] = {
         runtime_block,
     ),
     "runtimes-avx2": Block(
-        "docs/comparing.md",
+        "docs/runtimes.md",
         ("benchmarks/results/2026-11-24-sst2-avx2-runtimes-cpu.json",),
         runtime_block,
     ),

@@ -47,7 +47,7 @@ NEWEST: Mapping[str, Newest] = {
     "tune": Newest(tune_block),
     "rivals": Newest(rivals_block, "docs/comparing.md"),
     "rivals-pairs": Newest(rivals_block, "docs/comparing.md"),
-    "profiles": Newest(profile_block, "docs/comparing.md"),
+    "profiles": Newest(profile_block, "docs/runtimes.md"),
     "students": Newest(students_block, "docs/results.md"),
     "objectives": Newest(objectives_block, "docs/pretraining.md"),
     "compression": Newest(compression_block, "docs/methods.md"),

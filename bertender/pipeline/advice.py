@@ -1,17 +1,47 @@
-"""ADVICE: which scheme and runtime to try first, by what a machine has.
+"""ADVICE: which scheme and runtime to try first for each use, by what a machine has.
 
 `bertender doctor` shows the row of the machine that it runs on; docs/choosing.md has all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from bertender.core.environment import Environment
 from bertender.core.processors import has_int8_acceleration, is_arm64
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
-__all__ = ["ADVICE", "Advice", "advice_for", "shown_advice"]
+__all__ = ["ADVICE", "USES", "Advice", "Choice", "advice_for", "shown_advice"]
+
+USES: Mapping[str, str] = {
+    "single": "for single short texts",
+    "batches": "for batches, or long texts",
+    "exact": "where 8 bits lose too much",
+}
+"""Name of a use -> words."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to try first for a use."""
+
+    make: str
+    """Command that makes the graph; GRAPH stands for the float one."""
+    runtime: str = DEFAULT_RUNTIME
+    """Row of RUNTIMES that runs it."""
+    serve: str = ""
+    """Command that serves it, where that is not `bertender serve` in this runtime."""
+
+    @property
+    def commands(self) -> tuple[str, str]:
+        return self.make, self.serve or f"bertender serve MODEL --runtime {self.runtime}"
+
+    def on(self, machine: Environment) -> Choice:
+        """Return the choice, in the default runtime where a CPU lacks what its own needs."""
+        flags = RUNTIMES[self.runtime].cpu_flags
+        runs = not flags or {*flags} & {*machine.cpu_flags}
+        return self if runs else replace(self, runtime=DEFAULT_RUNTIME)
 
 
 @dataclass(frozen=True)
@@ -20,49 +50,79 @@ class Advice:
 
     machine: str
     holds: Callable[[Environment], bool]
-    single_texts: str
+    choices: Mapping[str, Choice]
+    """Use -> what to try first for it."""
     why: str
     basis: str
     """What it rests on."""
-    batches: str = ""
-    """Of many texts, or long ones, where it differs."""
 
+
+FLOAT = "bertender export MODEL"
+DYNAMIC = Choice("bertender quantize GRAPH --scheme dynamic")
+STATIC_IN_OPENVINO = Choice(
+    "bertender quantize GRAPH --scheme static --runtime openvino", "openvino"
+)
+BFLOAT16 = Choice(FLOAT, "openvino-bf16")
+RUNTIME_TABLES = "[runtimes.md](runtimes.md#what-each-gave)"
 
 ADVICE: tuple[Advice, ...] = (
     Advice(
         machine="an NVIDIA GPU",
         holds=lambda machine: machine.gpu is not None,
-        single_texts="`export --precision float16`, and in NVIDIA's container `serve --runtime "
-        "triton-onnxruntime --gpu`",
-        why="ONNX Runtime has no kernels for most 8-bit products there",
+        choices=dict.fromkeys(
+            USES,
+            Choice(
+                f"{FLOAT} --precision float16",
+                serve="bertender serve MODEL --runtime triton-onnxruntime --gpu",
+            ),
+        ),
+        why="ONNX Runtime has no kernels for most 8-bit MatMuls there; the server is the one of "
+        "NVIDIA's container",
         basis="not measured",
     ),
     Advice(
         machine="a 64-bit ARM CPU",
         holds=is_arm64,
-        single_texts="`quantize --scheme dynamic`, with `--target arm64` if made elsewhere",
-        why="these are the integers that its kernels take",
+        choices={
+            **dict.fromkeys(
+                ("single", "batches"),
+                Choice("bertender quantize GRAPH --scheme dynamic --target arm64"),
+            ),
+            "exact": Choice(FLOAT),
+        },
+        why="these are the integers that ONNX Runtime's kernels take",
         basis="not measured",
     ),
     Advice(
-        machine="an x86 CPU with 8-bit dot products (VNNI or AMX)",
-        holds=has_int8_acceleration,
-        single_texts="`quantize --scheme dynamic`, `--runtime onnxruntime`",
-        batches="`quantize --scheme static --runtime openvino`, `--runtime openvino`",
-        why="OpenVINO fuses more of what is between the products, and begins each run with more "
-        "work",
-        basis="measured with models of 6 and 12 layers on two CPUs, where 8 bits lost some of the "
-        "score with some of them: [comparing.md](comparing.md#compare-runtimes)",
+        machine="an x86 CPU with AMX",
+        holds=lambda machine: "amx_int8" in machine.cpu_flags,
+        choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
+        why="OpenVINO fuses more of what is between the MatMuls, and begins each run with more "
+        "work. With AMX, a float model in bfloat16 loses nothing that was measured, and is not far "
+        "behind 8 bits in batches",
+        basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
     Advice(
-        machine="an x86 CPU without them",
+        machine="an x86 CPU with VNNI, without AMX",
+        holds=has_int8_acceleration,
+        choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
+        why="as with AMX. With 12 layers OpenVINO was the faster one for single texts, too, and "
+        "static scales lost score, so that both are worth a comparison",
+        basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
+    ),
+    Advice(
+        machine="an x86 CPU without either",
         holds=lambda machine: True,
-        single_texts="`quantize --scheme dynamic`, with `--target avx2` if made elsewhere, "
-        "`--runtime onnxruntime`",
-        why="8-bit products are faster than those of floats in ONNX Runtime there, and slower in "
+        choices={
+            **dict.fromkeys(
+                ("single", "batches"),
+                Choice("bertender quantize GRAPH --scheme dynamic --target avx2"),
+            ),
+            "exact": Choice(FLOAT),
+        },
+        why="8-bit MatMuls are faster than those of floats in ONNX Runtime there, and slower in "
         "OpenVINO",
-        basis="measured with a model of 6 layers on one CPU: "
-        "[comparing.md](comparing.md#compare-runtimes)",
+        basis=f"a model of 6 layers on one CPU: {RUNTIME_TABLES}",
     ),
 )
 """The first that holds is taken; next to a GPU, the CPU's too."""
@@ -74,12 +134,13 @@ def advice_for(machine: Environment) -> list[Advice]:
     return holding[: 2 if machine.gpu else 1]
 
 
-def shown_advice(machine: Environment) -> str:
-    """Return the advice for a machine in one line."""
-    return "; or on the CPU: ".join(map(_line, advice_for(machine)))
+def shown_advice(machine: Environment, use: str) -> str:
+    """Return the commands to try first for a use, and what they need."""
+    choices = (row.choices[use].on(machine) for row in advice_for(machine))
+    return "; or on the CPU: ".join(map(_line, choices))
 
 
-def _line(row: Advice) -> str:
-    if not row.batches:
-        return f"{row.single_texts} ({row.why})"
-    return f"for single short texts {row.single_texts}; for batches {row.batches} ({row.why})"
+def _line(choice: Choice) -> str:
+    runtime = RUNTIMES[choice.runtime]
+    needed = "" if runtime.version else f" (needs {runtime.install})"
+    return f"{', then '.join(choice.commands)}{needed}"

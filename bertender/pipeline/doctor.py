@@ -14,7 +14,7 @@ from bertender.core.errors import BertenderError
 from bertender.core.runtime_notes import note_of_machine, shown_note
 from bertender.core.table import load_place, on_demand
 from bertender.models.runtimes import RUNTIMES, Runtime
-from bertender.pipeline.advice import shown_advice
+from bertender.pipeline.advice import USES, shown_advice
 
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
@@ -91,6 +91,15 @@ def _runtime_check(name: str, runtime: Runtime) -> Check:
     )
 
 
+def _advice_check(use: str, words: str) -> Check:
+    """Return the check of a row of USES."""
+    return Check(
+        f"to try first {words}",
+        lambda environment: shown_advice(environment, use),
+        "by the kind of machine, as docs/choosing.md has it; your model may differ: compare them",
+    )
+
+
 def _faster_runtime(environment: Environment) -> str | None:
     packages = tuple(runtime.package for runtime in RUNTIMES.values())
     note = note_of_machine(environment, packages)
@@ -135,14 +144,15 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "int8 dot products (VNNI, AMX)",
         _flags("avx512_vnni", "avx_vnni", "amx_int8"),
-        "int8 models are one and a half to three times as fast as fp32 ones",
-        "on x86, int8 models are about one and a half times as fast as fp32 ones, in ONNX Runtime",
+        "8-bit models are several times as fast as fp32 ones: docs/comparing.md has measurements",
+        "on x86, 8-bit models are about one and a half times as fast as fp32 ones, in ONNX Runtime",
     ),
     Check(
         "bf16 (AVX-512, AMX)",
         _flags("avx512_bf16", "amx_bf16"),
-        "training uses bf16 by default, which is faster",
-        "training on the CPU stays in fp32",
+        "training uses bf16 by default, which is faster, as are float models in `--runtime "
+        "openvino-bf16`",
+        "training on the CPU and float models stay in fp32",
     ),
     Check(
         "GPU",
@@ -157,17 +167,12 @@ CHECKS: tuple[Check, ...] = (
         "what makes models needs it: pip install 'bertender[train]'",
     ),
     *(_runtime_check(name, runtime) for name, runtime in RUNTIMES.items()),
-    Check(
-        "to try first",
-        lambda environment: shown_advice(environment).replace("`", ""),
-        "scheme and runtime by the kind of machine, as on docs/choosing.md; your model may differ: "
-        "compare them",
-    ),
+    *(_advice_check(use, words) for use, words in USES.items()),
     Check(
         "faster runtime",
         _faster_runtime,
         "of the models compared here; `bertender compare` with `--runtime "
-        f"{EVERYWHERE}` measures it anew, for yours",
+        f"{EVERYWHERE}` measures it anew, for yours, with what each model scores",
         f"not measured here: `bertender compare ARTIFACT ARTIFACT --runtime {EVERYWHERE}` "
         "with an exported and a quantized model does",
     ),
