@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.objectives import FineTuned, ObjectivesBenchmark, PretrainedEncoder, ScoredTask
-from benchmarks.points import gained, points
+from benchmarks.method_table import CONSTANT
+from benchmarks.objectives import ObjectivesBenchmark, PretrainedEncoder, ScoredTask
+from benchmarks.points import points
+from benchmarks.readings.objectives import (
+    REFERENCE,
+    classifiers_of,
+    constant_score,
+    gains_of,
+    objectives_reading,
+)
 from bertender.core.processors import processor_name
-from bertender.metrics.records import LabelSet
 from bertender.report.cells import DASH, markdown_rows
 
-__all__ = ["REFERENCE", "objectives_block"]
-
-REFERENCE = "mlm"
-"""The objective that others are compared with."""
+__all__ = ["objectives_block"]
 
 
 def objectives_block(file: str, path: Path) -> str:
@@ -23,10 +26,11 @@ def objectives_block(file: str, path: Path) -> str:
     result = ObjectivesBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     titles = ["Objective", "Passages", "Seconds", "Parameters, M"]
     titles += [f"{each.name}: {each.metric}, points over `{REFERENCE}`" for each in result.tasks]
-    rows = [_cells(each, result) for each in result.encoders]
+    rows = [*(_cells(each, result) for each in result.encoders), _constant(result)]
     heads, *cells = ([(cell,) for cell in row] for row in (titles, *rows))
     table = "\n".join(markdown_rows(heads, cells, [0 < n < 4 for n in range(len(titles))]))
-    return f"{table}\n\n{_conditions(result)}\n\nRaw: `{file}`\n"
+    words = f"{objectives_reading(result)}\n\n{_conditions(result)}"
+    return f"{table}\n\n{words}\n\nRaw: `{file}`\n"
 
 
 def _cells(encoder: PretrainedEncoder, result: ObjectivesBenchmark) -> list[str]:
@@ -39,21 +43,17 @@ def _cells(encoder: PretrainedEncoder, result: ObjectivesBenchmark) -> list[str]
     ]
 
 
+def _constant(result: ObjectivesBenchmark) -> list[str]:
+    return [CONSTANT, *[DASH] * 3, *(f"{constant_score(each).value:.3f}" for each in result.tasks)]
+
+
 def _scored(encoder: PretrainedEncoder, task: ScoredTask, result: ObjectivesBenchmark) -> str:
-    own = _of(encoder, task)
+    own = classifiers_of(encoder, task)
     if not own:
         return DASH
     mean = f"{statistics.mean([each.score.value for each in own]):.3f}"
-    references = [each for each in result.encoders if each.objective == REFERENCE]
-    if encoder.objective == REFERENCE or not references:
-        return mean
-    labels = LabelSet(count=len(task.label_names), names=task.label_names)
-    reference = _of(references[0], task)
-    return f"{mean}, {points(gained(task.metric, task.labels, reference, own, label_set=labels))}"
-
-
-def _of(encoder: PretrainedEncoder, task: ScoredTask) -> Sequence[FineTuned]:
-    return [each for each in encoder.classifiers if each.task == task.name]
+    gain = gains_of(task, result).get(encoder.objective)
+    return mean if gain is None else f"{mean}, {points(gain)}"
 
 
 def _conditions(result: ObjectivesBenchmark) -> str:
