@@ -2,7 +2,7 @@
 
 Shen et al. 2020 (Q-BERT, arXiv 1909.05840): weights of a layer's products have few bits, in groups
 of outputs with a scale each, tables and activations have 8, and the model is trained with all these
-errors. Where two numbers of bits are given, the products whose loss is curved most have the larger
+errors. Where two numbers of bits are given, the most sensitive weights have the larger
 one.
 
 Departures: a product has bits of its own, not a layer; the curvature counts with the squared error
@@ -123,7 +123,7 @@ class _Allotment:
 
 
 def _allotment(start: Start) -> _Allotment:
-    """Return the bits of each weight; a shared one goes by its most curved product."""
+    """Return the bits of each weight; a shared one goes by its most sensitive product."""
     context, config = start.context, start.context.config
     nodes = _in_layers(start)
     if config.sensitive_bits is None:

@@ -76,7 +76,7 @@ def _on_the_grid(cut: onnx.ModelProto, values: FloatArray) -> FloatArray:
     """Return activations as a static product rounds them; others as they are.
 
     A value between two steps may be rounded either way, by a division or by a product with the
-    scale's inverse. That is no fault of the sums.
+    scale's inverse. The sums are not at fault for that.
     """
     rounded = rounded_activation(cut) if static_activation(cut) else None
     return values if rounded is None else run_cut(rounded, values, optimize=False)[0]

@@ -123,7 +123,7 @@ SCHEMES = Table(
             then=({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
         ),
         "q-bert": Scheme(
-            summary="trained with weights of 2, 3 or 4 bits, the most curved of more (Q-BERT), "
+            summary="trained with weights of 2, 3 or 4 bits, the most sensitive of more (Q-BERT), "
             "from a torch artifact: for size, and as fast as static",
             write=on_demand("quantize.q_bert:write_q_bert"),
             reads=TRAINING | SENSITIVITY | LOW_BITS | {"block_size"},
@@ -252,7 +252,7 @@ RULES: Mapping[str, Rule[Any]] = {
             and config.sensitive_bits is not None
             and config.sensitive_bits <= config.weight_bits
         ),
-        "{sensitive_bits} bits for the products whose loss is curved most are no more than "
+        "{sensitive_bits} bits for the most sensitive weights are no more than "
         "weight_bits={weight_bits}. Give more, or leave it out.",
         frozenset({"sensitive_bits"}),
     ),

@@ -14,7 +14,7 @@ from benchmarks.compression.__main__ import run
 from benchmarks.compression.records import CompressionBenchmark
 from benchmarks.compression.systems import CONTROLS, SYSTEMS
 from benchmarks.compression.table import compression_block
-from benchmarks.compression.training import Extent, Sources, config_of, extent_of
+from benchmarks.compression.training import Extent, Sources, Trainer, config_of, extent_of
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.measure.compare import CompareConfig
@@ -99,6 +99,15 @@ def test_systems_that_are_not_there_are_refused(
         run(trained.path, tmp_path, None, systems, students=students)
 
 
+def test_an_encoder_of_another_width_is_refused(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    sources = replace(SOURCES, encoders={"small-vocab-48": str(trained.path)})
+    trainer = Trainer(trained, task, 1.0, sources, tmp_path)
+    with pytest.raises(ConfigError, match=r"it is 32 wide, and this system's is 48"):
+        trainer.check(["small-vocab-48"])
+
+
 @pytest.mark.slow
 def test_systems_are_trained_scored_and_timed_once(
     trained: Artifact,
@@ -145,8 +154,7 @@ def test_systems_are_trained_scored_and_timed_once(
     over = rows["| Weighted vectors of tokens (`static`)"][4]
     assert over[0] in "+-" and over.endswith("]")  # points over the control
     assert rows[f"| {shallow.title} (`{control}`)"][4] == "-"
-    assert rows["| Q8BERT (`q8bert`, Zafrir et al. 2019, arXiv 1910.06188)"][-1].startswith(
-        "99.9% of BERT"
-    )
+    published = rows["| Q8BERT (`q8bert`, Zafrir et al. 2019, arXiv 1910.06188)"][-3:]
+    assert published == ["99.9% of BERT-base, SST-2", "4x", "- |"]
     assert f"best on the texts to choose by: {control}." in text
     assert f"Against labels alone (`{control}`), by the intervals: above " in text

@@ -171,7 +171,7 @@ def _encoders(students: str) -> dict[str, str]:
 
     Raises:
         UnknownNameError: a system is not there.
-        ConfigError: a part is no SYSTEM=ENCODER, or its system has no encoder.
+        ConfigError: a part is not SYSTEM=ENCODER, or its system has no encoder.
     """
     starting = [name for name, row in SYSTEMS.items() if row.of_encoder]
     encoders = {}

@@ -13,6 +13,8 @@ from benchmarks.compression.systems import ENCODER, SYSTEMS, TEACHER
 from benchmarks.making import made_once, seconds_of, timed
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
+from bertender.core.errors import ConfigError
+from bertender.models.own_models import open_config
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
 from distill.distillation.distiller import DistillConfig, distill
@@ -132,6 +134,16 @@ def _of_method(own: Mapping[str, Any], extent: Extent, shared: Mapping[str, Any]
     return {"learning_rate": max(rates), **earlier}
 
 
+def _check_encoder(name: str, encoder: str) -> None:
+    width = open_config(find_encoder(encoder, setting="students")).hidden_size
+    wanted = SYSTEMS[name].encoder_width
+    if wanted not in (None, width):
+        raise ConfigError(
+            f"--students {name}={encoder}: it is {width} wide, and this system's is {wanted}. Give "
+            f"one of `bertender distill-general --hidden-size {wanted}`."
+        )
+
+
 def pretrained_by(encoder: str) -> str:
     """Return an encoder's name, and of one that was made here by what.
 
@@ -164,13 +176,13 @@ class Trainer:
         """Check the settings of systems before anything is trained.
 
         Raises:
-            ConfigError: they conflict.
-            ModelError, HubUnreachableError: an encoder of `--students` cannot be had.
+            ConfigError: they conflict, or an encoder of `--students` is not the system's.
+            ModelError, HubUnreachableError: one cannot be had.
         """
         for name in names:
             self._settings(name).check_rules()
         for name in sorted(self.sources.encoders.keys() & {*names}):
-            find_encoder(self.sources.encoders[name], setting="students")
+            _check_encoder(name, self.sources.encoders[name])
 
     def without_folders(self, error: Exception | str) -> str:
         """Return a message without the folders of this machine."""

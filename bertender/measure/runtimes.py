@@ -16,7 +16,7 @@ FLOAT_TYPES = ("float32", "float16", "bfloat16")
 
 
 def check_used(artifacts: Sequence[Artifact], *names: str) -> None:
-    """Raise ConfigError for runtimes beside the default where no artifact is of kind onnx."""
+    """Raise ConfigError for runtimes other than the default where no artifact is of kind onnx."""
     if set(names) - {DEFAULT_RUNTIME} and not any(each.card.kind == "onnx" for each in artifacts):
         raise ConfigError(
             f"runtime={','.join(names)} runs onnx artifacts, and none of these is one: "
