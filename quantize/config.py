@@ -103,7 +103,8 @@ class SchemeConfig(GateConfig, TrainingConfig):
     )
     sensitive_bits: Annotated[int | None, KNOWN_WEIGHT_BITS] = Field(
         None,
-        description="bits of the weights that the loss is most sensitive to (Hessian); by default as the others",
+        description="bits of the weights that the loss is most sensitive to, by its Hessian; by "
+        "default as the others",
     )
     sensitive_share: float = Field(
         0.5, gt=0, lt=1, description="share of the products that have sensitive_bits"

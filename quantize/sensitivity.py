@@ -1,7 +1,8 @@
 """SENSITIVITIES: which parts of a model suffer most from being quantized.
 
-Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give more bits to layers that the loss is most sensitive to. The
-curvature is one row here; the plainest measure, the loss that a part's quantization adds, another.
+Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give more bits to layers that the loss is most sensitive
+to. Its curvature is one row here; the plainest measure, the loss that a part's quantization adds,
+another.
 What measures is imported when it does.
 """
 
