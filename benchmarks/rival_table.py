@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.readings.rivals import rivals_reading
+from benchmarks.readings.words import ticked
 from benchmarks.rivals.figures import RivalFigures, over, over_in_batches
 from benchmarks.rivals.records import RivalBenchmark, RivalRow
 from benchmarks.rivals.table import RIVALS
@@ -38,6 +39,7 @@ def rivals_block(file: str, path: Path) -> str:
         *(_line(_cells(figures, row)) for row in figures.rows),
         "",
         *(f"- Not measured, `{name}`: {why}" for name, why in result.measured.absent.items()),
+        *_left_out(result),
         *_notes(result),
         *rivals_reading(figures),
         "",
@@ -61,6 +63,15 @@ def _cells(figures: RivalFigures, row: RivalRow) -> list[str]:
         f"{row.max_probability_difference:.1g}",
         f"{row.score.value:.4f}",
     ]
+
+
+def _left_out(result: RivalBenchmark) -> list[str]:
+    """Return a line with the rivals that could have been asked for, and were not."""
+    measured = result.measured
+    asked = {row.rival for row in measured.rows} | {name.split()[0] for name in measured.absent}
+    able = [name for name, row in RIVALS.items() if row.single_texts or result.of_pairs]
+    names = [name for name in able if name not in asked]
+    return [f"- Not asked for in this run: {ticked(names)}."] if names else []
 
 
 def _notes(result: RivalBenchmark) -> list[str]:

@@ -500,5 +500,8 @@ def test_the_table_is_made_from_the_file(tmp_path: Path) -> None:
     ]
     assert by_name["openvino"][-3:-1] == ["0.8750", "0.01"]
     assert "- Not measured, `optimum`: it is not there" in text
+    (left_out,) = [line for line in text.splitlines() if line.startswith("- Not asked for")]
+    assert "`ctranslate2`" in left_out and "`optimum`" not in left_out
+    assert "sentence-transformers" not in left_out  # which reads pairs alone
     assert f"- `openvino` {RIVALS['openvino'].note}." in text
     assert "Raw: `result.json`" in text and "other work had 1.0%" in text
