@@ -34,8 +34,8 @@ BOUNDED = (
     ),
     (
         "edge texts",
-        "The same of one word, of an over-long text and of its first tokens, alone and in batches: "
-        "the median of the worst arrangement, at most",
+        "The same of single words, of over-long texts and of the first tokens of one, alone and in "
+        "batches: the median of the worst arrangement, at most",
         "max_edge",
     ),
     (

@@ -47,7 +47,8 @@ def pair_logits(
     """
     texts = questions_of(reference, candidate, examples)
     cut = sum(text.tokens is not None for text in texts)
-    cases = arrange(len(examples), cut, arrangement)
+    edges = (len(texts) - len(examples) - cut) // 2
+    cases = arrange(len(examples), edges, cut, arrangement)
     problems: list[str] = []
     with progress_bar(f"parity {candidate.name}", _times_asked(texts, cases)) as bar:
         known = _Known(reference, texts, _ask_reference(reference, texts, bar), len(examples))

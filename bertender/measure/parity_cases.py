@@ -1,9 +1,9 @@
 """Texts of the parity gate, and the batches that they are in: the cases.
 
 They are chosen to show what batching breaks: a forgotten padding mask, a fixed batch or sequence
-axis, truncation at another length. Besides the task's own texts there are a one-word text, one that
-must be truncated and, of that one, its first tokens: alone and in batches of several lengths, from
-[CLS] with nothing behind it but padding to the longest input.
+axis, truncation at another length. Besides the task's own texts there are some of one word, some
+that must be truncated and, of one of those, its first tokens: alone and in batches of several
+lengths, from [CLS] with nothing behind it but padding to the longest input.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from bertender.training.examples import Padding
 
 __all__ = ["Arrangement", "Case", "Question", "arrange", "ask", "questions_of"]
 
+EDGE_TEXTS = 5
+"""Texts of one word, and as many that must be truncated: several, as rounded activations of a deep
+model may take a single text far, for a difference in the sixth digit."""
 CUT_TOKENS = (1, 2, 7, 31, 127)
 """Where they are below the longest input. 1 is [CLS] alone, which no text is short enough for."""
 CUT_ROWS = 4
@@ -70,45 +73,50 @@ class Arrangement:
 def questions_of(
     reference: Classifier, candidate: Classifier, examples: Sequence[Example]
 ) -> tuple[Question, ...]:
-    """Return the questions: the examples; one word; an over-long text; that one, cut to lengths.
+    """Return the questions: the examples; single words; over-long texts; the first of these, cut.
 
     Texts are cut where both models read tokens. An endpoint reads texts.
     """
     limits = [_longest_input(classifier) for classifier in (reference, candidate)]
     problem = reference.problem
-    one_word, too_long = problem.edge_examples(examples, max(limits) + 1)
+    parts = [examples[start::EDGE_TEXTS] for start in range(min(EDGE_TEXTS, len(examples)))]
+    edges = [problem.edge_examples(part, max(limits) + 1) for part in parts]
+    one_word, too_long = zip(*edges, strict=True)
     readable = all(_can_be_cut(classifier) for classifier in (reference, candidate))
     cut = [length for length in CUT_TOKENS if readable and length < min(limits)]
-    whole = (*examples, one_word, too_long)
+    whole = (*examples, *one_word, *too_long)
     return (
         *(Question(example, separator=problem.separator) for example in whole),
-        *(Question(too_long, length, problem.separator) for length in cut),
+        *(Question(too_long[0], length, problem.separator) for length in cut),
     )
 
 
-def arrange(examples: int, cut: int, arrangement: Arrangement) -> tuple[Case, ...]:
+def arrange(examples: int, edges: int, cut: int, arrangement: Arrangement) -> tuple[Case, ...]:
     """Lay out the cases over the questions of `questions_of`.
 
     Args:
         examples: how many come first.
+        edges: how many of one word come then, and as many over-long ones after these.
         cut: how many come last, cut to more and more tokens.
         arrangement: the sizes of batches, and the order of the examples.
     """
     batch_sizes = arrangement.batch_sizes
     order = np.random.default_rng(arrangement.seed).permutation(examples).tolist()
-    one_word, too_long = examples, examples + 1
-    lengths = list(range(too_long + 1, too_long + 1 + cut))
+    one_word = range(examples, examples + edges)
+    too_long = range(one_word.stop, one_word.stop + edges)
+    lengths = list(range(too_long.stop, too_long.stop + cut))
     cases = [Case(f"batch of {size}", tuple(_chunks(order, size))) for size in batch_sizes]
     cases += [
-        Case("one word, alone", ((one_word,),), edge=True),
-        Case("truncated, alone", ((too_long,),), edge=True),
+        Case("one word, alone", tuple(_chunks(one_word, 1)), edge=True),
+        Case("truncated, alone", tuple(_chunks(too_long, 1)), edge=True),
     ]
     if cut:
-        cases.append(Case("cut to lengths, alone", tuple((one,) for one in lengths), edge=True))
+        cases.append(Case("cut to lengths, alone", tuple(_chunks(lengths, 1)), edge=True))
     if max(batch_sizes) > 1:
-        cases.append(Case("one word beside truncated", ((one_word, too_long),), edge=True))
+        pairs = tuple(zip(one_word, too_long, strict=True))
+        cases.append(Case("one word beside truncated", pairs, edge=True))
     if cut and max(batch_sizes) > 1:
-        batches = tuple(_with_shorter([*lengths, too_long]))
+        batches = tuple(_with_shorter([*lengths, too_long[0]]))
         cases.append(Case("cut to lengths, beside shorter", batches, edge=True))
     return tuple(cases)
 
@@ -155,7 +163,7 @@ def _can_be_cut(classifier: Classifier) -> bool:
     return isinstance(encode, Tokenize) and encode.tokenizer.padding_side == "right"
 
 
-def _chunks(order: list[int], size: int) -> Iterator[tuple[int, ...]]:
+def _chunks(order: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
     for start in range(0, len(order), size):
         yield tuple(order[start : start + size])
 

@@ -12,6 +12,7 @@ from bertender.measure.parity import TOLERANCES, Parity, check_parity
 from bertender.measure.parity_cases import (
     CUT_ROWS,
     CUT_TOKENS,
+    EDGE_TEXTS,
     Arrangement,
     Question,
     arrange,
@@ -156,10 +157,32 @@ def test_texts_are_cut_only_where_both_read_tokens(lively: Classifier) -> None:
         assert all(question.tokens is None for question in questions_of(*pair, EXAMPLES))
     short = replace(lively, encode=Tokenize(tiny_tokenizer(), 16))
     cut = [question.tokens for question in questions_of(lively, short, EXAMPLES)]
-    assert cut[len(EXAMPLES) :] == [None, None, 1, 2, 7]
+    edges = 2 * min(EDGE_TEXTS, len(EXAMPLES))
+    assert cut[len(EXAMPLES) :] == [*[None] * edges, 1, 2, 7]
 
 
 def test_every_question_is_in_a_case() -> None:
     for sizes in ((1,), (1, 4, 32)):
-        cases = arrange(10, 5, Arrangement(sizes))
-        assert {row for case in cases for batch in case.batches for row in batch} == set(range(17))
+        cases = arrange(10, 3, 5, Arrangement(sizes))
+        assert {row for case in cases for batch in case.batches for row in batch} == set(range(21))
+
+
+@pytest.mark.parametrize(("texts", "passes"), [(1, True), (2, True), (3, False), (5, False)])
+def test_edge_texts_are_judged_by_most_of_them(
+    lively: Classifier, task: Task, texts: int, passes: bool
+) -> None:
+    """Where numbers are rounded; of floats, every single logit counts."""
+    questions = questions_of(lively, lively, task.dev.examples)
+    one_word = [each.example for each in questions[len(task.dev.examples) :]][:EDGE_TEXTS]
+    assert len({*one_word}) == EDGE_TEXTS
+    wrong = {lively.encode([each]).arrays["input_ids"].tobytes() for each in one_word[:texts]}
+
+    def sometimes_wrong(batch: Batch) -> np.ndarray:
+        logits = lively.predictor.logits(batch)
+        return -9 * logits if batch.arrays["input_ids"].tobytes() in wrong else logits
+
+    candidate = replace(lively, predictor=FakePredictor(sometimes_wrong))
+    for name in ("int8", "fake-quantized"):
+        parity = check_parity(lively, candidate, task.dev.examples, TOLERANCES[name])
+        assert parity.passed == passes, parity.failures
+    assert not check_parity(lively, candidate, task.dev.examples, TOLERANCES["float32"]).passed
