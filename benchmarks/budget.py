@@ -8,7 +8,6 @@ from pathlib import Path
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.core.errors import ConfigError
 from bertender.core.saving import save_result
 
 __all__ = ["Amount", "Probe", "amount_for", "amount_in"]
@@ -77,17 +76,8 @@ def _probes(
 
 
 def amount_for(probes: tuple[Probe, ...], budget_s: float, most: int) -> int:
-    """Return the amount that takes the budget, on the line through the first and last probe.
-
-    Raises:
-        ConfigError: the shortest probe takes longer than the budget.
-    """
+    """Return the amount that takes the budget, on the line through the first and last probe."""
     first, last = probes[0], probes[-1]
-    if first.processor_s > budget_s:
-        raise ConfigError(
-            f"{first.amount} take {first.processor_s:.0f} s of processor time, and the budget is "
-            f"{budget_s:.0f} s. Give more --minutes."
-        )
     if last.amount == first.amount or last.processor_s <= first.processor_s:
         return last.amount
     slope = (last.processor_s - first.processor_s) / (last.amount - first.amount)

@@ -170,6 +170,11 @@ def _has_tables_of_4_bits(config: Any) -> bool:
     return config.scheme in SCHEMES and SCHEMES[config.scheme].tables_of_4_bits(config)
 
 
+def _static_instead(scheme: str) -> str:
+    """Return the settings of a scheme, or of another one, whose scales are found before."""
+    return "--base static" if scheme in _readers("base") else "--scheme static"
+
+
 def _unread(setting: str) -> Rule[Any]:
     """Return the rule that a setting is for the schemes that read it, added ones included."""
     return Rule(
@@ -187,7 +192,7 @@ RULES: Mapping[str, Rule[Any]] = {
     "mixed without a bound": Rule(
         lambda config: config.scheme in _readers("base") and config.max_drop is None,
         "scheme {scheme!r} returns parts to float until the score holds: set how much of it may be "
-        "lost, in points, as --max-drop 0.5. Without a bound, use --scheme dynamic.",
+        "lost, in points, as --max-drop 0.5. Without a bound, use --scheme dynamic or static.",
     ),
     "tables of 4 bits in float": Rule(
         lambda config: _has_tables_of_4_bits(config) and config.no_embeddings,
@@ -205,7 +210,7 @@ RULES: Mapping[str, Rule[Any]] = {
     ),
     "tables of 4 bits in another runtime": Rule(
         lambda config: _has_tables_of_4_bits(config) and not RUNTIMES[config.runtime].own_operators,
-        "it has no look-up in tables of 4 bits. Leave it out, or give --scheme dynamic, or "
+        "it has no look-up in tables of 4 bits. Leave it out, or give --scheme static, or "
         "--scheme q-bert --table-bits 8.",
         frozenset({"runtime"}),
     ),
@@ -221,9 +226,11 @@ RULES: Mapping[str, Rule[Any]] = {
             and not SCHEMES[config.scheme].is_static(config)
             and not RUNTIMES[config.runtime].dynamic_scales
         ),
-        "scheme {scheme!r} finds the scales of activations while it runs, and this runtime would "
-        "turn such products back into floats, slower than before. Give --scheme static, or leave "
-        "--runtime out.",
+        lambda config: (
+            f"scheme {config.scheme!r} finds the scales of activations while it runs, and "
+            f"{RUNTIMES[config.runtime].title} computes such MatMuls in float, slower than those "
+            f"of the float model. Give {_static_instead(config.scheme)}, or leave --runtime out."
+        ),
         frozenset({"runtime"}),
     ),
     "percentile of another calibrator": Rule(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.budget import Amount, Probe
 from benchmarks.compression import __main__ as benchmark
 from benchmarks.compression import training
 from benchmarks.compression.__main__ import run
@@ -16,7 +17,7 @@ from benchmarks.compression.systems import CONTROLS, SYSTEMS
 from benchmarks.compression.table import compression_block
 from benchmarks.compression.training import Extent, Sources, Trainer, config_of, extent_of
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.errors import ConfigError
 from bertender.measure.compare import CompareConfig
 from bertender.tasks.task import Task
 from distill.methods import METHODS
@@ -82,21 +83,46 @@ def test_phases_are_as_long_as_the_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("systems", "students", "error"),
+    ("systems", "students", "message"),
     [
-        ("none-such", "", UnknownNameError),
-        (" , ", "", ConfigError),
-        ("pd", "", ConfigError),
-        ("pd", "none-such=an-encoder", UnknownNameError),
-        ("pd", "pd", ConfigError),
-        ("pd", "pd=an-encoder,hard-6=an-encoder", ConfigError),
+        ("none-such", "", "no system 'none-such'"),
+        (" , ", "", "names none"),
+        ("pd", "", "give its encoder, --students pd=ENCODER"),
+        ("pd", "none-such=an-encoder", "no system 'none-such'"),
+        ("pd", "pd", "--students 'pd': give SYSTEM=ENCODER"),
+        ("pd", "pd=an-encoder,hard-6=an-encoder", "'hard-6=an-encoder': give SYSTEM=ENCODER"),
+        ("pd", "pd=an-encoder,pd=another", "two encoders"),
+        ("hard-6", "pd=an-encoder", "--students pd: not one of --systems"),
     ],
 )
 def test_systems_that_are_not_there_are_refused(
-    systems: str, students: str, error: type[Exception], trained: Artifact, tmp_path: Path
+    systems: str, students: str, message: str, trained: Artifact, tmp_path: Path
 ) -> None:
-    with pytest.raises(error):
+    with pytest.raises(ConfigError, match=message):
         run(trained.path, tmp_path, None, systems, students=students)
+
+
+def test_what_costs_more_than_its_time_before_it_learns_is_refused(
+    trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(trained, task, 60.0, SOURCES, tmp_path)
+    probes = (Probe(amount=100, processor_s=109.0), Probe(amount=400, processor_s=114.0))
+    known = Amount(amount=1, budget_s=60.0, identity="", probes=probes)
+    monkeypatch.setattr(training, "amount_in", lambda *args: known)
+    with pytest.raises(ConfigError, match=r"100 texts alone take 109 s .* it has 60 s, 1 of"):
+        trainer.extent("hard-6")
+
+
+def test_without_unlabelled_texts_labelled_ones_are_seen_more_often(
+    trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(trained, task, 60.0, SOURCES, tmp_path)
+    texts = 3 * len(task.train)
+    probes = (Probe(amount=texts, processor_s=1.0),)
+    known = Amount(amount=texts, budget_s=60.0, identity="", probes=probes)
+    monkeypatch.setattr(training, "amount_in", lambda *args: known)
+    assert trainer.unlabelled_texts == 0
+    assert trainer.extent("distilbert-6") == Extent(len(task.train), epochs=3)
 
 
 def test_an_encoder_of_another_width_is_refused(
@@ -104,7 +130,9 @@ def test_an_encoder_of_another_width_is_refused(
 ) -> None:
     sources = replace(SOURCES, encoders={"small-vocab-48": str(trained.path)})
     trainer = Trainer(trained, task, 1.0, sources, tmp_path)
-    with pytest.raises(ConfigError, match=r"it is 32 wide, and this system's is 48"):
+    with pytest.raises(
+        ConfigError, match=r"32 wide, of method None.*--method small-vocab --hidden-size 48"
+    ):
         trainer.check(["small-vocab-48"])
 
 
@@ -124,7 +152,7 @@ def test_systems_are_trained_scored_and_timed_once(
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{fruit} saw {n}\n" for fruit in ("apple", "plum") for n in range(9)))
     work, out = tmp_path / "work", tmp_path / "compression.json"
-    settings = {"minutes": 0.02, "seeds": 2, "unlabelled": texts, "noisy": True}
+    settings = {"minutes": 2.0, "seeds": 2, "unlabelled": texts, "noisy": True}
     control, absent, shorter = CONTROLS
     shallow = replace(SYSTEMS[control], settings={"method": "hard", "layers": 2})
     monkeypatch.setitem(SYSTEMS, control, shallow)

@@ -171,10 +171,10 @@ def _encoders(students: str) -> dict[str, str]:
 
     Raises:
         UnknownNameError: a system is not there.
-        ConfigError: a part is not SYSTEM=ENCODER, or its system has no encoder.
+        ConfigError: a part is not SYSTEM=ENCODER, its system has no encoder, or it comes twice.
     """
     starting = [name for name, row in SYSTEMS.items() if row.of_encoder]
-    encoders = {}
+    encoders: dict[str, str] = {}
     for part in filter(None, map(str.strip, students.split(","))):
         name, _, encoder = map(str.strip, part.partition("="))
         if not (encoder and SYSTEMS[name].of_encoder):
@@ -182,6 +182,8 @@ def _encoders(students: str) -> dict[str, str]:
                 f"--students {part!r}: give SYSTEM=ENCODER, as pd=all-MiniLM-L6-v2. Systems that "
                 f"start from one: {', '.join(starting)}."
             )
+        if name in encoders:
+            raise ConfigError(f"--students gives {name} two encoders. Leave one out.")
         encoders[name] = encoder
     return encoders
 
@@ -191,7 +193,7 @@ def _chosen(systems: str, encoders: Mapping[str, str]) -> list[str]:
 
     Raises:
         UnknownNameError: one is not there.
-        ConfigError: none is asked for, or one needs an encoder.
+        ConfigError: none is asked for, one needs an encoder, or an encoder no system.
     """
     asked = [name.strip() for name in systems.split(",") if name.strip()]
     if systems and not asked:
@@ -199,8 +201,11 @@ def _chosen(systems: str, encoders: Mapping[str, str]) -> list[str]:
     for name in asked:
         if SYSTEMS[name].of_encoder and name not in encoders:
             raise ConfigError(f"--systems {name}: give its encoder, --students {name}=ENCODER.")
+    if asked and (unused := encoders.keys() - asked):
+        names = ", ".join(sorted(unused))
+        raise ConfigError(f"--students {names}: not one of --systems. Add it, or leave it out.")
     return [*dict.fromkeys(asked)] or [
-        n for n, row in SYSTEMS.items() if n in encoders or not row.of_encoder
+        name for name, row in SYSTEMS.items() if name in encoders or not row.of_encoder
     ]
 
 

@@ -157,7 +157,8 @@ def _conditions(result: CompressionBenchmark) -> str:
 def _started(result: CompressionBenchmark) -> str:
     """Return which encoders students start from, in a sentence; nothing where there are none."""
     trained = {each.name for each in result.systems}
-    starts = [f"`{n}` from {each}" for n, each in result.encoders.items() if n in trained]
+    encoders = result.encoders.items()
+    starts = [f"`{name}` from {encoder}" for name, encoder in encoders if name in trained]
     if not starts:
         return ""
     return f" Outside of this time, encoders were pre-trained: {', '.join(starts)}."

@@ -135,12 +135,17 @@ def _of_method(own: Mapping[str, Any], extent: Extent, shared: Mapping[str, Any]
 
 
 def _check_encoder(name: str, encoder: str) -> None:
-    width = open_config(find_encoder(encoder, setting="students")).hidden_size
-    wanted = SYSTEMS[name].encoder_width
-    if wanted not in (None, width):
+    """Raise ConfigError for an encoder that is not the one of the system's paper."""
+    wanted, method = SYSTEMS[name].encoder_width, SYSTEMS[name].settings["method"]
+    place = find_encoder(encoder, setting="students")
+    if wanted is None:
+        return
+    made, width = artifact_at(place), open_config(place).hidden_size
+    by = made and made.card.config.get("method")
+    if (by, width) != (method, wanted):
         raise ConfigError(
-            f"--students {name}={encoder}: it is {width} wide, and this system's is {wanted}. Give "
-            f"one of `bertender distill-general --hidden-size {wanted}`."
+            f"--students {name}={encoder}: it is {width} wide, of method {by}. This system starts "
+            f"from one of `bertender distill-general --method {method} --hidden-size {wanted}`."
         )
 
 
@@ -152,11 +157,13 @@ def pretrained_by(encoder: str) -> str:
     """
     place = find_encoder(encoder, setting="students")
     made = artifact_at(place)
-    if made is None or made.card.findings.training is None:
+    if made is None:
         return Path(place).name
-    card, steps = made.card, made.card.findings.training.steps
-    by = " ".join(filter(None, (card.stage, card.config.get("method"), "on", card.task.name)))
-    return f"{made.name} ({by}, {steps} steps of {card.config['batch_size']} blocks)"
+    card, training = made.card, made.card.findings.training
+    words = [card.stage, card.config.get("method"), "on", card.task.name]
+    if training is not None and training.steps is not None:
+        words.append(f"in {training.steps} steps of batches of {card.config['batch_size']}")
+    return f"{made.name} ({' '.join(filter(None, words))})"
 
 
 @dataclass(frozen=True)
@@ -197,22 +204,30 @@ class Trainer:
 
         Raises:
             ModelError, AccuracyError, GateError, ParityError: it cannot be made from this teacher.
+            ConfigError: its time is too short for it.
         """
         return self._made(name, self.extent(name), seed, self.work / f"{name}-{seed}")
 
     def extent(self, name: str) -> Extent:
-        """Return how much a system's time holds, measured now or before."""
+        """Return how much a system's time holds, measured now or before.
+
+        Raises:
+            ConfigError: not even the first probe.
+        """
         system, labelled = SYSTEMS[name], len(self.shortened.train)
         most = labelled * MOST_EPOCHS if self._in_epochs(name) else labelled + self.unlabelled_texts
 
         def trained(texts: int) -> Probe:
             extent = self._extent_of(name, texts)
             made = self._made(name, extent, 0, self.work / "probes" / f"{name}-{texts}")
-            return Probe(amount=extent.texts, processor_s=seconds_of(made))
+            probe = Probe(amount=extent.texts, processor_s=seconds_of(made))
+            if texts <= FIRST_TEXTS:
+                self._check_fits(name, probe)
+            return probe
 
         settings = self._settings(name).model_dump_json()
         data = f"{self.shortened.fingerprint()} {self.unlabelled_texts} texts"
-        amount = amount_in(
+        known = amount_in(
             system.share * self.budget_s,
             self.work / f"{name}.amount.json",
             f"texts with {settings} {self.teacher.digest} {data}",
@@ -220,7 +235,17 @@ class Trainer:
             FIRST_TEXTS,
             most,
         )
-        return self._extent_of(name, amount.amount)
+        self._check_fits(name, known.probes[0])
+        return self._extent_of(name, known.amount)
+
+    def _check_fits(self, name: str, first: Probe) -> None:
+        """Raise ConfigError where what a system costs before it learns is above its time."""
+        share = SYSTEMS[name].share
+        if first.processor_s > share * self.budget_s:
+            raise ConfigError(
+                f"{first.amount} texts alone take {first.processor_s:.0f} s of processor time, and "
+                f"it has {share * self.budget_s:.0f} s, {share:g} of --minutes. Give more."
+            )
 
     def _settings(self, name: str) -> Config:
         """Return a system's settings of the shortest training."""

@@ -30,7 +30,7 @@ def is_arm64(environment: Environment) -> bool:
 
 
 def processor_name(environment: Environment) -> str:
-    """Return the model of the CPU, and the widest instructions that its 8-bit products run on."""
+    """Return the model of the CPU, and the widest of INSTRUCTIONS that it has."""
     names = (name for flag, name in INSTRUCTIONS.items() if flag in environment.cpu_flags)
     widest = next(names, None)
     return f"{environment.cpu_model} ({widest})" if widest else environment.cpu_model

@@ -78,17 +78,24 @@ def questions_of(
     Texts are cut where both models read tokens. An endpoint reads texts.
     """
     limits = [_longest_input(classifier) for classifier in (reference, candidate)]
-    problem = reference.problem
-    parts = [examples[start::EDGE_TEXTS] for start in range(min(EDGE_TEXTS, len(examples)))]
-    edges = [problem.edge_examples(part, max(limits) + 1) for part in parts]
-    one_word, too_long = zip(*edges, strict=True)
+    separator = reference.problem.separator
+    one_word, too_long = _edges(reference, examples, max(limits) + 1)
     readable = all(_can_be_cut(classifier) for classifier in (reference, candidate))
     cut = [length for length in CUT_TOKENS if readable and length < min(limits)]
     whole = (*examples, *one_word, *too_long)
     return (
-        *(Question(example, separator=problem.separator) for example in whole),
-        *(Question(too_long[0], length, problem.separator) for length in cut),
+        *(Question(example, separator=separator) for example in whole),
+        *(Question(too_long[0], length, separator) for length in cut),
     )
+
+
+def _edges(
+    reference: Classifier, examples: Sequence[Example], tokens: int
+) -> tuple[Sequence[Example], Sequence[Example]]:
+    """Return texts of one word, and as many of more than so many tokens."""
+    parts = (examples[start::EDGE_TEXTS] for start in range(min(EDGE_TEXTS, len(examples))))
+    edges = [reference.problem.edge_examples(part, tokens) for part in parts]
+    return [short for short, _ in edges], [long for _, long in edges]
 
 
 def arrange(examples: int, edges: int, cut: int, arrangement: Arrangement) -> tuple[Case, ...]:

@@ -18,7 +18,7 @@ __all__ = ["DEFAULT_RUNTIME", "RUNTIMES", "Runtime", "RuntimeName"]
 
 @dataclass(frozen=True)
 class Runtime:
-    """A row of RUNTIMES. All of them read the same files."""
+    """A row of RUNTIMES. All of them read the same format."""
 
     title: str
     summary: str

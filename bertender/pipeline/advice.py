@@ -12,7 +12,7 @@ from bertender.core.environment import Environment
 from bertender.core.processors import has_int8_acceleration, is_arm64
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
-__all__ = ["ADVICE", "USES", "Advice", "Choice", "advice_for", "shown_advice"]
+__all__ = ["ADVICE", "NAMES", "USES", "Advice", "Choice", "advice_for", "shown_advice"]
 
 USES: Mapping[str, str] = {
     "single": "for single short texts",
@@ -22,16 +22,22 @@ USES: Mapping[str, str] = {
 """Name of a use -> words."""
 
 
+NAMES = "STUDENT is a torch artifact, GRAPH the one that `bertender export` made of it"
+"""What stands for artifacts in commands; MODEL is what is served."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """What to try first for a use."""
 
     make: str
-    """Command that makes the graph; GRAPH stands for the float one."""
+    """Command that makes the artifact to serve, by NAMES."""
     runtime: str = DEFAULT_RUNTIME
     """Row of RUNTIMES that runs it."""
     serve: str = ""
     """Command that serves it, where that is not `bertender serve` in this runtime."""
+    needs: str = ""
+    """What else it needs."""
 
     @property
     def commands(self) -> tuple[str, str]:
@@ -57,10 +63,10 @@ class Advice:
     """What it rests on."""
 
 
-FLOAT = "bertender export MODEL"
-DYNAMIC = Choice("bertender quantize GRAPH --scheme dynamic")
+FLOAT = "bertender export STUDENT --out MODEL"
+DYNAMIC = Choice("bertender quantize GRAPH --scheme dynamic --out MODEL")
 STATIC_IN_OPENVINO = Choice(
-    "bertender quantize GRAPH --scheme static --runtime openvino", "openvino"
+    "bertender quantize GRAPH --scheme static --runtime openvino --out MODEL", "openvino"
 )
 BFLOAT16 = Choice(FLOAT, "openvino-bf16")
 RUNTIME_TABLES = "[runtimes.md](runtimes.md#what-each-gave)"
@@ -74,10 +80,10 @@ ADVICE: tuple[Advice, ...] = (
             Choice(
                 f"{FLOAT} --precision float16",
                 serve="bertender serve MODEL --runtime triton-onnxruntime --gpu",
+                needs="a server with that backend, as the one of NVIDIA's container",
             ),
         ),
-        why="ONNX Runtime has no kernels for most 8-bit MatMuls there; the server is the one of "
-        "NVIDIA's container",
+        why="ONNX Runtime has no kernels for most 8-bit MatMuls there",
         basis="not measured",
     ),
     Advice(
@@ -86,7 +92,7 @@ ADVICE: tuple[Advice, ...] = (
         choices={
             **dict.fromkeys(
                 ("single", "batches"),
-                Choice("bertender quantize GRAPH --scheme dynamic --target arm64"),
+                Choice("bertender quantize GRAPH --scheme dynamic --target arm64 --out MODEL"),
             ),
             "exact": Choice(FLOAT),
         },
@@ -98,16 +104,18 @@ ADVICE: tuple[Advice, ...] = (
         holds=lambda machine: "amx_int8" in machine.cpu_flags,
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
         why="OpenVINO fuses more of what is between the MatMuls, and begins each run with more "
-        "work. With AMX, a float model in bfloat16 loses nothing that was measured, and is not far "
-        "behind 8 bits in batches",
+        "work. With 12 layers, dynamic scales and static ones by the default calibrator lost score "
+        "(`--calibrator minmax` did not, and did with 6 layers). A float model in bfloat16 lost "
+        "none, as fast as 8 bits in batches with 6 layers, and slower with 12",
         basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
     Advice(
         machine="an x86 CPU with VNNI, without AMX",
         holds=has_int8_acceleration,
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
-        why="as with AMX. With 12 layers OpenVINO was the faster one for single texts, too, and "
-        "static scales lost score, so that both are worth a comparison",
+        why="as with AMX, but with 12 layers OpenVINO was the faster one for single texts, too. "
+        "Static scales lost score there, by the only calibrator that was measured. Without "
+        "bfloat16, the float model is for `--runtime onnxruntime`",
         basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
     Advice(
@@ -116,7 +124,7 @@ ADVICE: tuple[Advice, ...] = (
         choices={
             **dict.fromkeys(
                 ("single", "batches"),
-                Choice("bertender quantize GRAPH --scheme dynamic --target avx2"),
+                Choice("bertender quantize GRAPH --scheme dynamic --target avx2 --out MODEL"),
             ),
             "exact": Choice(FLOAT),
         },
@@ -142,5 +150,6 @@ def shown_advice(machine: Environment, use: str) -> str:
 
 def _line(choice: Choice) -> str:
     runtime = RUNTIMES[choice.runtime]
-    needed = "" if runtime.version else f" (needs {runtime.install})"
-    return f"{', then '.join(choice.commands)}{needed}"
+    needed = [*filter(None, (choice.needs, "" if runtime.version else runtime.install))]
+    commands = ", then ".join(choice.commands)
+    return f"{commands} (needs {' and '.join(needed)})" if needed else commands

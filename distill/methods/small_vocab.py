@@ -9,7 +9,8 @@ Shared projections (section 3.3): the student's weights, embeddings and layers, 
 size of the copy's by matrices that all layers share, and pulled towards them. `up`, which the paper
 finds the better one, is on; `--weights up=0,down=1` brings the copy's to the student's size.
 On a task: labels alone, from that student; soft labels too with `--weights soft=1`.
-Departures: no next-sentence prediction; the three losses of the corpus weigh the same; a dimension
+Departures: a teacher without a head that predicts words is given a new one, which the copy learns;
+no next-sentence prediction; the three losses of the corpus weigh the same; a dimension
 that is alike in both models is not projected; of the embeddings only those of words are, and the
 head that predicts words is not; a projected weight pulls the student and the projection, not the
 copy; the mix of a row stays through all epochs; a

@@ -29,12 +29,14 @@ def _files(config: GeneralConfig) -> Iterator[NamedFile]:
     yield CorpusText(Corpus(config.corpus, config.text_column))
 
 
-READS_NO_WORDS = [name for name, row in GENERAL_METHODS.items() if not row.reads_predicted_words]
+WITHOUT_PREDICTIONS = [
+    name for name, row in GENERAL_METHODS.items() if not row.reads_predicted_words
+]
 PREDICTS_WORDS = Want(
     "a torch model that predicts words",
     lambda made: made.kind == "torch" and made.predicts_words,
-    "Give a step of stage pretrain whose objective masks words, or choose a method that reads no "
-    f"words that its teacher predicts: {', '.join(READS_NO_WORDS)}.",
+    "Give a step of stage pretrain whose objective masks words, or choose a method that does "
+    f"not read the teacher's predictions of words: {', '.join(WITHOUT_PREDICTIONS)}.",
 )
 
 

@@ -189,8 +189,8 @@ def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTra
         new_head: a head that is not there, or not whole, starts from random numbers.
 
     Raises:
-        ModelError: it has no such head (many encoders lost theirs when they were tuned), or its
-            weights cannot be read.
+        ModelError: it has no such head (many encoders lost theirs when they were tuned) and
+            `new_head` is False, or its weights cannot be read.
     """
     try:
         model, report = load_pretrained(AutoModelForMaskedLM, source, dtype="float32")

@@ -62,12 +62,10 @@ def test_a_scheme_goes_with_its_runtime(machine: str) -> None:
     for choice in advice_for(MACHINES[machine])[-1].choices.values():
         _, name, _, *flags = choice.make.split()
         if name == "quantize":
-            settings = {
-                option.removeprefix("--"): value
-                for option, value in zip(flags[::2], flags[1::2], strict=True)
-            }
-            config = QuantizeConfig.parse(settings)
-            assert config.runtime == choice.runtime
+            names = (flag.removeprefix("--") for flag in flags[::2])
+            settings = dict(zip(names, flags[1::2], strict=True))
+            assert settings.pop("out") == "MODEL"
+            assert QuantizeConfig.parse(settings).runtime == choice.runtime
 
 
 def test_the_target_is_the_one_that_quantizing_takes() -> None:

@@ -340,8 +340,8 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], str]] = {
     "words of a classifier": (
         [FINETUNE, step("last", "distill-general", "teacher", method="distilbert")],
         "needs a torch model that predicts words. Give a step of stage pretrain whose objective "
-        "masks words, or choose a method that reads no words that its teacher predicts: minilm, "
-        "minilm-v2, small-vocab, tinybert",
+        "masks words, or choose a method that does not read the teacher's predictions of words: "
+        "minilm, minilm-v2, small-vocab, tinybert",
     ),
     "words of an encoder that detects replaced ones": (
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +155,7 @@ DYNAMIC_SCALES = [
     {"scheme": "dynamic"},
     {"scheme": "mixed", "base": "dynamic", "max_drop": 1.0},
     {"scheme": "four-bit"},
+    {"scheme": "four-bit-embeddings"},
 ]
 
 
@@ -165,8 +167,12 @@ def test_dynamic_scales_are_refused_where_they_would_run_in_float(
     if RUNTIMES[runtime].dynamic_scales:
         QuantizeConfig.parse({**settings, "runtime": runtime})
     else:
-        with pytest.raises(ConfigError, match=rf"runtime={runtime}: .*floats.*--scheme static"):
+        with pytest.raises(ConfigError, match=rf"runtime={runtime}: ") as error:
             QuantizeConfig.parse({**settings, "runtime": runtime})
+        advised = re.search(r"[Gg]ive --(\w+) (\w+)", str(error.value))
+        assert advised is not None
+        changed = {**settings, advised[1]: advised[2]}
+        QuantizeConfig.parse({**changed, "runtime": runtime})
 
 
 @pytest.mark.parametrize("runtime", EVERY_RUNTIME)
