@@ -93,8 +93,10 @@ def _edges(
     reference: Classifier, examples: Sequence[Example], tokens: int
 ) -> tuple[Sequence[Example], Sequence[Example]]:
     """Return texts of one word, and as many of more than so many tokens."""
-    parts = (examples[start::EDGE_TEXTS] for start in range(min(EDGE_TEXTS, len(examples))))
-    edges = [reference.problem.edge_examples(part, tokens) for part in parts]
+    count = min(EDGE_TEXTS, len(examples))
+    starts = [place * len(examples) // count for place in range(count)]
+    turned = ([*examples[start:], *examples[:start]] for start in starts)
+    edges = [reference.problem.edge_examples(each, tokens) for each in turned]
     return [short for short, _ in edges], [long for _, long in edges]
 
 

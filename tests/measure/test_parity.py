@@ -22,6 +22,7 @@ from bertender.measure.parity import (
     parity_sample,
     require_parity,
 )
+from bertender.measure.parity_cases import EDGE_TEXTS
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Tokenize, load_tokenizer
@@ -83,8 +84,9 @@ def test_the_same_answers_pass_everything(precision: str) -> None:
     assert parity.min_cosine == pytest.approx(1.0)
     assert parity.logit_scale == pytest.approx(4.1)
     assert parity.logit_spread == pytest.approx(SPREAD)
-    # three batch sizes over all examples, two edge texts alone, and both together
-    assert (parity.texts, parity.rows) == (len(EXAMPLES) + 2, 3 * len(EXAMPLES) + 4)
+    # three batch sizes over all examples, edge texts of two kinds alone, and both together
+    edges = 2 * EDGE_TEXTS
+    assert (parity.texts, parity.rows) == (len(EXAMPLES) + edges, 3 * len(EXAMPLES) + 2 * edges)
     require_parity(parity)
 
 
@@ -271,7 +273,7 @@ def test_a_fixed_batch_axis_fails_in_every_batch_and_is_still_compared_alone() -
     parity = gate(only_one)
     named = [failure for failure in parity.failures if "RuntimeError: Got invalid" in failure]
     assert len(named) == len(parity.failures) == 3  # batches of 4 and 32, and the edge texts
-    assert parity.rows == len(EXAMPLES) + 2
+    assert parity.rows == len(EXAMPLES) + 2 * EDGE_TEXTS
 
 
 def test_an_answer_that_depends_on_the_neighbours_fails_in_batches_only() -> None:
@@ -410,7 +412,7 @@ def test_the_sample_holds_the_shortest_and_the_longest() -> None:
 def test_pairs_of_texts_are_compared() -> None:
     pairs = [(text, f"{text} again") for (text,) in EXAMPLES]
     parity = check_parity(fake_classifier(), fake_classifier(), pairs, TOLERANCES["float32"])
-    assert parity.passed and parity.texts == len(pairs) + 2
+    assert parity.passed and parity.texts == len(pairs) + 2 * EDGE_TEXTS
 
 
 def test_the_summary_is_what_a_card_can_hold() -> None:
