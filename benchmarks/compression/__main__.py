@@ -21,6 +21,7 @@ that of the clock on an otherwise idle core.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,8 @@ __all__ = ["run"]
 
 REFUSALS = (AccuracyError, ConfigError, GateError, ModelError, ParityError)
 UNTIMED = Graphs({})
+CHOICE_TEXTS = 500
+"""Texts to choose by, which choose the control alone; the others would take most of the scoring."""
 TEACHER_ROW = ""
 """Stands for the teacher among the graphs; no system has this name."""
 
@@ -97,7 +100,8 @@ def _measured(
     of_teacher = graphs[TEACHER_ROW]
     if "float32" not in of_teacher.names:
         raise ModelError(f"the teacher, which others are compared with: {of_teacher.refused}")
-    scores = scored_students(teacher, task, [each for own in models.values() for each in own])
+    scoring = replace(task, selection=task.selection.first(CHOICE_TEXTS))
+    scores = scored_students(teacher, scoring, [each for own in models.values() for each in own])
     if not config.noisy:
         check_load_now()
     timed = [each for made in graphs.values() for each in made.by_precision.values()]
