@@ -17,6 +17,7 @@ from onnx import helper, numpy_helper
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.findings import Findings
+from bertender.measure.parity_cases import EDGE_TEXTS
 from bertender.models.onnx_session import open_session
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS
@@ -313,7 +314,7 @@ def test_the_number_of_texts_and_their_draw_are_settings(
     teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     artifact = export(teacher, task, ExportConfig(parity_texts=5, seed=3), tmp_path / "onnx")
-    assert artifact.card.findings.parity.texts < 10
+    assert artifact.card.findings.parity.texts == 5 + 2 * EDGE_TEXTS
     assert artifact.card.seed == 3
 
 

@@ -205,7 +205,7 @@ def test_it_goes_by_graphs_of_two_files(
 
 
 def test_openvino_has_no_such_look_up() -> None:
-    with pytest.raises(ConfigError, match=r"no look-up in tables of 4 bits.*--scheme dynamic"):
+    with pytest.raises(ConfigError, match=r"no look-up in tables of 4 bits.*--scheme static"):
         QuantizeConfig.parse({"scheme": "four-bit-embeddings", "runtime": "openvino"})
 
 
