@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.method_table import CONSTANT
@@ -10,6 +11,7 @@ from benchmarks.objectives import ObjectivesBenchmark, PretrainedEncoder, Scored
 from benchmarks.points import points
 from benchmarks.readings.objectives import (
     REFERENCE,
+    Gains,
     classifiers_of,
     constant_score,
     gains_of,
@@ -26,20 +28,21 @@ def objectives_block(file: str, path: Path) -> str:
     result = ObjectivesBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     titles = ["Objective", "Passages", "Seconds", "Parameters, M"]
     titles += [f"{each.name}: {each.metric}, points over `{REFERENCE}`" for each in result.tasks]
-    rows = [*(_cells(each, result) for each in result.encoders), _constant(result)]
+    gains = {task.name: gains_of(task, result) for task in result.tasks}
+    rows = [*(_cells(each, result.tasks, gains) for each in result.encoders), _constant(result)]
     heads, *cells = ([(cell,) for cell in row] for row in (titles, *rows))
     table = "\n".join(markdown_rows(heads, cells, [0 < n < 4 for n in range(len(titles))]))
-    words = f"{objectives_reading(result)}\n\n{_conditions(result)}"
+    words = f"{objectives_reading(result, gains)}\n\n{_conditions(result)}"
     return f"{table}\n\n{words}\n\nRaw: `{file}`\n"
 
 
-def _cells(encoder: PretrainedEncoder, result: ObjectivesBenchmark) -> list[str]:
+def _cells(encoder: PretrainedEncoder, tasks: Sequence[ScoredTask], gains: Gains) -> list[str]:
     return [
         f"`{encoder.objective}`",
         f"{encoder.passages:,}",
         f"{encoder.processor_s:.0f}",
         f"{encoder.parameters / 1e6:.1f}",
-        *(_scored(encoder, task, result) for task in result.tasks),
+        *(_scored(encoder, task, gains) for task in tasks),
     ]
 
 
@@ -47,12 +50,12 @@ def _constant(result: ObjectivesBenchmark) -> list[str]:
     return [CONSTANT, *[DASH] * 3, *(f"{constant_score(each).value:.3f}" for each in result.tasks)]
 
 
-def _scored(encoder: PretrainedEncoder, task: ScoredTask, result: ObjectivesBenchmark) -> str:
+def _scored(encoder: PretrainedEncoder, task: ScoredTask, gains: Gains) -> str:
     own = classifiers_of(encoder, task)
     if not own:
         return DASH
     mean = f"{statistics.mean([each.score.value for each in own]):.3f}"
-    gain = gains_of(task, result).get(encoder.objective)
+    gain = gains[task.name].get(encoder.objective)
     return mean if gain is None else f"{mean}, {points(gain)}"
 
 

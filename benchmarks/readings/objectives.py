@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from benchmarks.objectives import FineTuned, ObjectivesBenchmark, PretrainedEncoder, ScoredTask
 from benchmarks.points import gained
@@ -12,15 +12,26 @@ from bertender.measure.constant import most_frequent
 from bertender.metrics.records import Change, LabelSet
 from bertender.metrics.scores import Score, score
 
-__all__ = ["REFERENCE", "classifiers_of", "constant_score", "gains_of", "objectives_reading"]
+__all__ = [
+    "REFERENCE",
+    "Gains",
+    "classifiers_of",
+    "constant_score",
+    "gains_of",
+    "objectives_reading",
+]
 
 REFERENCE = "mlm"
 """The objective that others are compared with."""
 
 
-def objectives_reading(result: ObjectivesBenchmark) -> str:
+Gains = Mapping[str, Mapping[str, Change]]
+"""Task -> objective -> its points over REFERENCE."""
+
+
+def objectives_reading(result: ObjectivesBenchmark, gains: Gains) -> str:
     """Return for each task the objectives above and below REFERENCE, and above one label."""
-    return "\n".join(_line(task, result) for task in result.tasks)
+    return "\n".join(_line(task, result, gains[task.name]) for task in result.tasks)
 
 
 def gains_of(task: ScoredTask, result: ObjectivesBenchmark) -> dict[str, Change]:
@@ -47,8 +58,8 @@ def constant_score(task: ScoredTask) -> Score:
     return score(task.metric, task.labels, predictions, label_count=len(names), labels=names)
 
 
-def _line(task: ScoredTask, result: ObjectivesBenchmark) -> str:
-    gains, one = gains_of(task, result), constant_score(task).value
+def _line(task: ScoredTask, result: ObjectivesBenchmark, gains: Mapping[str, Change]) -> str:
+    one = constant_score(task).value
     means = {
         each.objective: statistics.mean([every.score.value for every in own])
         for each in result.encoders

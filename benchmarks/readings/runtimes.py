@@ -49,6 +49,16 @@ class Outcome:
         return self.speedup.high < FASTER or self.change.high < -POINTS
 
 
+@dataclass(frozen=True)
+class Case:
+    """A model on a CPU, and a shape of input."""
+
+    result: RuntimeBenchmark
+    shape: Shape
+    outcomes: Sequence[Outcome]
+    """The fastest first."""
+
+
 HEADINGS = ("Model and CPU", "Input", "Fastest", "Not distinguished from it in speed")
 AIM_HEADINGS = ("The aim is held by", "It is open for")
 
@@ -64,13 +74,13 @@ def runtimes_reading(files: Mapping[str, Path]) -> str:
         f"{texts} texts is {100 / texts:.2f} points, and most intervals of scores are wider than "
         "what the aim allows."
     )
-    lines = [(*_cells(*case), *_aim_cells(*case)) for case in _cases(results)]
+    lines = [(*_cells(case), *_aim_cells(case)) for case in _cases(results)]
     return "\n".join([aim, "", *_table((*HEADINGS, *AIM_HEADINGS), lines), ""])
 
 
 def fastest_reading(files: Mapping[str, Path]) -> str:
     """Return for each model and shape the fastest rows."""
-    lines = [_cells(*case) for case in _cases(read_runtimes(files))]
+    lines = [_cells(case) for case in _cases(read_runtimes(files))]
     return "\n".join([*_table(HEADINGS, lines), ""])
 
 
@@ -79,8 +89,9 @@ def _table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]
     return markdown_rows(heads, cells, [False] * len(headings))
 
 
-def _cases(results: Sequence[RuntimeBenchmark]) -> Iterator[tuple[RuntimeBenchmark, Shape]]:
-    return itertools.product(results, SHAPES)
+def _cases(results: Sequence[RuntimeBenchmark]) -> Iterator[Case]:
+    for result, shape in itertools.product(results, SHAPES):
+        yield Case(result, shape, _outcomes(result, shape))
 
 
 def _outcomes(result: RuntimeBenchmark, shape: Shape) -> list[Outcome]:
@@ -94,18 +105,18 @@ def _outcomes(result: RuntimeBenchmark, shape: Shape) -> list[Outcome]:
     return sorted(outcomes, key=lambda each: -each.speedup.value)
 
 
-def _cells(result: RuntimeBenchmark, shape: Shape) -> tuple[str, ...]:
-    fastest, *others = _outcomes(result, shape)
+def _cells(case: Case) -> tuple[str, ...]:
+    result, shape = case.result, case.shape
+    fastest, *others = case.outcomes
     over = {each.name: shape.speedup(each.timed.times, fastest.timed.times) for each in others}
     alike = [name for name, each in over.items() if each.low <= 1]
     cpu = processor_name(result.comparison.circumstances.environment)
     return f"{result.layers} layers, {cpu}", shape.title, str(fastest), _names(alike)
 
 
-def _aim_cells(result: RuntimeBenchmark, shape: Shape) -> tuple[str, ...]:
-    outcomes = _outcomes(result, shape)
-    undecided = [each.name for each in outcomes if not (each.reaches or each.misses)]
-    held = [str(each) for each in outcomes if each.reaches]
+def _aim_cells(case: Case) -> tuple[str, ...]:
+    undecided = [each.name for each in case.outcomes if not (each.reaches or each.misses)]
+    held = [str(each) for each in case.outcomes if each.reaches]
     return "; ".join(held) or DASH, _names(undecided)
 
 

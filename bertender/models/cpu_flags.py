@@ -14,10 +14,8 @@ X86 = ("x86_64", "amd64")
 
 def lacking_flags(runtime: Runtime) -> tuple[str, ...]:
     """Return the flags of which a runtime needs one, where this CPU has none of them."""
-    if not runtime.cpu_flags:
-        return ()
     _, there = cpu_facts()
-    return () if set(runtime.cpu_flags) & set(there) else runtime.cpu_flags
+    return () if runtime.runs_on(there) else runtime.cpu_flags
 
 
 def saturates() -> bool:

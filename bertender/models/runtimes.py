@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated
@@ -38,6 +38,10 @@ class Runtime:
     """It multiplies in integers also where the scales of activations are found while running."""
     own_operators: bool = False
     """It has ONNX Runtime's own operators: look-ups in tables of 4 bits, attention of 8 bits."""
+
+    def runs_on(self, flags: Collection[str]) -> bool:
+        """Return whether a CPU with these flags has what it needs."""
+        return not self.cpu_flags or bool({*self.cpu_flags} & {*flags})
 
     @property
     def version(self) -> str | None:

@@ -23,12 +23,12 @@ USES: Mapping[str, str] = {
 
 
 NAMES = "STUDENT is a torch artifact, GRAPH the one that `bertender export` made of it"
-"""What stands for artifacts in commands; MODEL is what is served."""
+"""Placeholders for artifacts in commands; MODEL is the one to serve."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to try first for a use."""
+    """Commands to try first for a use."""
 
     make: str
     """Command that makes the artifact to serve, by NAMES."""
@@ -37,7 +37,7 @@ class Choice:
     serve: str = ""
     """Command that serves it, where that is not `bertender serve` in this runtime."""
     needs: str = ""
-    """What else it needs."""
+    """A further requirement, in words."""
 
     @property
     def commands(self) -> tuple[str, str]:
@@ -45,8 +45,7 @@ class Choice:
 
     def on(self, machine: Environment) -> Choice:
         """Return the choice, in the default runtime where a CPU lacks what its own needs."""
-        flags = RUNTIMES[self.runtime].cpu_flags
-        runs = not flags or {*flags} & {*machine.cpu_flags}
+        runs = RUNTIMES[self.runtime].runs_on(machine.cpu_flags)
         return self if runs else replace(self, runtime=DEFAULT_RUNTIME)
 
 

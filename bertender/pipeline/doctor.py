@@ -80,7 +80,7 @@ def _runtime_check(name: str, runtime: Runtime) -> Check:
     on_what = f", and a CPU with {' or '.join(flags)}" if flags else ""
 
     def look(environment: Environment) -> str | None:
-        runs = not flags or set(flags) & set(environment.cpu_flags)
+        runs = runtime.runs_on(environment.cpu_flags)
         return environment.versions.get(runtime.package) if runs else None
 
     return Check(

@@ -22,7 +22,7 @@ from bertender.report.quantization import quantization_lines
 from bertender.tasks.task import Task
 from quantize import targets
 from quantize.dynamic import write_dynamic
-from quantize.kernels import KERNELS, MULTIPLIES, operators
+from quantize.kernels import KERNELS, MULTIPLIES, check_kernels, operators
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.saturation import probe
 from quantize.schemes import SCHEMES
@@ -181,8 +181,7 @@ def test_a_row_says_whether_its_runtime_multiplies_with_dynamic_scales(
 ) -> None:
     graph = tmp_path / "dynamic.onnx"
     write_dynamic(context_of(float_model, task, tmp_path), graph)
-    counts, products = operators(graph, runtime), KERNELS[runtime].integer_products
-    running = sum(counts.get(name, 0) * each for name, each in products.items())
+    running = check_kernels(operators(graph, runtime), 0, runtime)
     assert running == (PRODUCTS if RUNTIMES[runtime].dynamic_scales else 0)
 
 

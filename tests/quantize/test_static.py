@@ -138,3 +138,14 @@ def test_the_ranges_are_searched_on_the_target_s_integers(
     found = calibrated_ranges(context_of(float_model, task, tmp_path, target=target, **settings))
     tied = [low == -high for low, high in found.values()]
     assert all(tied) if target == "arm64" else not any(tied)
+
+
+def test_an_activation_is_quantized_once_for_all_that_multiply_it(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    context = context_of(float_model, task, tmp_path, calibration_texts=16)
+    write_static(context, tmp_path / "static.onnx")
+    activations = [each.activation for each in context.inventory.products]
+    nodes = onnx.load(tmp_path / "static.onnx").graph.node
+    quantizing = [node.input[0] for node in nodes if node.op_type == "QuantizeLinear"]
+    assert sorted(quantizing) == sorted({*activations}) and len(quantizing) < len(activations)
