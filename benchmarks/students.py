@@ -19,6 +19,8 @@ import typer
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
+from bertender.core.build_once import build_once
+from bertender.core.card import library_versions
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
@@ -138,6 +140,17 @@ def _scored(artifact: Artifact, task: Task) -> ScoredModel:
     )
 
 
+def _kept_score(artifact: Artifact, task: Task, place: Path) -> ScoredModel:
+    """Return what an artifact scores, from `place` where an earlier run wrote it for this one."""
+
+    def score() -> None:
+        save_result(_scored(artifact, task), place)
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    build_once([place], (artifact.digest, task.fingerprint(), library_versions()), score)
+    return ScoredModel.model_validate_json(place.read_text(encoding="utf-8"))
+
+
 def without_folders(value: Any) -> Any:
     """Return a setting without the folders of this machine."""
     if isinstance(value, list):
@@ -210,9 +223,15 @@ def run(
 
 
 def scored_students(
-    teacher: Artifact, task: Task, students: Sequence[Artifact]
+    teacher: Artifact, task: Task, students: Sequence[Artifact], folder: Path | None = None
 ) -> StudentsBenchmark:
     """Score a teacher and artifacts that come from it, on its task.
+
+    Args:
+        teacher: scored too.
+        task: with texts to choose by.
+        students: their names differ.
+        folder: keeps each score, so that a later run takes those of unchanged artifacts.
 
     Raises:
         ConfigError: they cannot be rows of one table, or there are no texts to choose by.
@@ -220,7 +239,8 @@ def scored_students(
     check_scorable(teacher, task)
     _check(teacher, students)
     first, *rest = (
-        _scored(each, task) for each in track((teacher, *students), "score", 1 + len(students))
+        _kept_score(each, task, folder / f"{each.name}.json") if folder else _scored(each, task)
+        for each in track((teacher, *students), "score", 1 + len(students))
     )
     return StudentsBenchmark(
         task=task.name,

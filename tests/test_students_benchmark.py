@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import students
-from benchmarks.students import StudentsBenchmark, groups_of, made_by, run
+from benchmarks.students import StudentsBenchmark, groups_of, made_by, run, scored_students
 from benchmarks.students_table import change_of, read_students, retained, students_block
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
@@ -65,6 +65,23 @@ def result(
     out = tmp_path / "result.json"
     run(trained.path, [each.path for each in family.values()], out)
     return read_students(out)
+
+
+def test_kept_scores_are_of_unchanged_artifacts_and_texts(
+    family: dict[str, Artifact],
+    trained: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_choices = replace(task, selection=task.train.first(24))
+    given = (trained, with_choices, [family["small-0"]], tmp_path / "scores")
+    first = scored_students(*given)
+    other = scored_students(trained, replace(task, selection=task.train.first(20)), *given[2:])
+    assert (first.teacher.choice.n, other.teacher.choice.n) == (24, 20)
+    monkeypatch.setattr(students, "evaluate", lambda *given: pytest.fail("scored again"))
+    again = scored_students(trained, replace(task, selection=task.train.first(20)), *given[2:])
+    assert again == other
 
 
 def test_every_model_is_scored_on_both_kinds_of_texts(

@@ -11,11 +11,11 @@ ones are seen more often. What pre-trained an encoder of `--students` is not of 
 seed of each is exported and quantized (dynamic 8 bits), and all graphs are timed with the
 teacher's, in turns and in one runtime.
 
-Everything that is made stays in `--work` and is not made again, graphs included. So several
-processes may share the work (`--systems`, without `--out`), and a last call, which needs an
-otherwise idle machine, scores and times what is there. A system that cannot be
-made from this teacher is listed with the reason. With OMP_NUM_THREADS=1, the processor's time is
-that of the clock on an otherwise idle core.
+Everything that is made stays in `--work` and is not made again, graphs and scores included. So
+several processes may share the work (`--systems`, without `--out`), and a last call, which needs
+an otherwise idle machine, scores and times what is there. A system that cannot be made from this
+teacher is listed with the reason. With OMP_NUM_THREADS=1, the processor's time is that of the
+clock on an otherwise idle core.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def _measured(
     if "float32" not in of_teacher.names:
         raise ModelError(f"the teacher, which others are compared with: {of_teacher.refused}")
     scoring = replace(task, selection=task.selection.first(CHOICE_TEXTS))
-    scores = scored_students(teacher, scoring, [each for own in models.values() for each in own])
+    students = [each for own in models.values() for each in own]
+    scores = scored_students(teacher, scoring, students, trainer.work / "scores")
     if not config.noisy:
         check_load_now()
     timed = [each for made in graphs.values() for each in made.by_precision.values()]

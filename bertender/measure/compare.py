@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,9 @@ from bertender.measure.size import measure_size
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import Change, LabelSet
 from bertender.metrics.scores import Score
-from bertender.models.predictor import Classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import ChosenOn, Split, Task
+from bertender.text.batch import Encode
 
 __all__ = [
     "CompareConfig",
@@ -82,15 +83,14 @@ def compare(
     if not config.noisy:
         check_load_now()
     of_rows, models = zip(*_in_runtimes(artifacts, config.runtime), strict=True)
-    classifiers = [model.open(threads_of(config), None) for model in models]
-    scores, predictions = _score(classifiers, task, config)
-    changes = [None, *(_change(task, predictions[0], row, config) for row in predictions[1:])]
+    scored = [_scored(model, task, config) for model in models]
+    first, *others = scored
+    changes = [None, *(_change(task, first, other, config) for other in others)]
     timed = measure_models(models, task.dev.examples, config)
     rows = [
-        _row(*cells)
-        for cells in zip(of_rows, models, classifiers, scores, changes, timed.rows, strict=True)
+        _row(*cells) for cells in zip(of_rows, models, scored, changes, timed.rows, strict=True)
     ]
-    conditions = _conditions(task, config, timed, classifiers[0], measured_at)
+    conditions = _conditions(task, config, timed, first.encode, measured_at)
     return Comparison(
         circumstances=conditions.model_copy(update={"chosen_on": _chosen_on(artifacts)}),
         rows=with_speedups_over_onnx_float32(rows, config.seed),
@@ -129,22 +129,30 @@ def _in_runtimes(
     return rows
 
 
-def _score(
-    classifiers: Sequence[Classifier], task: Task, config: CompareConfig
-) -> tuple[list[Score], list[Any]]:
-    results = [
-        evaluate(classifier, task.dev, task.metric, tokens_per_batch=config.tokens_per_batch)
-        for classifier in classifiers
-    ]
-    return [score for score, _ in results], [predictions for _, predictions in results]
+@dataclass(frozen=True)
+class _Scored:
+    """What a row keeps of its classifier, which is closed before the next one is opened."""
+
+    encode: Encode
+    parameters: int
+    score: Score
+    predictions: Any
 
 
-def _change(task: Task, first: Any, predictions: Any, config: CompareConfig) -> Change:
+def _scored(model: TimedModel, task: Task, config: CompareConfig) -> _Scored:
+    classifier = model.open(threads_of(config), None)
+    score, predictions = evaluate(
+        classifier, task.dev, task.metric, tokens_per_batch=config.tokens_per_batch
+    )
+    return _Scored(classifier.encode, classifier.parameters, score, predictions)
+
+
+def _change(task: Task, first: _Scored, other: _Scored, config: CompareConfig) -> Change:
     return paired_change(
         task.metric,
         task.dev.label_ids,
-        first,
-        predictions,
+        first.predictions,
+        other.predictions,
         LabelSet(len(task.labels), task.labels),
         seed=config.seed,
     )
@@ -153,14 +161,13 @@ def _change(task: Task, first: Any, predictions: Any, config: CompareConfig) -> 
 def _row(
     artifact: Artifact,
     model: TimedModel,
-    classifier: Classifier,
-    score: Score,
+    scored: _Scored,
     change: Change | None,
     latency: Latency,
 ) -> ComparisonRow:
     card = artifact.card
     return ComparisonRow(
-        name=classifier.name,
+        name=model.name,
         digest=artifact.digest,
         parent=card.parent.digest if card.parent else None,
         kind=card.kind,
@@ -169,8 +176,8 @@ def _row(
         stage=card.stage,
         precision=card.precision,
         seed=card.seed,
-        size=measure_size(artifact, classifier.parameters),
-        score=score,
+        size=measure_size(artifact, scored.parameters),
+        score=scored.score,
         change=change,
         latency=latency,
         parity=_parity(artifact, model.runtime),
@@ -190,7 +197,7 @@ def _conditions(
     task: Task,
     config: CompareConfig,
     timed: LatencyReport,
-    first: Classifier,
+    encode: Encode,
     measured_at: str | None,
 ) -> Conditions:
     return Conditions(
@@ -203,7 +210,7 @@ def _conditions(
         labels=task.labels,
         n=len(task.dev),
         task_fingerprint=task.fingerprint(),
-        lengths=_lengths(first, task.dev),
+        lengths=_lengths(encode, task.dev),
         config=config,
         load=timed.load,
     )
@@ -216,10 +223,10 @@ def _chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
     return tuple(name for name, is_there in seen.items() if is_there)
 
 
-def _lengths(classifier: Classifier, split: Split) -> Lengths:
+def _lengths(encode: Encode, split: Split) -> Lengths:
     words = [word_count(example) for example in split.examples]
-    reads_tokens = bool(classifier.encode(split.examples[:1]).arrays)
-    tokens = text_lengths(classifier.encode, split.examples) if reads_tokens else None
+    reads_tokens = bool(encode(split.examples[:1]).arrays)
+    tokens = text_lengths(encode, split.examples) if reads_tokens else None
     return Lengths(
         mean_words=float(np.mean(words)),
         max_words=max(words),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +21,11 @@ from bertender.measure import load
 from bertender.measure.accuracy import evaluate
 from bertender.measure.compare import CompareConfig, Comparison, _chosen_on, compare, row_names
 from bertender.measure.constant import constant_row, most_frequent
+from bertender.measure.fresh import TimedModel
 from bertender.measure.load import CpuSeconds, MachineLoad
 from bertender.measure.parity import TOLERANCES, check_parity
 from bertender.models.opening import open_classifier
+from bertender.models.predictor import Classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from tests.toys import FRUIT, TOOLS, NoConfig
@@ -164,6 +168,28 @@ def test_a_first_row_that_reads_words_has_no_token_lengths(
 ) -> None:
     lengths = compare([bag_of_words], task, CONFIG).circumstances.lengths
     assert lengths.mean_tokens is None and lengths.max_tokens is None
+
+
+def test_each_model_is_closed_before_the_next_one_is_opened(
+    teacher: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[weakref.ReferenceType[object]] = []
+    open_model = TimedModel.open
+
+    def opens(model: TimedModel, threads: int, max_length: int | None) -> Classifier:
+        assert not any(predictor() for predictor in opened)
+        classifier = open_model(model, threads, max_length)
+        opened.append(weakref.ref(classifier.predictor))
+        return classifier
+
+    def no_times(models: Sequence[TimedModel], *given: object) -> None:
+        assert len(opened) == len(models) and not any(predictor() for predictor in opened)
+        raise InterruptedError
+
+    monkeypatch.setattr(TimedModel, "open", opens)
+    monkeypatch.setattr("bertender.measure.compare.measure_models", no_times)
+    with pytest.raises(InterruptedError):
+        compare([teacher, teacher], task, CONFIG)
 
 
 def test_json_keeps_everything(comparison: Comparison) -> None:
