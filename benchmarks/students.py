@@ -140,7 +140,7 @@ def _scored(artifact: Artifact, task: Task) -> ScoredModel:
     )
 
 
-def _kept_score(artifact: Artifact, task: Task, place: Path) -> ScoredModel:
+def _cached_score(artifact: Artifact, task: Task, place: Path) -> ScoredModel:
     """Return what an artifact scores, from `place` where an earlier run wrote it for this one."""
 
     def score() -> None:
@@ -239,7 +239,7 @@ def scored_students(
     check_scorable(teacher, task)
     _check(teacher, students)
     first, *rest = (
-        _kept_score(each, task, folder / f"{each.name}.json") if folder else _scored(each, task)
+        _cached_score(each, task, folder / f"{each.name}.json") if folder else _scored(each, task)
         for each in track((teacher, *students), "score", 1 + len(students))
     )
     return StudentsBenchmark(

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.cores import usable_cores
-from bertender.core.cpu import cpu_facts
+from bertender.core.cpu import cpu_facts, denied_flags
 
 __all__ = [
     "DATA_VARIABLE",
@@ -55,7 +55,12 @@ class Environment(Record):
     python: str
     platform: str
     cpu_model: str
-    cpu_flags: tuple[str, ...] = Field(description="those of INTERESTING_FLAGS that the CPU has")
+    cpu_flags: tuple[str, ...] = Field(
+        description="those of INTERESTING_FLAGS that the CPU has and this process may use"
+    )
+    denied_flags: tuple[str, ...] = Field(
+        (), description="those that the CPU has and the kernel denies to this process"
+    )
     cores: int = Field(description="cores that this process may use")
     memory_bytes: int
     gpu: str | None
@@ -71,6 +76,7 @@ def environment() -> Environment:
         platform=f"{platform.system()} {platform.machine()}",  # no name of the host's own build
         cpu_model=cpu_model,
         cpu_flags=cpu_flags,
+        denied_flags=denied_flags(),
         cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         gpu=_gpu(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from bertender.core.cpu import has_int8_flags
 from bertender.core.environment import Environment
@@ -30,7 +30,12 @@ def is_arm64(environment: Environment) -> bool:
 
 
 def processor_name(environment: Environment) -> str:
-    """Return the model of the CPU, and the widest of INSTRUCTIONS that it has."""
-    names = (name for flag, name in INSTRUCTIONS.items() if flag in environment.cpu_flags)
-    widest = next(names, None)
-    return f"{environment.cpu_model} ({widest})" if widest else environment.cpu_model
+    """Return the model of the CPU, the widest of INSTRUCTIONS that it has, and what is denied."""
+    widest = next(_names(environment.cpu_flags), "")
+    denied = next((f"{name} denied" for name in _names(environment.denied_flags)), "")
+    shown = "; ".join(filter(None, (widest, denied)))
+    return f"{environment.cpu_model} ({shown})" if shown else environment.cpu_model
+
+
+def _names(flags: Collection[str]) -> Iterator[str]:
+    return (name for flag, name in INSTRUCTIONS.items() if flag in flags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from bertender.core.environment import Environment
 from bertender.core.processors import has_int8_acceleration
 from bertender.measure.comparison import Comparison, Conditions, Lengths
 from bertender.measure.load import BUSY_SHARE
@@ -74,6 +75,11 @@ def _front(comparison: Comparison) -> list[str]:
     ]
 
 
+def _flags(environment: Environment) -> str:
+    denied = [f"{flag} denied by the kernel" for flag in environment.denied_flags]
+    return ", ".join(filter(None, (" ".join(environment.cpu_flags), *denied))) or "no vector flags"
+
+
 def conditions_lines(conditions: Conditions) -> list[str]:
     """Return what a reader needs to judge the table: what was measured first, then how."""
     environment, config = conditions.environment, conditions.config
@@ -83,7 +89,7 @@ def conditions_lines(conditions: Conditions) -> list[str]:
         f"{conditions.task}: {conditions.metric}, n = {conditions.n}; "
         "brackets are 95 % intervals; change and speedup are against the first row",
         f"{environment.cpu_model}, {int8} int8 dot products "
-        f"({' '.join(environment.cpu_flags) or 'no vector flags'}); {environment.cores} cores, "
+        f"({_flags(environment)}); {environment.cores} cores, "
         f"{conditions.threads} threads for {_engines(config.runtime)} alike",
         *_choices(conditions.chosen_on),
         "every row ran on the CPU; parity is with the model that a row was made from, in the "

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bertender.core import cpu
 from bertender.core.cores import usable_cores
-from bertender.core.cpu import INTERESTING_FLAGS, cpu_facts
+from bertender.core.cpu import INTERESTING_FLAGS, cpu_facts, denied_flags
 from bertender.core.environment import (
     Environment,
     data_directory,
@@ -45,11 +46,27 @@ def test_json_and_back_without_paths() -> None:
         ("", None, ()),
     ],
 )
-def test_cpu_facts(tmp_path: Path, text: str, model: str | None, flags: tuple[str, ...]) -> None:
+def test_cpu_facts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    model: str | None,
+    flags: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(cpu, "amx_is_permitted", lambda: True)
     (tmp_path / "cpuinfo").write_text(text)
     found_model, found_flags = cpu_facts(tmp_path / "cpuinfo")
     assert found_flags == flags
     assert found_model == model if model else found_model
+
+
+def test_flags_that_the_kernel_denies_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "amx_is_permitted", lambda: False)
+    (tmp_path / "cpuinfo").write_text(INTEL)
+    assert cpu_facts(tmp_path / "cpuinfo") == ("Xeon 9", ("avx2", "avx512f", "avx512_vnni"))
+    assert denied_flags(tmp_path / "cpuinfo") == ("amx_bf16",)
 
 
 def test_no_cpuinfo(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.core.processors import has_int8_acceleration, is_arm64
+from bertender.core.processors import has_int8_acceleration, is_arm64, processor_name
 from tests.core.machines import bare
 
 
@@ -22,3 +22,17 @@ def test_int8_acceleration(flags: tuple[str, ...], answer: bool) -> None:
 )
 def test_arm_is_known_by_its_names(platform: str, answer: bool) -> None:
     assert is_arm64(bare(platform=platform)) is answer
+
+
+@pytest.mark.parametrize(
+    ("flags", "denied", "name"),
+    [
+        ((), (), "old"),
+        (("avx2", "avx512_vnni"), (), "old (AVX-512 VNNI)"),
+        (("avx512_vnni",), ("amx_bf16", "amx_int8"), "old (AVX-512 VNNI; AMX denied)"),
+    ],
+)
+def test_a_processor_is_named_with_its_instructions(
+    flags: tuple[str, ...], denied: tuple[str, ...], name: str
+) -> None:
+    assert processor_name(bare(cpu_flags=flags, denied_flags=denied)) == name

@@ -129,6 +129,13 @@ def test_a_cpu_without_int8_and_texts_without_tokens_are_said_so(comparison: Com
     assert "5.00 words on average, 9 at most;" in text
 
 
+def test_flags_that_the_kernel_denies_are_named(comparison: Comparison) -> None:
+    changes = {"cpu_flags": ("avx2",), "denied_flags": ("amx_int8",)}
+    denied = comparison.circumstances.environment.model_copy(update=changes)
+    text = "\n".join(conditions_lines(conditions(environment=denied)))
+    assert "(avx2, amx_int8 denied by the kernel)" in text
+
+
 def test_a_report_needs_only_the_saved_json(comparison: Comparison) -> None:
     saved = Comparison.model_validate_json(comparison.model_dump_json())
     assert markdown_table(saved) == markdown_table(comparison)
