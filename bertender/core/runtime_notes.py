@@ -17,6 +17,7 @@ from bertender.core.cache_folder import cache_directory
 from bertender.core.config import Record
 from bertender.core.environment import Environment
 from bertender.core.errors import BertenderError
+from bertender.core.processors import processor_name
 from bertender.core.saving import save_result
 from bertender.core.speedup import Speedup
 
@@ -45,7 +46,7 @@ class RuntimeNote(Record):
     """What a comparison over runtimes says of a machine."""
 
     measured_at: str = Field(description="date and time, UTC, ISO 8601")
-    cpu_model: str
+    processor: str = Field(description="its model, and its widest instructions")
     cores: int
     threads: int = Field(description="of every runtime")
     task: str
@@ -59,7 +60,7 @@ def save_note(note: RuntimeNote) -> None:
 
     A comparison is not lost where that folder cannot be written: the log says so.
     """
-    place = _place(note.cpu_model, note.cores, note.versions)
+    place = _place(note.processor, note.cores, note.versions)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         save_result(note, place)
@@ -73,7 +74,7 @@ def note_of_machine(environment: Environment, packages: tuple[str, ...]) -> Runt
     One that cannot be read counts as none: the next comparison writes it anew.
     """
     installed = {name: environment.versions.get(name, "") for name in packages}
-    place = _place(environment.cpu_model, environment.cores, installed)
+    place = _place(processor_name(environment), environment.cores, installed)
     try:
         return RuntimeNote.model_validate_json(place.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # pydantic's own is a ValueError
@@ -87,7 +88,7 @@ def shown_note(note: RuntimeNote) -> str:
     return f"{'; '.join(map(str, note.uses))} ({where})"
 
 
-def _place(cpu_model: str, cores: int, versions: Mapping[str, str]) -> Path:
-    key = repr((cpu_model, cores, sorted(versions.items())))
+def _place(processor: str, cores: int, versions: Mapping[str, str]) -> Path:
+    key = repr((processor, cores, sorted(versions.items())))
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     return cache_directory() / "runtimes" / f"{name}.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bertender.core.processors import processor_name
 from bertender.core.runtime_notes import FasterRuntime, RuntimeNote
 from bertender.measure.comparison import Comparison, ComparisonRow
 from bertender.measure.samples import Rounds, speedup_over_processes
@@ -32,7 +33,7 @@ def runtime_note(comparison: Comparison) -> RuntimeNote | None:
     packages = (RUNTIMES[name].package for name in sorted(RUNTIMES))
     return RuntimeNote(
         measured_at=conditions.measured_at,
-        cpu_model=conditions.environment.cpu_model,
+        processor=processor_name(conditions.environment),
         cores=conditions.environment.cores,
         threads=conditions.threads,
         task=conditions.task,

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, demo_encoder
-from bertender.core.errors import BertenderError
+from bertender.core.errors import BertenderError, ModelError
 from bertender.core.runtime_notes import note_of_machine, shown_note
 from bertender.core.table import load_place, on_demand
 from bertender.models.runtimes import RUNTIMES, Runtime
@@ -68,6 +68,16 @@ def _flags(*wanted: str) -> Callable[[Environment], str | None]:
         return ", ".join(flag for flag in wanted if flag in environment.cpu_flags) or None
 
     return look
+
+
+def _amx(environment: Environment) -> str | None:
+    if environment.denied_flags:
+        denied = " and ".join(environment.denied_flags)
+        raise ModelError(
+            f"the CPU has {denied}, and the kernel denies them to this process: those before Linux "
+            "5.16 do, and seccomp profiles of containers. All runs as on a CPU without them"
+        )
+    return _flags("amx_int8", "amx_bf16")(environment)
 
 
 def _version(name: str) -> Callable[[Environment], str | None]:
@@ -141,6 +151,12 @@ CHECKS: tuple[Check, ...] = (
         _flags("avx512f"),
         "wider vectors for fp32",
         "fp32 runs on AVX2, at about half the vector width",
+    ),
+    Check(
+        "AMX",
+        _amx,
+        "products of 8-bit integers and of bf16 are faster than by vectors, most of all in batches",
+        "they run by vectors",
     ),
     Check(
         "int8 dot products (VNNI, AMX)",

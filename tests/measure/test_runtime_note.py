@@ -100,7 +100,8 @@ def test_the_doctor_shows_the_note_of_this_machine_alone(
     save_note(note)
     assert note_of_machine(here, PACKAGES) == note
     assert _faster(here).value == shown_note(note)
-    assert not _faster(here.model_copy(update={"cpu_model": "another"})).ok
+    for change in ({"cpu_model": "another"}, {"denied_flags": ("amx_int8",)}):
+        assert not _faster(here.model_copy(update=change)).ok
     newer = here.model_copy(update={"versions": {**here.versions, "openvino": "9999"}})
     assert not _faster(newer).ok
 

@@ -31,6 +31,7 @@ def test_findings_tell_machines_apart() -> None:
     assert gained == {
         "AVX2",
         "AVX-512",
+        "AMX",
         "int8 dot products (VNNI, AMX)",
         "bf16 (AVX-512, AMX)",
         "GPU",
@@ -38,6 +39,17 @@ def test_findings_tell_machines_apart() -> None:
         *(runtime.title for runtime in RUNTIMES.values()),
     }
     assert rich_findings["GPU"].value == "H100"
+
+
+def test_instructions_that_the_kernel_denies_are_told_from_absent_ones() -> None:
+    denied = bare(cpu_flags=("avx512_vnni",), denied_flags=("amx_bf16", "amx_int8"))
+    of_denied, of_old = (
+        next(each for each in findings(machine) if each.name == "AMX")
+        for machine in (denied, bare())
+    )
+    assert not of_denied.ok and not of_old.ok
+    assert "amx_bf16 and amx_int8" in of_denied.meaning and "seccomp" in of_denied.meaning
+    assert "denies" not in of_old.meaning
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
