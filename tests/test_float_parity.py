@@ -1,0 +1,57 @@
+"""The benchmark of parity over runtimes: each artifact against itself, by the runtime's floats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import float_parity
+from benchmarks.float_parity import FloatParityBenchmark, run
+from benchmarks.float_parity_table import float_parity_block
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig, quantize
+from tests.runtimes import needs
+
+OTHERS = [name for name in RUNTIMES if name != DEFAULT_RUNTIME]
+
+
+@pytest.fixture(scope="module")
+def exported(trained: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return export(trained, task, ExportConfig(), tmp_path_factory.mktemp("parity") / "onnx")
+
+
+@pytest.fixture(autouse=True)
+def own_task(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(float_parity, "recorded_task", lambda artifact, changes: task)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in OTHERS])
+def test_a_runtime_is_judged_by_its_floats(name: str, exported: Artifact, tmp_path: Path) -> None:
+    out = tmp_path / "parity.json"
+    run([exported.path], out, runtime=name, texts=8)
+    (row,) = FloatParityBenchmark.model_validate_json(out.read_text()).rows
+    assert (row.tolerance, row.parity.runtime) == (RUNTIMES[name].float_type, name)
+    assert (row.parity.reference, row.parity.passed) == (row.parity.candidate, True)
+    text = float_parity_block("parity.json", out)
+    (line,) = (line for line in text.splitlines() if f"`{row.tolerance}`" in line)
+    assert line.endswith("| yes |") and "4 layers" in line and "Raw: `parity.json`" in text
+    failed = row.model_copy(update={"parity": row.parity.model_copy(update={"failures": ("x",)})})
+    result = FloatParityBenchmark.model_validate_json(out.read_text())
+    out.write_text(result.model_copy(update={"rows": (failed,)}).model_dump_json())
+    assert "| no |" in float_parity_block("parity.json", out)
+
+
+def test_what_is_not_of_floats_or_the_reference_itself_is_told(
+    exported: Artifact, trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    small = quantize(exported, task, QuantizeConfig(scheme="dynamic"), tmp_path / "int8")
+    for artifact in (small, trained):
+        with pytest.raises(ConfigError, match="bertender export"):
+            run([artifact.path], tmp_path / "parity.json", runtime="openvino", texts=8)
+    with pytest.raises(ConfigError, match="what others are compared with"):
+        run([exported.path], tmp_path / "parity.json", runtime="openvino,onnxruntime")
