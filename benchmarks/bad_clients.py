@@ -28,7 +28,7 @@ from pydantic import Field
 from benchmarks.bad_clients_kinds import KINDS, Target
 from benchmarks.bad_clients_process import MODULE, begin_turn, end_turn
 from benchmarks.nginx import nginx_before
-from benchmarks.pinning import NOT_PINNED, Pins, pinned
+from benchmarks.pinning import NOT_PINNED, PINNED, pinned
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving import check_servable, prepared_texts
 from benchmarks.serving_askers import TritonAsker
@@ -268,7 +268,7 @@ def run(
     """Measure good requests while bad clients act."""
     show_progress()
     check_noisy_out(noisy, out)
-    pins = Pins(server=0, generator=1) if pin else NOT_PINNED
+    pins = PINNED if pin else NOT_PINNED
     config = BadClientsConfig(
         limit=limit,
         rounds=rounds,

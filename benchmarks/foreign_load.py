@@ -26,7 +26,7 @@ import numpy.typing as npt
 import typer
 from pydantic import Field
 
-from benchmarks.pinning import NOT_PINNED, Pins, pinned
+from benchmarks.pinning import NOT_PINNED, PINNED, Pins, pinned
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving import check_servable, prepared_texts
 from benchmarks.serving_askers import TritonAsker
@@ -263,7 +263,7 @@ def run(
         rounds=rounds,
         duration_s=duration_s,
         clients=clients,
-        pins=Pins(server=0, generator=1) if pin else NOT_PINNED,
+        pins=PINNED if pin else NOT_PINNED,
         noisy=noisy,
     )
     texts = [example[0] for example in load_task(TaskConfig(task=task)).dev.examples]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError
 
-__all__ = ["NOT_PINNED", "Pins", "pinned"]
+__all__ = ["NOT_PINNED", "PINNED", "Pins", "pinned"]
 
 
 class Pins(Record):
@@ -29,6 +29,7 @@ class Pins(Record):
 
 
 NOT_PINNED = Pins()
+PINNED = Pins(server=0, generator=1)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import numpy as np
 import typer
 from pydantic import Field
 
-from benchmarks.pinning import NOT_PINNED, Pins
+from benchmarks.pinning import NOT_PINNED, PINNED
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving import check_servable, prepared_texts
 from benchmarks.serving_ceiling import time_in_process
@@ -236,7 +236,7 @@ def run(
     """Measure where the time of a request goes."""
     show_progress()
     check_noisy_out(noisy, out)
-    pins = Pins(server=0, generator=1) if pin else NOT_PINNED
+    pins = PINNED if pin else NOT_PINNED
     config = ServingConfig(
         rounds=rounds, duration_s=duration_s, warmup_s=0.0, limits=False, pins=pins, noisy=noisy
     )

@@ -21,7 +21,7 @@ import numpy as np
 import tokenizers
 import typer
 
-from benchmarks.pinning import NOT_PINNED, Pins
+from benchmarks.pinning import NOT_PINNED, PINNED
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving_ceiling import time_in_process
 from benchmarks.serving_loads import StartedSystem, started
@@ -262,7 +262,7 @@ def run(
         duration_s=duration_s,
         slo_p99_ms=slo_p99_ms,
         limits=limits,
-        pins=Pins(server=0, generator=1) if pin else NOT_PINNED,
+        pins=PINNED if pin else NOT_PINNED,
         seed=seed,
         noisy=noisy,
     )

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
+IN_OPENVINO = PORTS.changed({"runtime": "openvino"})
 
 PLAIN_MODEL = "benchmarks.rivals.triton_model"
 
@@ -78,14 +79,16 @@ class System:
         return [name for name in self.needs if find_spec(name) is None]
 
 
-def _bertender(url: Callable[[TritonServer], str]) -> Callable[[Service], Any]:
+def _bertender(
+    url: Callable[[TritonServer], str], config: ServeConfig = PORTS
+) -> Callable[[Service], Any]:
     """Return what starts our own server, which is asked at one of its addresses."""
 
     @contextmanager
     def start(service: Service) -> Iterator[Open]:
         with temporary_folder() as folder:
-            repository = write_repository(service.artifact, folder / "models", PORTS)
-            with TritonServer(repository, PORTS, folder / "run") as server:
+            repository = write_repository(service.artifact, folder / "models", config)
+            with TritonServer(repository, config, folder / "run") as server:
                 yield lambda: TritonAsker(url(server))
 
     return start
@@ -197,6 +200,11 @@ OWN, PADDED = "bertender", "padded"
 SYSTEMS: Mapping[str, System] = {
     OWN: System("bertender", _bertender(lambda server: server.grpc_url)),
     "bertender-http": System("bertender, over HTTP", _bertender(lambda server: server.http_url)),
+    "bertender-openvino": System(
+        "bertender, OpenVINO",
+        _bertender(lambda server: server.grpc_url, IN_OPENVINO),
+        needs=("openvino",),
+    ),
     PADDED: System("Triton, padded to the maximum", _triton(64, lambda service: service.maximum)),
     "padded-to-longest": System(
         "Triton, padded to the longest text of the workload",
@@ -207,4 +215,5 @@ SYSTEMS: Mapping[str, System] = {
     "fastapi": System("FastAPI and uvicorn", _fastapi, needs=("fastapi", "uvicorn")),
     "litserve": System("LitServe", _litserve, needs=("litserve",)),
 }
-"""All of them run the same file in ONNX Runtime, with as many threads as they may use cores."""
+"""All of them run the same file with as many threads as they may use cores, in ONNX Runtime where
+their title names no other."""

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from benchmarks.pinning import NOT_PINNED, Pins
+from benchmarks.pinning import NOT_PINNED, PINNED
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving import PreparedTexts, prepared_texts
 from benchmarks.serving_loads import StartedSystem, started
@@ -174,7 +174,7 @@ def run(
     """Serve a model near its limit for minutes, and then beyond it."""
     show_progress()
     check_noisy_out(noisy, out)
-    pins = Pins(server=0, generator=1) if pin else NOT_PINNED
+    pins = PINNED if pin else NOT_PINNED
     config = SoakConfig(
         limit=limit,
         minutes=minutes,

@@ -16,6 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from benchmarks.pinning import Pins
 from benchmarks.readings.rivals import rivals_reading
 from benchmarks.rival_table import TITLES, rivals_block
 from benchmarks.rivals import __main__ as command
@@ -27,6 +28,7 @@ from benchmarks.rivals.records import MeasuredModel, RivalBenchmark, RivalResult
 from benchmarks.rivals.table import FIRST, RIVALS, Rival
 from benchmarks.rivals.worker import Timer, opened, versions_of
 from benchmarks.saving import RESULTS
+from benchmarks.serving_records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError, UnknownNameError
@@ -37,6 +39,7 @@ from bertender.models.cpu_flags import lacking_flags
 from bertender.models.opening import open_classifier
 from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
 
 SMALL = LatencyConfig(
     single_texts=3,
@@ -393,6 +396,32 @@ def test_artifacts_of_other_labels_are_refused(
     words = [str(teacher.path), str(tmp_path / "other"), "--out", str(tmp_path / "o"), "--noisy"]
     done = CliRunner().invoke(application, words)
     assert isinstance(done.exception, ModelError) and "the labels" in str(done.exception)
+
+
+@pytest.mark.usefixtures("toys")
+def test_the_last_artifact_is_measured_behind_servers_too(
+    application: typer.Typer,
+    teacher: Artifact,
+    task: Task,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exported = export(teacher, task, ExportConfig(), tmp_path / "onnx")
+    out, servers = tmp_path / "rivals.json", tmp_path / "servers.json"
+    monkeypatch.setattr(Pins, "check", lambda pins: None)
+    monkeypatch.setattr(command, "measure_serving", lambda *measured: asked.append(measured))
+    monkeypatch.setattr(command, "save_benchmark", lambda result, place: saved.append(place))
+    asked: list[tuple[Artifact, list[str], ServingConfig]] = []
+    saved: list[Path] = []
+    words = [str(teacher.path), "--out", str(out), "--servers-out", str(servers), "--noisy"]
+    words += ["--only", "toy", "--rounds", "2", "--processes", "1", "--threads", "1"]
+    refused = CliRunner().invoke(application, words)
+    assert isinstance(refused.exception, ModelError) and not saved, "before anything is measured"
+    done = CliRunner().invoke(application, [str(teacher.path), str(exported.path), *words[1:]])
+    assert done.exit_code == 0, done.output
+    ((served, texts, config),) = asked
+    assert (served.digest, len(texts)) == (exported.digest, len(task.dev))
+    assert config.noisy and saved == [out, servers]
 
 
 def test_noisy_figures_are_not_published(teacher: Artifact) -> None:

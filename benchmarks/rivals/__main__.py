@@ -7,7 +7,8 @@ its own Python environment where it has requirements (`--environments`: made onc
 Texts, or pairs of them, go in and probabilities come out, tokenisation included, one at a time and
 in batches, with equal threads; all rows take turns. One that cannot be installed or cannot open the
 model is a row with the reason. `FILE.json` is written after each repetition; the same command
-continues it.
+continues it. With `--servers-out FILE`, the last artifact is then measured behind servers, ours and
+others, by `benchmarks.serving`.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.pinning import PINNED
 from benchmarks.resuming import continued
 from benchmarks.rivals.figures import RivalFigures
 from benchmarks.rivals.measuring import Contest, entries_of
 from benchmarks.rivals.records import MeasuredModel, RivalBenchmark
 from benchmarks.rivals.table import RIVALS
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
+from benchmarks.serving import check_servable, measure_serving
+from benchmarks.serving_records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import cache_directory
 from bertender.core.environment import environment
@@ -51,14 +55,21 @@ def run(
     threads: Annotated[int, typer.Option(help="of every row; 0: every core")] = 0,
     rounds: Annotated[int, typer.Option(help="of each repetition")] = 4,
     processes: Annotated[int, typer.Option(help="repetitions in fresh processes")] = 3,
+    servers_out: Annotated[
+        Path | None, typer.Option(help="the JSON of the last artifact behind servers, too")
+    ] = None,
     noisy: NoisyFlag = False,
 ) -> None:
     """Measure every rival that opens a model, and write the JSON."""
     show_progress()
     check_noisy_out(noisy, out)
+    check_noisy_out(noisy, servers_out)
     models = [Artifact.load(path) for path in artifacts]
     task = recorded_task(models[0], {})
     _check(models, task)
+    if servers_out is not None:
+        check_servable(models[-1])
+        PINNED.check()
     config = LatencyConfig(rounds=rounds, processes=processes, threads=threads, noisy=noisy)
     benchmark = continued(_begun(models, task, _chosen(only, task), config), out, "results")
     contest = Contest(
@@ -82,6 +93,10 @@ def run(
         save_benchmark(benchmark, out)
         typer.echo(f"repetition {len(timed.repetitions)} of {processes}")
     _show(benchmark)
+    if servers_out is not None:
+        texts = [example[0] for example in task.dev.examples]
+        served = measure_serving(models[-1], texts, ServingConfig(pins=PINNED, noisy=noisy))
+        save_benchmark(served, servers_out)
 
 
 def _check(models: Sequence[Artifact], task: Task) -> None:
