@@ -12,7 +12,8 @@ from benchmarks.command_table import commands_block
 from benchmarks.comparison_block import comparison_block, short_block
 from benchmarks.compress_block import compress_block, short_compress_block
 from benchmarks.control_table import control_block
-from benchmarks.fusion_table import fusion_block
+from benchmarks.float_parity_table import float_parity_block
+from benchmarks.fusion_table import fusion_block, fusion_profile_block
 from benchmarks.gate_table import bounds_block, gate_block
 from benchmarks.lint_rule_table import lint_rules_block
 from benchmarks.memory_table import memory_block
@@ -39,7 +40,9 @@ COMPRESSION = (
 """The report of a compression, and its table."""
 SST2 = "benchmarks/results/2026-11-23-sst2-cpu-ort1.31.1.json"
 """The comparison that the README shows a part of."""
-
+AMX_FUSION = "benchmarks/results/2026-11-26-sst2-fusion-cpu.json"
+VNNI_FUSION = "benchmarks/results/2026-11-26-sst2-vnni-fusion-cpu.json"
+"""Fused graphs where AMX is there, and where it is denied."""
 
 PICTURES: Mapping[str, str] = {
     "docs/pruning-sst2.svg": "benchmarks/results/2026-11-22-sst2-pruning-cpu.json",
@@ -119,11 +122,10 @@ TABLES: Mapping[str, Block] = {
         ("benchmarks/results/2026-11-21-snips-slots-cpu.json",),
         of_one(tagging_block),
     ),
-    "fusion": Block(
-        "docs/export.md",
-        ("benchmarks/results/2026-11-25-sst2-fusion-cpu.json",),
-        of_one(fusion_block),
-    ),
+    "fusion": Block("docs/export.md", (AMX_FUSION,), of_one(fusion_block)),
+    "fusion-profile": Block("docs/export.md", (AMX_FUSION,), of_one(fusion_profile_block)),
+    "fusion-vnni": Block("docs/export.md", (VNNI_FUSION,), of_one(fusion_block)),
+    "fusion-vnni-profile": Block("docs/export.md", (VNNI_FUSION,), of_one(fusion_profile_block)),
     "runtimes": Block(
         "docs/runtimes.md",
         (
@@ -131,8 +133,15 @@ TABLES: Mapping[str, Block] = {
             "benchmarks/results/2026-11-24-sst2-runtimes-cpu.json",
             "benchmarks/results/2026-11-25-sst2-deep-runtimes-cpu.json",
             "benchmarks/results/2026-11-25-sst2-runtimes-cpu.json",
+            "benchmarks/results/2026-11-26-sst2-vnni-deep-runtimes-cpu.json",
+            "benchmarks/results/2026-11-26-sst2-vnni-runtimes-cpu.json",
         ),
         runtime_block,
+    ),
+    "float-parity": Block(
+        "docs/runtimes.md",
+        ("benchmarks/results/2026-11-26-sst2-float-parity-cpu.json",),
+        of_one(float_parity_block),
     ),
     "runtimes-avx2": Block(
         "docs/runtimes.md",

@@ -7,7 +7,7 @@ fused graph, and all of them are scored, and timed in turns. ONNX Runtime optimi
 any case, as it does at an endpoint; what is compared is what doing it beforehand adds. One row is
 the plain 8-bit graph as ONNX Runtime optimises it with all of its optimizers, those of `LEFT_OUT`
 too (of the float32 graph they make nothing else). Others are the 8-bit graphs in the forms of
-`graph_rewrites`.
+`graph_rewrites`. A profile of each says in which operators it differs from the plain one.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from benchmarks.graph_rewrites import (
     gelu_tables,
     merged_products,
 )
+from benchmarks.kernel_times import KernelTimes, kernel_times
 from benchmarks.long_texts import LONG_TOKENS, long_texts
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.processors import has_int8_acceleration
-from bertender.core.progress import show_progress
+from bertender.core.progress import show_progress, track
 from bertender.measure.accuracy import evaluate
 from bertender.measure.fresh import TimedModel, measure_models
-from bertender.measure.latency import LatencyConfig, LatencyReport
+from bertender.measure.latency import LatencyConfig, LatencyReport, threads_of
 from bertender.metrics.scores import Score
 from bertender.models.graph_optimizer import RUNTIME_DOMAIN
 from bertender.models.onnx_predictor import OnnxPredictor
@@ -47,7 +48,7 @@ from bertender.models.onnx_session import open_session
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
-from bertender.text.batch import Tokenize, load_tokenizer
+from bertender.text.batch import Batch, Tokenize, load_tokenizer
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import QuantizeConfig, quantize
 
@@ -110,6 +111,9 @@ class FusionBenchmark(Record):
     environment: Environment
     natural: LatencyReport = Field(description="single texts at their length, batches of mixed")
     long: LatencyReport = Field(description="single texts of LONG_TOKENS tokens")
+    profiles: dict[str, KernelTimes] = Field(
+        description="row -> ONNX Runtime's profile of one text of LONG_TOKENS tokens"
+    )
 
 
 def compare_graphs(
@@ -144,7 +148,17 @@ def compare_graphs(
         environment=environment(),
         natural=natural,
         long=long,
+        profiles=_profiles(graphs, encode(texts[:1]), config),
     )
+
+
+def _profiles(
+    graphs: Mapping[str, Path], batch: Batch, config: LatencyConfig
+) -> dict[str, KernelTimes]:
+    return {
+        name: kernel_times(graph, batch, threads_of(config), config.noisy)
+        for name, graph in track(graphs.items(), "profile", len(graphs))
+    }
 
 
 def _score(exported: Artifact, graph: Path, task: Task) -> Score:

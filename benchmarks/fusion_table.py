@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.fusion import GRAPHS, FusionBenchmark
+from benchmarks.kernel_times import RUNS
+from benchmarks.long_texts import LONG_TOKENS
 from benchmarks.shapes import SHAPES, Shape, Times
 from bertender.core.processors import processor_name
 from bertender.measure.load import BUSY_SHARE, busiest
 from bertender.measure.samples import Speedup
 
-__all__ = ["fusion_block", "speedup_over_plain"]
+__all__ = ["fusion_block", "fusion_profile_block", "speedup_over_plain"]
+
+SHOWN_SHARE = 0.02
+"""Of the plain graph's time, that an operator's must differ by to be shown."""
 
 
 def fusion_block(file: str, path: Path) -> str:
@@ -34,6 +39,37 @@ def fusion_block(file: str, path: Path) -> str:
         f"Raw: `{file}`",
     ]
     return "\n".join(lines) + "\n"
+
+
+def fusion_profile_block(file: str, path: Path) -> str:
+    """Return in which operators each graph takes another time than the plain one."""
+    result = FusionBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    titles = ["Graph", "All operators, ms", "Against the plain graph, ms", "Of that, by operator"]
+    load = busiest([each.load for each in result.profiles.values() if each.load])
+    lines = [
+        _row(titles),
+        _row(["---", "---:", "---:", "---"]),
+        *(_row(_profile_cells(name, result)) for name in GRAPHS),
+        "",
+        f"ONNX Runtime's profile of one text of {LONG_TOKENS} tokens, the mean of {RUNS} runs; "
+        f"operators that differ by {SHOWN_SHARE:.0%} of the plain graph's time or more. Graphs are "
+        f"profiled one after another: what they take in all is in the table before. Busiest: "
+        f"{load}. {processor_name(result.environment)}, threads: {result.natural.threads}.",
+        "",
+        f"Raw: `{file}`",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _profile_cells(name: str, result: FusionBenchmark) -> list[str]:
+    plain, own = (result.profiles[each].operators_ms for each in (GRAPHS[name].against, name))
+    total, whole = sum(own.values()), sum(plain.values())
+    if name == GRAPHS[name].against:
+        return [name, f"{total:.2f}", "-", "-"]
+    differences = {each: own.get(each, 0.0) - plain.get(each, 0.0) for each in plain | own}
+    largest = sorted(differences.items(), key=lambda pair: -abs(pair[1]))
+    shown = [f"{each} {ms:+.2f}" for each, ms in largest if abs(ms) >= SHOWN_SHARE * whole]
+    return [name, f"{total:.2f}", f"{total - whole:+.2f}", ", ".join(shown) or "-"]
 
 
 def _cells(name: str, result: FusionBenchmark) -> list[str]:

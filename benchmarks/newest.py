@@ -50,7 +50,8 @@ NEWEST: Mapping[str, Newest] = {
     "profiles": Newest(profile_block, "docs/runtimes.md"),
     "students": Newest(students_block, "docs/results.md"),
     "objectives": Newest(objectives_block, "docs/pretraining.md"),
-    "compression": Newest(compression_block, "docs/methods.md"),
+    "sst2-compression": Newest(compression_block, "docs/methods.md"),
+    "cola-compression": Newest(compression_block, "docs/methods.md"),
 }
 """Measurements of one model among others: name of the block and of its files -> its table."""
 

@@ -10,17 +10,20 @@ import pytest
 
 from benchmarks.budget import Amount, Probe
 from benchmarks.compression import __main__ as benchmark
-from benchmarks.compression import training
+from benchmarks.compression import graphs, training
 from benchmarks.compression.__main__ import run
+from benchmarks.compression.graphs import GATE_TEXTS, graphs_of
 from benchmarks.compression.records import CompressionBenchmark
 from benchmarks.compression.systems import CONTROLS, SYSTEMS
 from benchmarks.compression.table import compression_block
 from benchmarks.compression.training import Extent, Sources, Trainer, config_of, extent_of
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, ParityError
 from bertender.measure.compare import CompareConfig
+from bertender.measure.gate_config import PARITY_TEXTS
 from bertender.tasks.task import Task
 from distill.methods import METHODS
+from quantize.quantizer import QuantizeConfig, quantize
 
 ENCODERS = {name: f"start-of-{name}" for name, row in SYSTEMS.items() if row.of_encoder}
 SOURCES = Sources(Path("teacher"), {"learning_rate": 5e-5, "batch_size": 32}, ENCODERS)
@@ -134,6 +137,35 @@ def test_an_encoder_of_another_width_is_refused(
         ConfigError, match=r"32 wide, of method None.*--method small-vocab --hidden-size 48"
     ):
         trainer.check(["small-vocab-48"])
+
+
+def test_a_graph_that_few_texts_refuse_is_judged_by_as_many_as_usual(
+    trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuses_few(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Artifact:
+        asked.append(config.parity_texts)
+        if config.parity_texts == GATE_TEXTS:
+            raise ParityError("by chance")
+        return quantize(source, task, config, out)
+
+    monkeypatch.setattr(graphs, "quantize", refuses_few)
+    for _ in range(2):
+        made = graphs_of(trained, task, tmp_path)
+        assert made.refused is None and made.names["int8"] == f"{trained.name}-int8-again"
+    assert asked == [GATE_TEXTS, PARITY_TEXTS], "once"
+
+
+def test_a_graph_that_is_refused_twice_is_named(
+    trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Artifact:
+        raise ParityError(f"of {config.parity_texts} texts")
+
+    monkeypatch.setattr(graphs, "quantize", refuses)
+    made = graphs_of(trained, task, tmp_path)
+    assert [*made.names] == ["float32"] and made.refused == f"of {PARITY_TEXTS} texts"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fusion import GRAPHS, compare_graphs
-from benchmarks.fusion_table import fusion_block
+from benchmarks.fusion_table import fusion_block, fusion_profile_block
 from bertender.core.artifact import Artifact
 from bertender.measure.latency import LatencyConfig
 from bertender.measure.load import MachineLoad
@@ -47,3 +47,10 @@ def test_every_graph_is_timed_and_has_a_row(teacher: Artifact, task: Task, tmp_p
     fused = next(line for line in text.splitlines() if line.startswith("| int8 fused |"))
     assert "4 QAttention" in fused and fused.count("x [") == 3
     assert "Raw: `result.json`" in text and "4 layers" in text
+
+    assert {*result.profiles} == {*GRAPHS}
+    text = fusion_profile_block("result.json", tmp_path / "result.json")
+    rows = {name: next(row for row in text.splitlines() if f"| {name} |" in row) for name in GRAPHS}
+    assert rows["int8"].endswith("| - | - |"), "nothing to differ from"
+    assert "QAttention +" in rows["int8 fused attention"]
+    assert "Softmax -" in rows["int8 fused attention"]

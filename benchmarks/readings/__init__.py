@@ -55,6 +55,7 @@ READINGS: Mapping[str, Reading] = {
     "training": Reading(training_reading),
     "tagging": Reading(tagging_reading),
     "fusion": Reading(fusion_reading),
+    "fusion-vnni": Reading(fusion_reading),
     "runtimes": Reading(runtimes_reading),
     "runtimes-avx2": Reading(fastest_reading),
     "pruning": Reading(pruning_reading, further_tables=("methods",)),

@@ -1,0 +1,65 @@
+"""The advice for a machine against the raw tables of runtimes: what it names was the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.block import ROOT
+from benchmarks.blocks import TABLES
+from benchmarks.runtime_table import Timed, read_runtimes, rows_of
+from benchmarks.runtimes import RuntimeBenchmark
+from benchmarks.shapes import SHAPES, Shape
+from bertender.pipeline.advice import ADVICE, Advice, Choice, advice_for
+
+FILES = {file: ROOT / file for name in ("runtimes", "runtimes-avx2") for file in TABLES[name].files}
+SHAPES_OF_USE = {"single": SHAPES[:1], "batches": SHAPES[1:], "exact": SHAPES}
+MEASURED = [row for row in ADVICE if row.basis != "not measured"]
+
+
+def _results(advice: Advice) -> list[RuntimeBenchmark]:
+    return [
+        result
+        for result in read_runtimes(FILES)
+        if advice_for(result.comparison.circumstances.environment)[0] is advice
+    ]
+
+
+def _scheme(row: Timed) -> str:
+    """Return the scheme of a row: names of dynamic ones vary."""
+    if row.row.precision == "float32":
+        return "float"
+    return "static" if "static" in row.row.name else "dynamic"
+
+
+def _is_advised(row: Timed, choice: Choice) -> bool:
+    _, _, scheme = choice.make.partition("--scheme ")
+    wanted = scheme.split()[0] if scheme else "float"
+    return (_scheme(row), row.row.runtime) == (wanted, choice.runtime)
+
+
+def _fastest(result: RuntimeBenchmark, shape: Shape, use: str) -> Iterator[Timed]:
+    """Yield the rows of floats or of 8 bits, as the use asks, that none is faster than."""
+    rows = [row for row in rows_of(result) if (_scheme(row) == "float") == (use == "exact")]
+    for row in rows:
+        if all(shape.speedup(row.times, other.times).low <= 1 for other in rows):
+            yield row
+
+
+@pytest.mark.parametrize("advice", MEASURED, ids=lambda row: row.machine)
+def test_a_machine_with_measurements_has_its_own(advice: Advice) -> None:
+    assert _results(advice)
+
+
+@pytest.mark.parametrize("use", SHAPES_OF_USE)
+@pytest.mark.parametrize("advice", MEASURED, ids=lambda row: row.machine)
+def test_what_is_advised_was_the_fastest_of_a_model(advice: Advice, use: str) -> None:
+    """Of models that differ, one decides for some: `why` says where another choice is faster."""
+    fastest = [
+        row
+        for result in _results(advice)
+        for shape in SHAPES_OF_USE[use]
+        for row in _fastest(result, shape, use)
+    ]
+    assert any(_is_advised(row, advice.choices[use]) for row in fastest)
