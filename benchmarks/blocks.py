@@ -41,8 +41,9 @@ COMPRESSION = (
 SST2 = "benchmarks/results/2026-11-23-sst2-cpu-ort1.31.1.json"
 """The comparison that the README shows a part of."""
 AMX_FUSION = "benchmarks/results/2026-11-26-sst2-fusion-cpu.json"
+"""Fused graphs where AMX is there."""
 VNNI_FUSION = "benchmarks/results/2026-11-26-sst2-vnni-fusion-cpu.json"
-"""Fused graphs where AMX is there, and where it is denied."""
+"""Fused graphs where AMX is denied."""
 
 PICTURES: Mapping[str, str] = {
     "docs/pruning-sst2.svg": "benchmarks/results/2026-11-22-sst2-pruning-cpu.json",

@@ -1,4 +1,4 @@
-"""What a runtime's floats cost in parity: each float artifact against itself in ONNX Runtime.
+"""Parity of float artifacts over runtimes: each against itself in ONNX Runtime.
 
     python -m benchmarks.float_parity ARTIFACT ... --out FILE.json [--runtime NAME,NAME] [--texts N]
 
@@ -24,7 +24,7 @@ from bertender.core.saving import check_savable, save_result
 from bertender.measure.parity import Parity
 from bertender.measure.runtimes import check_installed, tolerance_in
 from bertender.measure.verify import VerifyConfig, verify
-from bertender.models.runtimes import DEFAULT_RUNTIME
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.pipeline.recorded_task import recorded_task
 
 __all__ = ["FloatParity", "FloatParityBenchmark", "measure_parity", "run"]
@@ -35,6 +35,7 @@ class FloatParity(Record):
 
     layers: int
     task: str
+    texts: int = Field(description="held-out ones; the gate adds some of its own")
     tolerance: str = Field(description="row of TOLERANCES")
     parity: Parity
 
@@ -55,12 +56,21 @@ def measure_parity(artifact: Artifact, runtime: str, texts: int | None) -> Float
     """
     graph = artifact.card.findings.graph
     if graph is None or artifact.card.precision != "float32":
-        raise ConfigError(f"{artifact.path}: give what `bertender export` wrote, in float32.")
+        raise ConfigError(
+            f"{artifact.path} is of kind {artifact.card.kind} in {artifact.card.precision}. Give "
+            "what `bertender export` wrote, in float32."
+        )
     config = VerifyConfig.parse({"runtime": runtime, "texts": texts})
     task = recorded_task(artifact, {})
     parity = verify(artifact, artifact, task, config, lambda *_: None)
     tolerance = tolerance_in(runtime, artifact.card.precision)
-    return FloatParity(layers=graph.layers, task=task.name, tolerance=tolerance, parity=parity)
+    return FloatParity(
+        layers=graph.layers,
+        task=task.name,
+        texts=min(texts or len(task.dev), len(task.dev)),
+        tolerance=tolerance,
+        parity=parity,
+    )
 
 
 def run(
@@ -74,7 +84,11 @@ def run(
     check_savable("--out", out, "JSON")
     names = [name.strip() for name in runtime.split(",")]
     if DEFAULT_RUNTIME in names:
-        raise ConfigError(f"--runtime {DEFAULT_RUNTIME} is what others are compared with.")
+        others = ", ".join(name for name in RUNTIMES if name != DEFAULT_RUNTIME)
+        raise ConfigError(
+            f"--runtime {runtime}: {DEFAULT_RUNTIME} is the one that others are compared with. "
+            f"Leave it out; there are {others}."
+        )
     check_installed(*names)
     opened = [Artifact.load(path) for path in artifacts]
     rows = [measure_parity(each, name, texts) for each in opened for name in names]

@@ -1,4 +1,4 @@
-"""The table of what a runtime's floats cost in parity, from its raw result."""
+"""The table of float artifacts over runtimes, from its raw result."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ __all__ = ["float_parity_block"]
 
 HEADINGS = (
     "Model",
-    "Runtime",
+    "Runtime (row of the gate's tolerances)",
     "Largest difference of a logit, allowed",
-    "Mean, allowed",
-    "Median text",
-    "Other labels, all and decided",
+    "Median text, allowed",
+    "95th percentile, allowed",
+    "Other labels, of all",
+    "Other labels, of decided ones",
+    "Score, points",
     "Passes",
 )
 
@@ -27,29 +29,32 @@ def float_parity_block(file: str, path: Path) -> str:
     """Return a row for each artifact and runtime, and how to read it."""
     result = FloatParityBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     heads, *cells = ([(cell,) for cell in row] for row in (HEADINGS, *map(_cells, result.rows)))
-    lines = markdown_rows(heads, cells, [2 <= place < 6 for place in range(len(HEADINGS))])
-    texts = {row.task: row.parity.texts for row in result.rows}
-    counts = ", ".join(f"{count} held-out texts of {task}" for task, count in texts.items())
-    packages = dict.fromkeys(RUNTIMES[name].package for name in RUNTIMES)
+    lines = markdown_rows(heads, cells, [2 <= place < 8 for place in range(len(HEADINGS))])
+    packages = dict.fromkeys(runtime.package for runtime in RUNTIMES.values())
     versions = (f"{name} {result.environment.versions.get(name, DASH)}" for name in packages)
     conditions = (
-        f"{counts}, alone and in batches, against the same file in ONNX Runtime. Differences are "
-        "shares of the largest logit; that of the median text is in spreads of the logits over the "
-        "texts, in the worst arrangement. Decided are labels that are no near-ties. "
-        f"{processor_name(result.environment)}; {', '.join(versions)}."
+        "Each file against itself in ONNX Runtime: held-out texts alone, in batches of two sizes, "
+        "and texts of one word and over-long ones. A logit's difference is a share of the largest "
+        "logit. Those of the median and of the 95th percentile are in spreads of the logits over "
+        "the texts, and like decided labels (no near-ties) and the score they are of the worst "
+        f"arrangement. {processor_name(result.environment)}; {', '.join(versions)}."
     )
     return "\n".join([*lines, "", conditions, "", f"Raw: `{file}`", ""])
 
 
 def _cells(row: FloatParity) -> list[str]:
     parity, allowed = row.parity, row.parity.tolerance
+    assert parity.runtime is not None, "of a float artifact that was exported"
+    change = parity.score_change
     return [
-        f"{row.task}, {row.layers} layers",
-        f"{RUNTIMES[parity.runtime or row.tolerance].title} (`{row.tolerance}`)",
+        f"{row.task}, {row.layers} layers, {row.texts} texts",
+        f"{RUNTIMES[parity.runtime].title} (`{row.tolerance}`)",
         f"{_share(parity.max_abs_difference, parity)}, {_bound(allowed.max_abs)}",
-        f"{_share(parity.mean_abs_difference, parity)}, {_bound(allowed.mean_abs)}",
-        _bound(parity.median_difference),
-        _other_labels(parity),
+        f"{_bound(parity.median_difference)}, {_bound(allowed.max_median)}",
+        f"{_bound(parity.p95_difference)}, {_bound(allowed.max_p95)}",
+        _others(parity.agreement),
+        _others(parity.decided_agreement),
+        DASH if change is None else f"{change:+.1f}",
         "no" if parity.failures else "yes",
     ]
 
@@ -61,10 +66,8 @@ def _share(difference: float | None, parity: Parity) -> str:
 
 
 def _bound(value: float | None) -> str:
-    return DASH if value is None else f"{value:.1g}"
+    return DASH if value is None else f"{value:.2g}"
 
 
-def _other_labels(parity: Parity) -> str:
-    if parity.agreement is None or parity.decided_agreement is None:
-        return DASH
-    return f"{1 - parity.agreement:.2%}, {1 - parity.decided_agreement:.2%}"
+def _others(agreement: float | None) -> str:
+    return DASH if agreement is None else f"{1 - agreement:.2%}"

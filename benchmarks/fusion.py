@@ -137,6 +137,7 @@ def compare_graphs(
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     alone = config.model_copy(update={"batch_size": 1})
     models = _timed_models(graphs, teacher)
+    profiles = _profiles(graphs, encode(texts[:1]), config)
     natural = measure_models(models, task.dev.examples, config)
     long = measure_models(models, texts, alone, max_length=LONG_TOKENS)
     return FusionBenchmark(
@@ -148,7 +149,7 @@ def compare_graphs(
         environment=environment(),
         natural=natural,
         long=long,
-        profiles=_profiles(graphs, encode(texts[:1]), config),
+        profiles=profiles,
     )
 
 

@@ -47,7 +47,14 @@ from bertender.tasks.task import TaskConfig
 from bertender.text.tokenizer_file import open_tokenizer
 from serve.loadtest.limit import FIRST_RATE
 
-__all__ = ["PreparedTexts", "check_servable", "measure_serving", "prepared_texts", "run"]
+__all__ = [
+    "PreparedTexts",
+    "check_servable",
+    "measure_serving",
+    "prepared_texts",
+    "run",
+    "show_left_out",
+]
 
 ALONE, SATURATING = "one caller", "1 text a request"
 """Rows of LOADS: whose latency a p99 must leave room for, and whose throughput says where the
@@ -242,6 +249,12 @@ class _Measurement:
         return started(SYSTEMS[system], own.service(self.artifact), own.texts, self.config)
 
 
+def show_left_out(result: ServingBenchmark) -> None:
+    """Print which servers are not installed, and what installs them."""
+    for name, missing in result.left_out.items():
+        typer.echo(f"{name} is left out: {missing} is not installed (pip install {missing})")
+
+
 def run(
     artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
     out: Annotated[Path, typer.Option(help="the JSON to write")],
@@ -268,8 +281,7 @@ def run(
     )
     texts = [example[0] for example in load_task(TaskConfig(task=task)).dev.examples]
     result = measure_serving(Artifact.load(artifact), texts, config)
-    for name, missing in result.left_out.items():
-        typer.echo(f"{name} is left out: {missing} is not installed (pip install {missing})")
+    show_left_out(result)
     for visit in result.visits:
         speeds = ", ".join(f"{run.load} {run.texts_per_second:.4g}" for run in visit.runs)
         typer.echo(f"{visit.workload}, {visit.system}, round {visit.round + 1}: {speeds} texts/s")

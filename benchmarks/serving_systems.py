@@ -16,6 +16,9 @@ from tritonclient.grpc import model_config_pb2 as triton
 from benchmarks.serving_askers import HttpAsker, Open, TritonAsker
 from benchmarks.serving_http import free_port, http_server
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
+from bertender.models.opening import onnx_file
+from bertender.models.runtimes import RUNTIMES
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
@@ -69,7 +72,7 @@ class System:
     start: Callable[[Service], AbstractContextManager[Open]]
     """Ready inside of the block; gives what opens a connection to it."""
     is_another: Callable[[Service], bool] = lambda service: True
-    """Whether it differs from the rows above it."""
+    """Whether it differs from the rows above it, and can serve the artifact."""
     needs: tuple[str, ...] = ()
     """Packages beyond the extra `serve`."""
 
@@ -92,6 +95,15 @@ def _bertender(
                 yield lambda: TritonAsker(url(server))
 
     return start
+
+
+def _opens(artifact: Artifact, runtime: str) -> bool:
+    """Return whether a runtime can run the graph."""
+    try:
+        RUNTIMES[runtime].open(onnx_file(artifact), 1)
+    except ModelError:
+        return False
+    return True
 
 
 def _triton(max_batch_size: int, padded: Callable[[Service], int]) -> Callable[[Service], Any]:
@@ -203,6 +215,7 @@ SYSTEMS: Mapping[str, System] = {
     "bertender-openvino": System(
         "bertender, OpenVINO",
         _bertender(lambda server: server.grpc_url, IN_OPENVINO),
+        is_another=lambda service: _opens(service.artifact, IN_OPENVINO.runtime),
         needs=("openvino",),
     ),
     PADDED: System("Triton, padded to the maximum", _triton(64, lambda service: service.maximum)),

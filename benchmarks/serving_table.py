@@ -25,6 +25,7 @@ __all__ = ["serving_block"]
 
 BATCHED = ("1 text a request", "16 texts a request")
 ALONE = "one caller"
+CLIENTS = ("tritonclient", "nvidia-pytriton")
 
 
 def serving_block(file: str, path: Path) -> str:
@@ -100,16 +101,22 @@ def _conditions(result: ServingBenchmark) -> str:
     cores = "server and generator share the cores"
     if config.pins.server is not None:
         cores = "the server has one core, the generator another"
+    in_openvino = any("openvino" in visit.system for visit in result.visits)
+    openvino = (
+        " The ceiling is of ONNX Runtime in the row of OpenVINO, too, which multiplies dynamic "
+        "8-bit graphs in float."
+    )
     versions = ", ".join(
         f"{name} {here.versions[name]}"
-        for name in ("onnxruntime", "tritonclient", "nvidia-pytriton")
+        for name in ("onnxruntime", *(["openvino"] if in_openvino else ()), *CLIENTS)
         if name in here.versions
     )
     return (
         f"{result.name} ({result.precision}), texts of {result.task}; {cores}. {config.rounds} "
         f"starts of each server, in turns; means, with intervals of 95 % over starts. Closed loop "
         f"({clients}), requests prepared before. The ceiling is the best of 1, 16 and 64 texts a "
-        "call in process, on the server's core, tokenisation included. The last column is the "
+        "call in process, on the server's core, tokenisation included."
+        f"{openvino if in_openvino else ''} The last column is the "
         "highest rate of single texts in an open loop that holds the p99, of a size that the "
         "padded repository can hold; the ends of its ratio are those of the search. The maximum is "
         f"{LONGEST_TOKENS} tokens, or the model's input where that is shorter. Busiest start: "

@@ -25,6 +25,7 @@ from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
 from bertender.core.lineage import lineage
+from bertender.core.processors import processor_name
 from bertender.core.progress import show_progress, track
 from bertender.core.saving import save_result
 from bertender.core.timing import Timing, read_timing
@@ -147,7 +148,9 @@ def _cached_score(artifact: Artifact, task: Task, place: Path) -> ScoredModel:
         save_result(_scored(artifact, task), place)
 
     place.parent.mkdir(parents=True, exist_ok=True)
-    build_once([place], (artifact.digest, task.fingerprint(), library_versions()), score)
+    # what multiplies in 8 bits can differ by the processor
+    where = (processor_name(environment()), library_versions(), [*ScoredModel.model_fields])
+    build_once([place], (artifact.digest, task.fingerprint(), *where), score)
     return ScoredModel.model_validate_json(place.read_text(encoding="utf-8"))
 
 

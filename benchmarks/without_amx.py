@@ -70,5 +70,8 @@ def deny_amx() -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit("usage: python -m benchmarks.without_amx COMMAND [ARGUMENT ...]")
-    deny_amx()
-    os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 (what the caller gave)
+    try:
+        deny_amx()
+        os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 (what the caller gave)
+    except (ConfigError, OSError) as error:
+        sys.exit(f"{sys.argv[1]} does not run: {error}")

@@ -22,9 +22,9 @@ from bertender.core.cache_folder import cache_directory
 from bertender.core.card import Card
 from bertender.core.config import Record
 from bertender.core.cores import usable_cores
-from bertender.core.cpu import cpu_facts
-from bertender.core.environment import Environment
+from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
+from bertender.core.processors import processor_name
 from bertender.core.saving import save_result
 from bertender.models.runtimes import RUNTIMES, RuntimeName
 from serve.config import LocalServeConfig, ServeConfig
@@ -84,7 +84,7 @@ class ModelShape(Record):
 class MachineKey(Record):
     """A machine as far as it decides which settings are fast, and the runtime there."""
 
-    cpu_model: str
+    cpu_model: str = Field(description="and the widest instructions, in files that have them")
     cores: int = Field(description="that a process may use, by affinity and quota")
     runtime: RuntimeName
     runtime_version: str
@@ -92,7 +92,7 @@ class MachineKey(Record):
     @classmethod
     def of_this_machine(cls, runtime: str) -> Self:
         return cls(
-            cpu_model=cpu_facts()[0],
+            cpu_model=processor_name(environment()),
             cores=usable_cores(),
             runtime=runtime,
             runtime_version=RUNTIMES[runtime].version or "not installed",
@@ -223,7 +223,7 @@ def objection_to_profiles(value: str) -> str | None:
 
 
 def _is_of(key: MachineKey, environment: Environment) -> bool:
-    here = (environment.cpu_model, environment.cores, RUNTIMES[key.runtime].version)
+    here = (processor_name(environment), environment.cores, RUNTIMES[key.runtime].version)
     return (key.cpu_model, key.cores, key.runtime_version) == here
 
 

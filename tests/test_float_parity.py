@@ -11,6 +11,7 @@ from benchmarks.float_parity import FloatParityBenchmark, run
 from benchmarks.float_parity_table import float_parity_block
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
+from bertender.measure.runtimes import tolerance_in
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
@@ -35,7 +36,8 @@ def test_a_runtime_is_judged_by_its_floats(name: str, exported: Artifact, tmp_pa
     out = tmp_path / "parity.json"
     run([exported.path], out, runtime=name, texts=8)
     (row,) = FloatParityBenchmark.model_validate_json(out.read_text()).rows
-    assert (row.tolerance, row.parity.runtime) == (RUNTIMES[name].float_type, name)
+    assert (row.tolerance, row.parity.runtime) == (tolerance_in(name, "float32"), name)
+    assert row.texts == 8 < row.parity.texts
     assert (row.parity.reference, row.parity.passed) == (row.parity.candidate, True)
     text = float_parity_block("parity.json", out)
     (line,) = (line for line in text.splitlines() if f"`{row.tolerance}`" in line)
@@ -46,12 +48,13 @@ def test_a_runtime_is_judged_by_its_floats(name: str, exported: Artifact, tmp_pa
     assert "| no |" in float_parity_block("parity.json", out)
 
 
-def test_what_is_not_of_floats_or_the_reference_itself_is_told(
+@needs("openvino")
+def test_artifacts_and_runtimes_that_cannot_be_compared_are_refused(
     exported: Artifact, trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
     small = quantize(exported, task, QuantizeConfig(scheme="dynamic"), tmp_path / "int8")
     for artifact in (small, trained):
         with pytest.raises(ConfigError, match="bertender export"):
             run([artifact.path], tmp_path / "parity.json", runtime="openvino", texts=8)
-    with pytest.raises(ConfigError, match="what others are compared with"):
+    with pytest.raises(ConfigError, match="is the one that others are compared with"):
         run([exported.path], tmp_path / "parity.json", runtime="openvino,onnxruntime")

@@ -410,6 +410,7 @@ def test_the_last_artifact_is_measured_behind_servers_too(
     out, servers = tmp_path / "rivals.json", tmp_path / "servers.json"
     monkeypatch.setattr(Pins, "check", lambda pins: None)
     monkeypatch.setattr(command, "measure_serving", lambda *measured: asked.append(measured))
+    monkeypatch.setattr(command, "show_left_out", lambda result: None)
     monkeypatch.setattr(command, "save_benchmark", lambda result, place: saved.append(place))
     asked: list[tuple[Artifact, list[str], ServingConfig]] = []
     saved: list[Path] = []
@@ -417,7 +418,10 @@ def test_the_last_artifact_is_measured_behind_servers_too(
     words += ["--only", "toy", "--rounds", "2", "--processes", "1", "--threads", "1"]
     refused = CliRunner().invoke(application, words)
     assert isinstance(refused.exception, ModelError) and not saved, "before anything is measured"
-    done = CliRunner().invoke(application, [str(teacher.path), str(exported.path), *words[1:]])
+    both = [str(teacher.path), str(exported.path)]
+    same = CliRunner().invoke(application, [*both, *words[1:], "--servers-out", str(out)])
+    assert isinstance(same.exception, ConfigError) and not saved
+    done = CliRunner().invoke(application, [*both, *words[1:]])
     assert done.exit_code == 0, done.output
     ((served, texts, config),) = asked
     assert (served.digest, len(texts)) == (exported.digest, len(task.dev))

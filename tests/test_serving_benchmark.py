@@ -63,7 +63,8 @@ def result(exported: Artifact, texts: list[str]) -> ServingBenchmark:
     return measure_serving(exported, texts, QUICK.model_copy(update={"rounds": 1, "limits": False}))
 
 
-OPTIONAL = ("fastapi", "litserve")
+OVER_HTTP = ("fastapi", "litserve")
+OPTIONAL = [name for name, row in SYSTEMS.items() if row.needs]
 INSTALLED = [name for name, row in SYSTEMS.items() if not row.missing]
 
 
@@ -149,7 +150,7 @@ def test_rivals_in_triton_answer_every_text_of_a_request(
 
 @pytest.mark.server
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIONAL)
+@pytest.mark.parametrize("name", OVER_HTTP)
 def test_rivals_over_http_return_the_logits_of_each_request(
     name: str, exported: Artifact, texts: list[str]
 ) -> None:

@@ -67,7 +67,7 @@ def result(
     return read_students(out)
 
 
-def test_kept_scores_are_of_unchanged_artifacts_and_texts(
+def test_cached_scores_are_of_unchanged_artifacts_and_texts(
     family: dict[str, Artifact],
     trained: Artifact,
     task: Task,
@@ -75,13 +75,12 @@ def test_kept_scores_are_of_unchanged_artifacts_and_texts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_choices = replace(task, selection=task.train.first(24))
-    given = (trained, with_choices, [family["small-0"]], tmp_path / "scores")
-    first = scored_students(*given)
-    other = scored_students(trained, replace(task, selection=task.train.first(20)), *given[2:])
+    fewer = replace(task, selection=task.train.first(20))
+    rest = ([family["small-0"]], tmp_path / "scores")
+    first, other = (scored_students(trained, each, *rest) for each in (with_choices, fewer))
     assert (first.teacher.choice.n, other.teacher.choice.n) == (24, 20)
-    monkeypatch.setattr(students, "evaluate", lambda *given: pytest.fail("scored again"))
-    again = scored_students(trained, replace(task, selection=task.train.first(20)), *given[2:])
-    assert again == other
+    monkeypatch.setattr(students, "evaluate", lambda *_: pytest.fail("scored again"))
+    assert scored_students(trained, fewer, *rest) == other
 
 
 def test_every_model_is_scored_on_both_kinds_of_texts(

@@ -28,7 +28,7 @@ HEADINGS = (
     "Points over labels alone",
     "Smaller",
     "Faster",
-    "Retained, quantized",
+    "Points by quantizing",
     "Smaller, quantized",
     "Faster, quantized",
     "Published: retained",
@@ -57,7 +57,8 @@ def compression_block(file: str, path: Path) -> str:
 def _teacher(result: CompressionBenchmark) -> list[str]:
     score = f"{result.scores.teacher.score.value:.3f}"
     small = _figures(result, _quantized(result.teacher_graphs))
-    return ["the teacher", DASH, score, *[DASH] * 4, *small, *[DASH] * 3]
+    change = _points_by_quantizing(result, result.teacher_graphs)
+    return ["the teacher", DASH, score, *[DASH] * 4, change, *small, *[DASH] * 3]
 
 
 def _row(
@@ -69,12 +70,13 @@ def _row(
     row, share = SYSTEMS[system.name], retained(group, result.scores)
     score = f"{statistics.mean([each.score.value for each in group]):.3f}"
     remaining = DASH if share is None else f"{share:.1%}"
-    _, *large = _figures(result, system.graphs.get(FLOAT))
+    large = _figures(result, system.graphs.get(FLOAT))
     small = _figures(result, _quantized(system.graphs))
     over = DASH if gain is None else points(gain)
     names = ", ".join(filter(None, (f"`{system.name}`", row.paper)))
     first = f"{row.title} ({names})", _trained_on(system)
-    return [*first, score, remaining, over, *large, *small, *_published(row.published)]
+    change = _points_by_quantizing(result, system.graphs)
+    return [*first, score, remaining, over, *large, change, *small, *_published(row.published)]
 
 
 def _quantized(graphs: Mapping[str, str]) -> str | None:
@@ -90,15 +92,21 @@ def _trained_on(system: TrainedSystem) -> str:
     return f"{texts:,} {'text' if texts == 1 else 'texts'}, {seconds}"
 
 
+def _points_by_quantizing(result: CompressionBenchmark, graphs: Mapping[str, str]) -> str:
+    """Return what the quantized graph of the first seed scores over its float one."""
+    scores = {row.name: row.score.value for row in result.speeds.rows}
+    large, small = (scores.get(each or "") for each in (graphs.get(FLOAT), _quantized(graphs)))
+    return DASH if large is None or small is None else f"{100 * (small - large):+.1f}"
+
+
 def _figures(result: CompressionBenchmark, name: str | None) -> list[str]:
-    """Return what a graph keeps of the teacher's score, and how much smaller and faster it is."""
+    """Return how much smaller and faster than the teacher's float graph a graph is."""
     first, *others = result.speeds.rows
     rows = [row for row in others if row.name == name]
     if not rows:
-        return [DASH] * 3
+        return [DASH] * 2
     (row,) = rows
-    remaining = f"{row.score.value / first.score.value:.1%}" if first.score.value > 0 else DASH
-    return [remaining, f"{_smaller(first, row)}x", " ".join(speedup_cell(row.latency.speedup))]
+    return [f"{_smaller(first, row)}x", " ".join(speedup_cell(row.latency.speedup))]
 
 
 def _smaller(first: ComparisonRow, row: ComparisonRow) -> str:
@@ -145,7 +153,8 @@ def _conditions(result: CompressionBenchmark) -> str:
         f"best on the texts to choose by: {control_of(result) or 'none'}. Learning rate "
         f"{result.learning_rate:g}, or the method's own where that is higher; {seeds} "
         f"{'seed' if seeds == 1 else 'seeds'}, of which the first is exported, quantized (dynamic) "
-        "and timed. Smaller: bytes of the teacher's float32 graph over its own. Faster: one text "
+        "and timed, and what it gains by that is in points. Smaller: bytes of the teacher's "
+        "float32 graph over its own. Faster: one text "
         "at natural length, the teacher's float32 graph over its own, all in ONNX Runtime "
         f"{here.environment.versions['onnxruntime']}, {here.threads} threads, with intervals of "
         "95 %. Gains are in points, with intervals over texts, and seeds where there are several. "

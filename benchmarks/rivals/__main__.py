@@ -19,20 +19,21 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.pinning import PINNED
+from benchmarks.pinning import NOT_PINNED, PINNED, Pins
 from benchmarks.resuming import continued
 from benchmarks.rivals.figures import RivalFigures
 from benchmarks.rivals.measuring import Contest, entries_of
 from benchmarks.rivals.records import MeasuredModel, RivalBenchmark
 from benchmarks.rivals.table import RIVALS
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.serving import check_servable, measure_serving
+from benchmarks.serving import check_servable, measure_serving, show_left_out
 from benchmarks.serving_records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import cache_directory
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.progress import show_progress
+from bertender.core.saving import check_savable
 from bertender.measure.latency import LatencyConfig
 from bertender.measure.load import check_load_now
 from bertender.models.recorded_problem import problem_of
@@ -58,6 +59,7 @@ def run(
     servers_out: Annotated[
         Path | None, typer.Option(help="the JSON of the last artifact behind servers, too")
     ] = None,
+    pin: Annotated[bool, typer.Option(help="servers on core 0, their clients on core 1")] = True,
     noisy: NoisyFlag = False,
 ) -> None:
     """Measure every rival that opens a model, and write the JSON."""
@@ -67,9 +69,9 @@ def run(
     models = [Artifact.load(path) for path in artifacts]
     task = recorded_task(models[0], {})
     _check(models, task)
+    pins = PINNED if pin else NOT_PINNED
     if servers_out is not None:
-        check_servable(models[-1])
-        PINNED.check()
+        _check_servers(models[-1], servers_out, out, pins)
     config = LatencyConfig(rounds=rounds, processes=processes, threads=threads, noisy=noisy)
     benchmark = continued(_begun(models, task, _chosen(only, task), config), out, "results")
     contest = Contest(
@@ -95,8 +97,23 @@ def run(
     _show(benchmark)
     if servers_out is not None:
         texts = [example[0] for example in task.dev.examples]
-        served = measure_serving(models[-1], texts, ServingConfig(pins=PINNED, noisy=noisy))
+        served = measure_serving(models[-1], texts, ServingConfig(pins=pins, noisy=noisy))
+        show_left_out(served)
         save_benchmark(served, servers_out)
+
+
+def _check_servers(artifact: Artifact, servers_out: Path, out: Path, pins: Pins) -> None:
+    """Check what the servers need before the rivals are measured.
+
+    Raises:
+        ModelError: no server of single texts runs the artifact.
+        ConfigError: the file cannot be written, is that of the rivals, or a core is not there.
+    """
+    check_servable(artifact)
+    check_savable("--servers-out", servers_out, "JSON")
+    if servers_out.resolve() == out.resolve():
+        raise ConfigError(f"--servers-out {servers_out} is --out, too. Give it another name.")
+    pins.check()
 
 
 def _check(models: Sequence[Artifact], task: Task) -> None:

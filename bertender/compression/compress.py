@@ -37,6 +37,7 @@ from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
+from bertender.core.processors import processor_name
 from bertender.core.saving import save_result
 from bertender.measure.load import busiest
 from bertender.measure.runtimes import check_installed
@@ -185,7 +186,8 @@ class Compression:
         encoders = [folder_digest(Path(name)) for name in self.config.students]
         texts = self.config.unlabelled and digest_of(self.config.unlabelled)
         own_size = self.config.is_explicit("vocab_size")  # else it depends on the start
-        return [environment().cpu_model, library_versions(), settings, own_size, encoders, texts]
+        processor = processor_name(environment())
+        return [processor, library_versions(), settings, own_size, encoders, texts]
 
     def _report(
         self, results: Sequence[CandidateResult], measurements: Sequence[Measured]

@@ -46,7 +46,7 @@ class RuntimeNote(Record):
     """What a comparison over runtimes says of a machine."""
 
     measured_at: str = Field(description="date and time, UTC, ISO 8601")
-    processor: str = Field(description="its model, and its widest instructions")
+    processor: str = Field(description="its model, its widest instructions, and what is denied")
     cores: int
     threads: int = Field(description="of every runtime")
     task: str

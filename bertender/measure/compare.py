@@ -131,7 +131,7 @@ def _in_runtimes(
 
 @dataclass(frozen=True)
 class _Scored:
-    """What a row keeps of its classifier, which is closed before the next one is opened."""
+    """Score of a row. Its classifier is closed before the next one is opened."""
 
     encode: Encode
     parameters: int

@@ -12,7 +12,7 @@ from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 __all__ = ["check_installed", "check_used", "runtime_of", "tolerance_in"]
 
 FLOAT_TYPES = ("float32", "float16", "bfloat16")
-"""Rows of TOLERANCES, each wider than those before."""
+"""Precisions of float artifacts, each a row of TOLERANCES."""
 
 
 def check_used(artifacts: Sequence[Artifact], *names: str) -> None:
@@ -60,7 +60,8 @@ def tolerance_in(runtime: str, precision: str) -> str:
     """
     if precision not in FLOAT_TYPES or runtime not in RUNTIMES:
         return precision
-    return max(precision, RUNTIMES[runtime].float_type, key=FLOAT_TYPES.index)
+    computed = RUNTIMES[runtime].float_type
+    return precision if computed == "float32" else f"{computed}-activations"
 
 
 def _usable() -> list[str]:

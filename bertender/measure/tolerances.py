@@ -1,11 +1,11 @@
 """TOLERANCES: bounds on a candidate's distance from its reference, a row for each precision.
 
 Two kinds of rows. Where the candidate computes the same numbers in another way (another runtime,
-floats of fewer bits), every single logit is bounded: one that moves further is wrong. Where it
-rounds to a few hundred steps, single texts move far for no fault, so the distribution is judged:
-the median and the 95th percentile over texts, the predictions that are not near-ties, and the
-score. What a wrong number inside the graph does, too little to show in the logits, is found where
-it sits, by the checks of `quantize`.
+weights of fewer bits), every single logit is bounded: one that moves further is wrong. Where it
+rounds activations to a few hundred steps, single texts move far for no fault, so the distribution
+is judged: the median and the 95th percentile over texts, the predictions that are not near-ties,
+and the score. What a wrong number inside the graph does, too little to show in the logits, is found
+where it sits, by the checks of `quantize`.
 """
 
 from __future__ import annotations
@@ -90,6 +90,19 @@ TOLERANCES = Table(
         # 6.6e-3.
         "bfloat16": Tolerance(
             max_abs=4e-2, mean_abs=1e-2, min_cosine=0.999, min_agreement=1.0, tie_margin=8e-2
+        ),
+        # Everything computed in bfloat16, as OpenVINO does on CPUs that have it: activations are
+        # rounded to 8 significant bits at every operator, and a deep model can be steep at a text.
+        # An encoder of 12 layers moved one of 300 texts by 0.16 of its largest logit and the median
+        # one by 3e-4 spreads (95th percentile: 0.012, edge texts: 0.001), at the same score; in
+        # PyTorch's bfloat16, 0.03 and 7e-4. With 6 layers: 0.01, 1e-3, 0.007 and 0.002.
+        "bfloat16-activations": Tolerance(
+            max_median=0.02,
+            max_p95=0.1,
+            max_edge=0.2,
+            min_agreement=0.99,
+            tie_spreads=0.1,
+            min_score_change=-0.5,
         ),
         # 8-bit weights per channel and 8-bit activations. The scale of a dynamic activation is that
         # of the whole batch tensor, padding included, so a text's logits legitimately change with

@@ -77,7 +77,7 @@ RUNTIMES = Table(
         ),
         "openvino-bf16": Runtime(
             title="OpenVINO bfloat16",
-            summary="the same with bfloat16 for floats: float models are faster, and less exact",
+            summary="the same with bfloat16 for floats: less exact, and with AMX faster",
             open=on_demand("bertender.models.openvino_graph:Bfloat16Predictor"),
             package="openvino",
             install=OPENVINO,

@@ -74,8 +74,9 @@ def _amx(environment: Environment) -> str | None:
     if environment.denied_flags:
         denied = " and ".join(environment.denied_flags)
         raise ModelError(
-            f"the CPU has {denied}, and the kernel denies them to this process: those before Linux "
-            "5.16 do, and seccomp profiles of containers. All runs as on a CPU without them"
+            f"the CPU has {denied}, and the kernel denies them to this process, so that everything "
+            "runs as on a CPU without them. Linux 5.16 or newer has them; a container's seccomp "
+            "profile must allow arch_prctl, and a sandbox may have none"
         )
     return _flags("amx_int8", "amx_bf16")(environment)
 
@@ -155,7 +156,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "AMX",
         _amx,
-        "products of 8-bit integers and of bf16 are faster than by vectors, most of all in batches",
+        "products of 8-bit integers and of bf16 are faster, in OpenVINO most of all in batches",
         "they run by vectors",
     ),
     Check(
@@ -168,8 +169,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "bf16 (AVX-512, AMX)",
         _flags("avx512_bf16", "amx_bf16"),
-        "training uses bf16 by default, which is faster, as are float models in `--runtime "
-        "openvino-bf16`",
+        "training uses bf16 by default, which is faster. With AMX, float models are in `--runtime "
+        "openvino-bf16`, too; without it they were on one CPU of two: docs/runtimes.md",
         "training on the CPU and float models stay in fp32",
     ),
     Check(

@@ -19,6 +19,7 @@ from bertender.core.environment import BF16_FLAGS
 from bertender.core.errors import ModelError, RuntimeMissingError, UnknownNameError
 from bertender.measure import runtimes
 from bertender.measure.runtimes import check_installed
+from bertender.measure.tolerances import TOLERANCES
 from bertender.models import cpu_flags
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
@@ -121,17 +122,18 @@ def test_a_cpu_without_bfloat16_is_named(graph: Artifact, monkeypatch: pytest.Mo
     ("runtime", "precision", "expected"),
     [
         ("onnxruntime", "float32", "float32"),
-        ("openvino-bf16", "float32", "bfloat16"),
-        ("openvino-bf16", "float16", "bfloat16"),
+        ("openvino-bf16", "float32", "bfloat16-activations"),
+        ("openvino-bf16", "float16", "bfloat16-activations"),
         ("openvino", "bfloat16", "bfloat16"),
         ("openvino-bf16", "int8", "int8"),
         ("triton-onnxruntime", "float32", "float32"),
     ],
 )
-def test_floats_of_fewer_bits_have_the_wider_tolerance(
+def test_what_a_runtime_computes_in_has_a_tolerance_of_its_own(
     runtime: str, precision: str, expected: str
 ) -> None:
     assert runtimes.tolerance_in(runtime, precision) == expected
+    assert expected in TOLERANCES
 
 
 def test_its_flags_are_those_by_which_training_takes_bfloat16() -> None:

@@ -24,6 +24,9 @@ MACHINES: dict[str, Environment] = {
     "an x86 CPU with AMX": bare(
         platform="Linux x86_64", cpu_flags=("avx2", "avx512_vnni", "amx_bf16", "amx_int8")
     ),
+    "an x86 CPU with VNNI, whose AMX the kernel denies": bare(
+        platform="Linux x86_64", cpu_flags=("avx2", "avx512_vnni"), denied_flags=("amx_int8",)
+    ),
     "an x86 CPU with VNNI, without AMX": bare(
         platform="Linux x86_64", cpu_flags=("avx2", "avx_vnni")
     ),

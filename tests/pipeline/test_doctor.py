@@ -41,7 +41,7 @@ def test_findings_tell_machines_apart() -> None:
     assert rich_findings["GPU"].value == "H100"
 
 
-def test_instructions_that_the_kernel_denies_are_told_from_absent_ones() -> None:
+def test_instructions_that_the_kernel_denies_are_not_just_absent() -> None:
     denied = bare(cpu_flags=("avx512_vnni",), denied_flags=("amx_bf16", "amx_int8"))
     of_denied, of_old = (
         next(each for each in findings(machine) if each.name == "AMX")
