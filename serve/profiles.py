@@ -22,9 +22,9 @@ from bertender.core.cache_folder import cache_directory
 from bertender.core.card import Card
 from bertender.core.config import Record
 from bertender.core.cores import usable_cores
-from bertender.core.environment import Environment, environment
+from bertender.core.environment import Environment
 from bertender.core.errors import ConfigError
-from bertender.core.processors import processor_name
+from bertender.core.processors import processor_here, processor_name
 from bertender.core.saving import save_result
 from bertender.models.runtimes import RUNTIMES, RuntimeName
 from serve.config import LocalServeConfig, ServeConfig
@@ -92,7 +92,7 @@ class MachineKey(Record):
     @classmethod
     def of_this_machine(cls, runtime: str) -> Self:
         return cls(
-            cpu_model=processor_name(environment()),
+            cpu_model=processor_here(),
             cores=usable_cores(),
             runtime=runtime,
             runtime_version=RUNTIMES[runtime].version or "not installed",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from bertender.core.cpu import has_int8_flags
+from bertender.core.cpu import cpu_facts, denied_flags, has_int8_flags
 from bertender.core.environment import Environment
 
-__all__ = ["has_int8_acceleration", "is_arm64", "processor_name"]
+__all__ = ["has_int8_acceleration", "is_arm64", "processor_here", "processor_name"]
 
 INSTRUCTIONS: Mapping[str, str] = {
     "amx_int8": "AMX",
@@ -31,10 +31,19 @@ def is_arm64(environment: Environment) -> bool:
 
 def processor_name(environment: Environment) -> str:
     """Return the model of the CPU, the widest of INSTRUCTIONS that it has, and what is denied."""
-    widest = next(_names(environment.cpu_flags), "")
-    denied = next((f"{name} denied" for name in _names(environment.denied_flags)), "")
+    return _named(environment.cpu_model, environment.cpu_flags, environment.denied_flags)
+
+
+def processor_here() -> str:
+    """Return the name of this machine's, without loading PyTorch as `environment` does."""
+    return _named(*cpu_facts(), denied_flags())
+
+
+def _named(model: str, flags: Collection[str], denied_flags: Collection[str]) -> str:
+    widest = next(_names(flags), "")
+    denied = next((f"{name} denied" for name in _names(denied_flags)), "")
     shown = "; ".join(filter(None, (widest, denied)))
-    return f"{environment.cpu_model} ({shown})" if shown else environment.cpu_model
+    return f"{model} ({shown})" if shown else model
 
 
 def _names(flags: Collection[str]) -> Iterator[str]:

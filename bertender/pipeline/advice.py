@@ -128,8 +128,8 @@ ADVICE: tuple[Advice, ...] = (
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
         why="OpenVINO was faster in batches and at 128 tokens, and with 12 layers for single texts "
         "too. Static scales by the default calibrator lost score with 12 layers. A float model in "
-        "bfloat16 was slower than 8 bits, and lost none. Without bfloat16, the float model is for "
-        "`--runtime onnxruntime`",
+        "bfloat16 was slower than 8 bits, and its score not distinguished from that of float32. "
+        "Without bfloat16, the float model is for `--runtime onnxruntime`",
         basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
     Advice(

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from bertender.core.processors import has_int8_acceleration, is_arm64, processor_name
+from bertender.core.environment import environment
+from bertender.core.processors import (
+    has_int8_acceleration,
+    is_arm64,
+    processor_here,
+    processor_name,
+)
 from tests.core.machines import bare
 
 
@@ -36,3 +45,14 @@ def test_a_processor_is_named_with_its_instructions(
     flags: tuple[str, ...], denied: tuple[str, ...], name: str
 ) -> None:
     assert processor_name(bare(cpu_flags=flags, denied_flags=denied)) == name
+
+
+def test_this_machine_has_the_name_that_its_environment_has() -> None:
+    assert processor_here() == processor_name(environment())
+
+
+def test_naming_this_machine_loads_no_pytorch() -> None:
+    code = (
+        "import sys, serve.profiles as own; own.processor_here(); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
