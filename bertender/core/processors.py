@@ -31,15 +31,15 @@ def is_arm64(environment: Environment) -> bool:
 
 def processor_name(environment: Environment) -> str:
     """Return the model of the CPU, the widest of INSTRUCTIONS that it has, and what is denied."""
-    return _with_instructions(environment.cpu_model, environment.cpu_flags, environment.denied_flags)
+    return _processor(environment.cpu_model, environment.cpu_flags, environment.denied_flags)
 
 
 def processor_here() -> str:
     """Return the name of this machine's, without loading PyTorch as `environment` does."""
-    return _with_instructions(*cpu_facts(), denied_flags())
+    return _processor(*cpu_facts(), denied_flags())
 
 
-def _with_instructions(model: str, flags: Collection[str], denied_flags: Collection[str]) -> str:
+def _processor(model: str, flags: Collection[str], denied_flags: Collection[str]) -> str:
     widest = next(_names(flags), "")
     denied = next((f"{name} denied" for name in _names(denied_flags)), "")
     shown = "; ".join(filter(None, (widest, denied)))
