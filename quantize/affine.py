@@ -18,6 +18,7 @@ import numpy.typing as npt
 __all__ = ["INTEGERS", "Affine", "Integers", "affine"]
 
 FloatArray = npt.NDArray[np.floating[Any]]
+LEAST_SCALE = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def affine(low: float, high: float, integers: Integers) -> Affine:
         low = -high
     steps = integers.highest - integers.lowest
     scale = (high - low) / steps
-    if scale < np.finfo(np.float32).tiny:
+    if scale < LEAST_SCALE:
         return Affine(1.0, 0, integers)  # nothing but zeros
     zero_point = 0 if integers.symmetric else round(integers.lowest - low / scale)
     return Affine(scale, zero_point, integers)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertender.core.errors import UnknownNameError
 from quantize.affine import INTEGERS, Integers, affine
-from quantize.calibrators import CALIBRATORS, Histogram, divergence
+from quantize.calibrators import CALIBRATORS, Histogram, divergences
 from quantize.targets import TARGETS
 
 GRIDS = sorted({target.activations for target in TARGETS.values()})
@@ -101,48 +101,47 @@ def test_a_flat_distribution_is_hardly_clipped(name: str) -> None:
 
 @every_grid
 @pytest.mark.parametrize("values", DISTRIBUTIONS)
-@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if row.error])
+@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if row.errors])
 def test_no_other_range_has_less_error_on_the_integers_that_are_written(
     name: str, values: str, grid: str
 ) -> None:
     row, seen, integers = CALIBRATORS[name], histogram(DISTRIBUTIONS[values](), 512), INTEGERS[grid]
-    assert row.error is not None
-    found = row.error(seen, row.clip(seen, 99.99, integers), integers)
+    assert row.errors is not None
+    (found,) = row.errors(seen, [row.clip(seen, 99.99, integers)], integers)
     shares = np.arange(1, 26) / 25
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)
     if integers.symmetric:
         tried = [(-share * max(-low, high), share * max(-low, high)) for share in shares]
     else:
         tried = [(share * low, other * high) for share in shares for other in shares]
-    least = min(row.error(seen, each, integers) for each in tried)
-    assert found <= least * (1 + 1e-9)
-    whole = row.error(seen, (low, high), integers)
+    assert found <= row.errors(seen, tried, integers).min() * (1 + 1e-9)
+    (whole,) = row.errors(seen, [(low, high)], integers)
     assert np.isfinite(whole) and found <= whole
 
 
-@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if row.error])
+@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if row.errors])
 def test_a_lopsided_tensor_is_clipped_for_symmetric_integers(name: str) -> None:
     """Their steps are twice as wide there: what is best of unsigned ones is not."""
     row, seen = CALIBRATORS[name], histogram(lopsided())
-    assert row.error is not None
+    assert row.errors is not None
     low, high = row.clip(seen, 99.99, SYMMETRIC)
     of_unsigned = row.clip(seen, 99.99, UNSIGNED)
     assert low == -high and high != pytest.approx(of_unsigned[1], rel=0.02)
-    tied = row.error(seen, (low, high), SYMMETRIC)
-    assert tied < 0.97 * row.error(seen, of_unsigned, SYMMETRIC)
+    tied, loose = row.errors(seen, [(low, high), of_unsigned], SYMMETRIC)
+    assert tied < 0.97 * loose
 
 
 def test_divergence_of_symmetric_integers_by_hand() -> None:
     """A step a bin changes nothing; bins that share a step become equal, except empty ones."""
     counts = np.array([8, 0, 2, 6, 4, 4])
     seen = Histogram(-3.0, 3.0, counts)
-    assert divergence(seen, (-3.0, 3.0), SYMMETRIC) == pytest.approx(0, abs=1e-9)
+    assert divergences(seen, [(-3.0, 3.0)], SYMMETRIC) == pytest.approx([0], abs=1e-9)
     coarse = Integers(-1, 1, symmetric=True)  # 0 takes the four bins in the middle
     shares = counts / counts.sum()
     spread = np.array([8, 0, 4, 4, 4, 4]) / counts.sum()
     filled = shares > 0
     by_hand = (shares[filled] * np.log(shares[filled] / spread[filled])).sum()
-    assert divergence(seen, (-3.0, 3.0), coarse) == pytest.approx(by_hand)
+    assert divergences(seen, [(-3.0, 3.0)], coarse) == pytest.approx([by_hand])
 
 
 @pytest.mark.parametrize("percentile", [90.0, 99.0])
