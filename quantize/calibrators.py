@@ -22,7 +22,7 @@ from quantize.affine import Integers, affine
 __all__ = [
     "CALIBRATORS",
     "Calibrator",
-    "ClippingError",
+    "ClippingErrors",
     "Histogram",
     "Range",
     "divergences",

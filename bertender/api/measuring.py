@@ -85,7 +85,7 @@ def open_model(
 
     Args:
         artifact: a torch or onnx classifier, or a bag of words.
-        threads: of the runtime; 0 takes its default.
+        threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
         max_length: longest input in tokens; by default the tokenizer's own limit.
         runtime: what runs an onnx artifact: onnxruntime, or openvino and openvino-bf16, which are
             an extra.

@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["share_of_cores", "usable_cores"]
+__all__ = ["share_of_cores", "threads_by_default", "usable_cores"]
 
 CGROUPS = "sys/fs/cgroup"
+THREADS = "OMP_NUM_THREADS"
 
 
 def usable_cores(root: Path = Path("/")) -> int:
@@ -27,6 +28,15 @@ def usable_cores(root: Path = Path("/")) -> int:
 def share_of_cores(runs: int) -> int:
     """Return the threads that each of `runs` at once gets of the cores of this process."""
     return max(1, usable_cores() // runs)
+
+
+def threads_by_default() -> int:
+    """Return the threads of OMP_NUM_THREADS, which PyTorch reads too; 0 where it has no number.
+
+    Of several numbers, for nested regions, the first holds (OpenMP 5.2, section 21.2.1).
+    """
+    first = os.environ.get(THREADS, "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
 
 
 def _cores_by_affinity() -> int:

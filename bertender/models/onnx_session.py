@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertender.core.cores import threads_by_default
 from bertender.core.cpu import cpu_has_int8_acceleration
 from bertender.core.errors import ModelError
 
@@ -52,7 +53,7 @@ def open_session(
 
     Args:
         graph: its file, or what would be in it.
-        threads: intra-op threads; 0 takes every core.
+        threads: intra-op threads; 0 takes OMP_NUM_THREADS, and every core where it is not set.
         spinning: let idle threads wait in a loop: faster alone, slower next to other work.
         optimized: where to write the graph that really runs.
         profile: how the name of the file begins that `end_profiling` writes.
@@ -65,7 +66,7 @@ def open_session(
     import onnxruntime  # here, so that what only names a runtime starts without it
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or threads_by_default()
     options.log_severity_level = ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
     for key, value in session_config().items():

@@ -82,7 +82,8 @@ def open_classifier(
 
     Args:
         artifact: what to open.
-        threads: of the runtime; 0 takes its default. PyTorch's are the process's.
+        threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
+            PyTorch's are the process's.
         max_length: longest input in tokens; None takes the tokenizer's own limit.
         runtime: the row of RUNTIMES that runs an onnx artifact; others have a library of their own.
 

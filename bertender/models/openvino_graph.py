@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.cores import threads_by_default
 from bertender.core.errors import ModelError, RuntimeMissingError
 from bertender.models.cpu_flags import lacking_flags
 from bertender.models.openvino_sums import check_sums
@@ -32,7 +33,8 @@ class OpenVinoPredictor:
 
     Args:
         path: the graph.
-        threads: of one inference; 0 takes OpenVINO's default.
+        threads: of one inference; 0 takes OMP_NUM_THREADS, and OpenVINO's default where it is not
+            set.
         spinning: as ONNX Runtime takes it; threads of OpenVINO sleep when idle in either case.
         concurrent_runs: inferences at once, each of `threads`.
 
@@ -132,6 +134,7 @@ def compiled(
         "ENABLE_CPU_PINNING": False,
         "PERF_COUNT": profile,
     }
+    threads = threads or threads_by_default()
     if threads:
         # as many as are asked for, where OpenVINO would take one of each core's two
         every = threads * concurrent_runs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertender.core.cores import usable_cores
+from bertender.core.cores import threads_by_default, usable_cores
 
 V2, V1 = "0::/a/b\n", "3:cpuset:/\n1:cpu,cpuacct:/a\n0::/\n"
 
@@ -66,3 +66,15 @@ def test_the_smallest_limit_counts(
 
 def test_this_machine_has_a_core() -> None:
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "threads"), [("3", 3), (" 4,2", 4), ("", 0), ("many", 0), ("-1", 0), (None, 0)]
+)
+def test_the_variable_that_pytorch_reads_sets_the_threads(
+    value: str | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if value is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert threads_by_default() == threads

@@ -136,3 +136,10 @@ def test_what_is_no_graph_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "graph.onnx").write_bytes(b"nothing")
     with pytest.raises(ModelError, match=r"cannot open .*graph\.onnx.*export and quantize"):
         open_session(tmp_path / "graph.onnx")
+
+
+def test_threads_are_those_that_pytorch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = integer_products(np.ones((64, 8)), "y")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert open_session(graph).get_session_options().intra_op_num_threads == 3
+    assert open_session(graph, threads=2).get_session_options().intra_op_num_threads == 2

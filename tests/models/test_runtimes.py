@@ -93,6 +93,15 @@ def test_openvino_takes_the_threads_that_it_is_given(graph: Artifact) -> None:
         assert opened.compiled.get_property("INFERENCE_PRECISION_HINT").to_string() == "f32"
 
 
+@needs("openvino")
+def test_openvino_takes_the_threads_that_pytorch_takes(
+    graph: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    opened: Any = RUNTIMES["openvino"].open(onnx_file(graph))
+    assert opened.compiled.get_property("INFERENCE_NUM_THREADS") == 1
+
+
 @needs("openvino-bf16")
 def test_bfloat16_is_what_floats_are_computed_in(graph: Artifact, task: Task) -> None:
     exact, coarse = (
