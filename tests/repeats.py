@@ -1,8 +1,9 @@
 """Which tests repeat a path that another test of the same function has gone already.
 
-They are marked `slow`: `make test` leaves them to `make test-slow`. Three kinds repeat a path:
+They are marked `slow`: `make test` leaves them to `make test-slow`. Four kinds repeat a path:
 
 - architectures under another name: rows of FAMILIES that differ in their language head alone;
+- methods whose students are of the kind of another method's, in tests OF_STUDENTS;
 - combinations of several parametrizations (scheme by architecture, method by teacher), once each
   value of each has been seen;
 - tests of ONE_PATH, each of which costs seconds for every value of its parameter.
@@ -19,6 +20,7 @@ import pytest
 
 from bertender.models.families import BERT_HEAD, FAMILIES
 from bertender.models.pruned import PRUNABLE
+from distill.methods import METHODS
 
 __all__ = ["FOLDERS", "ONE_PATH", "REPEATED", "repeats"]
 
@@ -30,6 +32,7 @@ FOLDERS = (
     "pipeline",
     "problems",
     "quantize",
+    "serve",
     "text",
     "training",
 )
@@ -46,6 +49,14 @@ OTHERS = frozenset(
 )
 REPEATED = OTHERS | {PRUNABLE[name].config.model_type for name in OTHERS & PRUNABLE.keys()}
 """Architectures that have the row of another."""
+
+STUDENTS = [row.student for row in METHODS.values()]
+SAME_STUDENT = frozenset(
+    name for place, name in enumerate(METHODS) if STUDENTS.index(METHODS[name].student) < place
+)
+"""Methods whose student is built as that of a method before them."""
+OF_STUDENTS = frozenset({"test_the_student_exports_quantizes_and_survives_float16"})
+"""Functions of what was trained, whichever way it was."""
 
 ONE_PATH = frozenset(
     {
@@ -77,6 +88,7 @@ ONE_PATH = frozenset(
         "test_other_families",
         "test_pairs",
         "test_the_same_source_gives_the_same_bytes",
+        "test_slow_and_idle_clients_delay_nobody",
     }
 )
 """Functions whose first test is quick: the others take seconds over rows tested elsewhere."""
@@ -94,6 +106,9 @@ def repeats(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
             yield item
             continue
         function = item.nodeid.partition("[")[0]
+        if function.rpartition("::")[2] in OF_STUDENTS and named & SAME_STUDENT:
+            yield item
+            continue
         if function.rpartition("::")[2] in ONE_PATH and any(function == f for f, *_ in seen):
             yield item
             continue

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from distill.methods import METHODS
 from tests.conftest import Once
-from tests.repeats import FOLDERS, ONE_PATH, REPEATED, repeats
+from tests.repeats import FOLDERS, OF_STUDENTS, ONE_PATH, REPEATED, repeats
 
 HERE = Path(__file__).parent
 
@@ -72,8 +73,19 @@ def test_an_architecture_under_another_name_is_slow() -> None:
     assert quick(items_of("core", name=["camembert", "roberta"])) == [["roberta"]]
 
 
+@pytest.mark.parametrize("name", sorted(OF_STUDENTS))
+def test_a_student_of_each_kind_is_quick(name: str) -> None:
+    kinds = [
+        METHODS[method].student
+        for (method,) in quick(items_of("distill", name, student=[*METHODS]))
+    ]
+    assert set(kinds) == {row.student for row in METHODS.values()}
+    assert len(kinds) == len(set(kinds)) < len(METHODS)
+    assert len(quick(items_of("distill", student=[*METHODS]))) == len(METHODS)
+
+
 def test_folders_whose_tests_cost_little_are_left_alone() -> None:
-    items = items_of("serve", model=["camembert", "bert"], port=[1, 2])
+    items = items_of("report", model=["camembert", "bert"], port=[1, 2])
     assert len(quick(items)) == 4
 
 
