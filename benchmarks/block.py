@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Block", "of_one"]
+__all__ = ["ROOT", "Block", "of_each", "of_one"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,5 +27,14 @@ def of_one(write: Callable[[str, Path], str]) -> Callable[[Mapping[str, Path]], 
     def block(files: Mapping[str, Path]) -> str:
         ((name, path),) = files.items()
         return write(name, path)
+
+    return block
+
+
+def of_each(write: Callable[[str, Path], str]) -> Callable[[Mapping[str, Path]], str]:
+    """Return what writes the tables of files, by their names and places, below each other."""
+
+    def block(files: Mapping[str, Path]) -> str:
+        return "\n".join(write(name, path) for name, path in files.items())
 
     return block

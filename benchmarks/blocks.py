@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from benchmarks.advice_table import advice_block
 from benchmarks.advisory_table import advisories_block
 from benchmarks.api_page import api_block
-from benchmarks.block import Block, of_one
+from benchmarks.block import Block, of_each, of_one
 from benchmarks.command_table import commands_block
 from benchmarks.comparison_block import comparison_block, short_block
 from benchmarks.compress_block import compress_block, short_compress_block
@@ -19,6 +19,7 @@ from benchmarks.lint_rule_table import lint_rules_block
 from benchmarks.memory_table import memory_block
 from benchmarks.method_table import method_block
 from benchmarks.newest import newest_blocks
+from benchmarks.profile_table import profile_block
 from benchmarks.pruning_curve import pruning_block
 from benchmarks.quantization_table import quantization_block
 from benchmarks.readings import READINGS
@@ -163,9 +164,22 @@ TABLES: Mapping[str, Block] = {
         ),
         quantization_block,
     ),
+    "operators": Block(
+        "docs/runtimes.md",
+        tuple(
+            f"benchmarks/results/2026-11-26-sst2-{name}-operators-cpu.json"
+            for name in ("12-layers-vnni", "6-layers-vnni", "12-layers")
+        ),
+        of_each(profile_block),
+    ),
     "few-bits": Block(
         "docs/quantization.md",
         ("benchmarks/results/2026-11-24-sst2-few-bits-cpu.json",),
+        of_one(students_block),
+    ),
+    "bit-groups": Block(
+        "docs/quantization.md",
+        ("benchmarks/results/2026-11-26-sst2-bit-groups-cpu.json",),
         of_one(students_block),
     ),
     "chain": Block(

@@ -11,6 +11,7 @@ from benchmarks.block import ROOT, Block, of_one
 from benchmarks.compression.table import compression_block
 from benchmarks.endpoint_table import endpoint_block
 from benchmarks.foreign_load_table import foreign_load_block
+from benchmarks.new_lengths_table import new_lengths_block
 from benchmarks.objectives_table import objectives_block
 from benchmarks.profile_table import profile_block
 from benchmarks.replica_table import replicas_block
@@ -48,6 +49,7 @@ NEWEST: Mapping[str, Newest] = {
     "rivals": Newest(rivals_block, "docs/comparing.md"),
     "rivals-pairs": Newest(rivals_block, "docs/comparing.md"),
     "profiles": Newest(profile_block, "docs/runtimes.md"),
+    "new-lengths": Newest(new_lengths_block, "docs/runtimes.md"),
     "students": Newest(students_block, "docs/results.md"),
     "objectives": Newest(objectives_block, "docs/pretraining.md"),
     "sst2-compression": Newest(compression_block, "docs/methods.md"),

@@ -115,9 +115,11 @@ def _latencies(result: SoakBenchmark) -> str:
     """Return the latencies of the median segment, and the p99 of the worst."""
     p50s = sorted(each.p50_ms for each in result.segments if each.p50_ms is not None)
     p99s = [each.p99_ms for each in result.segments]
-    worst = "none" if None in p99s else f"{max(filter(None, p99s)):.1f} ms"
+    worst = "no p99 in the worst, where over 1 % have no response"
+    if None not in p99s:
+        worst = f"p99 {max(filter(None, p99s)):.1f} ms in the worst"
     median = f"{p50s[len(p50s) // 2]:.1f} ms" if p50s else "none"
-    return f"p50 {median} in the median segment, p99 {worst} in the worst"
+    return f"p50 {median} in the median segment, {worst}"
 
 
 def _counted(result: SoakBenchmark) -> str:

@@ -63,7 +63,7 @@ def _gated(config: GateConfig, make: Make, source: Artifact, task: Task, place: 
     asks, the further one of them can seem from its source.
     """
     few = config.changed({"parity_texts": GATE_TEXTS})
-    again = place.with_name(f"{place.name}-again")
+    again = place.with_name(f"{place.name}-of-{config.parity_texts}-texts")
     with suppress(ParityError):  # of logits; others do not depend on how many texts are asked
         if not again.exists():
             return made_once(place, few, task, source, partial(make, source, task))

@@ -80,13 +80,18 @@ SYSTEMS = Table(
     {
         **{
             name: System(
-                f"6 layers, labels alone, {share:g} of the time",
+                f"6 layers, labels alone{words}",
                 "",
                 {"method": "hard", "layers": 6},
                 in_epochs=True,
                 share=share,
             )
-            for name, share in zip(CONTROLS, (1.0, 0.5, 0.25), strict=True)
+            for name, share, words in zip(
+                CONTROLS,
+                (1.0, 0.5, 0.25),
+                ("", ", half of the time", ", a quarter of the time"),
+                strict=True,
+            )
         },
         "distilbert-6": System(
             "DistilBERT, 6 layers",

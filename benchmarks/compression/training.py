@@ -244,7 +244,7 @@ class Trainer:
         if first.processor_s > share * self.budget_s:
             raise ConfigError(
                 f"{first.amount} texts alone take {first.processor_s:.0f} s of processor time, and "
-                f"it has {share * self.budget_s:.0f} s, {share:g} of --minutes. Give more."
+                f"it has {share * self.budget_s:.0f} s. Give more --minutes."
             )
 
     def _settings(self, name: str) -> Config:

@@ -12,7 +12,16 @@ from bertender.core.environment import Environment
 from bertender.core.processors import has_int8_acceleration, is_arm64
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
-__all__ = ["ADVICE", "NAMES", "USES", "Advice", "Choice", "advice_for", "shown_advice"]
+__all__ = [
+    "ADVICE",
+    "NAMES",
+    "USES",
+    "Advice",
+    "Choice",
+    "advice_for",
+    "shown_advice",
+    "shown_reasons",
+]
 
 USES: Mapping[str, str] = {
     "single": "for single short texts",
@@ -69,6 +78,8 @@ STATIC_IN_OPENVINO = Choice(
 )
 BFLOAT16 = Choice(FLOAT, "openvino-bf16")
 RUNTIME_TABLES = "[runtimes.md](runtimes.md#what-each-gave)"
+AVX2_TABLES = "[runtimes.md](runtimes.md#without-8-bit-dot-products)"
+FUSED_ATTENTION = "For single texts, `--fused-attention` was faster still, where a model takes it. "
 
 ADVICE: tuple[Advice, ...] = (
     Advice(
@@ -103,7 +114,7 @@ ADVICE: tuple[Advice, ...] = (
         holds=lambda machine: "amx_int8" in machine.cpu_flags,
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
         why="OpenVINO fuses more of what is between the MatMuls, and begins each run with more "
-        "work. With 12 layers, dynamic scales and static ones by the default calibrator lost score "
+        f"work. {FUSED_ATTENTION}With 12 layers, dynamic scales and static ones by the default calibrator lost score "
         "(`--calibrator minmax` did not, and did with 6 layers). A float model in bfloat16 lost "
         "none, as fast as 8 bits in batches with 6 layers, and slower with 12",
         basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
@@ -116,10 +127,11 @@ ADVICE: tuple[Advice, ...] = (
             "batches": STATIC_IN_OPENVINO,
             "exact": Choice(FLOAT, "openvino"),
         },
-        why="without AMX, the bfloat16 of that CPU was slower than float32. With 12 layers, static "
-        "scales by `--calibrator minmax` in OpenVINO were not distinguished from floats in score; "
-        "with 6 layers they lost some, and those by the default calibrator did not. See that the "
-        "process may use AMX first",
+        why="see that the process may use AMX first. Without it, the bfloat16 of that CPU was "
+        "slower than float32 in batches and nowhere faster, and floats were faster in OpenVINO in "
+        f"batches alone. {FUSED_ATTENTION}With 12 layers, static scales by `--calibrator minmax` "
+        "in OpenVINO were not distinguished from floats in score (others were not measured, nor "
+        "dynamic ones); with 6 layers they lost some, and those by the default calibrator did not",
         basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
     Advice(
@@ -128,7 +140,8 @@ ADVICE: tuple[Advice, ...] = (
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
         why="OpenVINO was faster in batches and at 128 tokens, and with 12 layers for single texts "
         "too. Static scales by the default calibrator lost score with 12 layers. A float model in "
-        "bfloat16 was slower than 8 bits, and its score not distinguished from that of float32. "
+        "bfloat16 was slower than 8 bits but for single texts with 6 layers, and its score not "
+        "distinguished from that of float32. "
         "Without bfloat16, the float model is for `--runtime onnxruntime`",
         basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
@@ -144,7 +157,7 @@ ADVICE: tuple[Advice, ...] = (
         },
         why="8-bit MatMuls are faster than those of floats in ONNX Runtime there, and slower in "
         "OpenVINO",
-        basis=f"a model of 6 layers on one CPU: {RUNTIME_TABLES}",
+        basis=f"a model of 6 layers on one CPU: {AVX2_TABLES}",
     ),
 )
 """The first that holds is taken; next to a GPU, the CPU's too."""
@@ -160,6 +173,11 @@ def shown_advice(machine: Environment, use: str) -> str:
     """Return the commands to try first for a use, and what they need."""
     choices = (row.choices[use].on(machine) for row in advice_for(machine))
     return "; or on the CPU: ".join(map(_line, choices))
+
+
+def shown_reasons(machine: Environment) -> str:
+    """Return why the commands for a machine are the first to try."""
+    return "; on the CPU: ".join(row.why for row in advice_for(machine))
 
 
 def _line(choice: Choice) -> str:

@@ -14,7 +14,7 @@ from bertender.core.errors import BertenderError, ModelError
 from bertender.core.runtime_notes import note_of_machine, shown_note
 from bertender.core.table import load_place, on_demand
 from bertender.models.runtimes import RUNTIMES, Runtime
-from bertender.pipeline.advice import NAMES, USES, shown_advice
+from bertender.pipeline.advice import NAMES, USES, shown_advice, shown_reasons
 
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
@@ -162,8 +162,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "int8 dot products (VNNI, AMX)",
         _flags("avx512_vnni", "avx_vnni", "amx_int8"),
-        "8-bit models are one and a half to six times as fast as fp32 ones, by model, input and "
-        "runtime: docs/runtimes.md",
+        "by what is to try first, 8-bit models are one and a half to six times as fast as fp32 "
+        "ones: docs/runtimes.md",
         "on x86, 8-bit models are about one and a half times as fast as fp32 ones, in ONNX Runtime",
     ),
     Check(
@@ -187,6 +187,11 @@ CHECKS: tuple[Check, ...] = (
     ),
     *(_runtime_check(name, runtime) for name, runtime in RUNTIMES.items()),
     *(_advice_check(use, words) for use, words in USES.items()),
+    Check(
+        "why these first",
+        shown_reasons,
+        "docs/choosing.md has what each rests on, and docs/runtimes.md the measurements",
+    ),
     Check(
         "faster runtime",
         _faster_runtime,

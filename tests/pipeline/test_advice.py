@@ -106,3 +106,10 @@ def test_a_runtime_that_is_not_installed_is_shown_with_what_installs_it(
 def test_doctor_shows_it(machine: str, use: str) -> None:
     values = {each.name: each.value for each in findings(MACHINES[machine])}
     assert values[f"to try first {USES[use]}"] == shown_advice(MACHINES[machine], use)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_doctor_says_why(machine: str) -> None:
+    values = {each.name: each.value for each in findings(MACHINES[machine])}
+    shown = values["why these first"]
+    assert all(row.why in shown for row in advice_for(MACHINES[machine]))
