@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from random import Random
 from typing import Annotated
 
+import numpy as np
 import typer
 from pydantic import Field
 
@@ -119,8 +119,7 @@ def _of_every_length(
     by_tokens: dict[int, Example] = {}
     for each in examples:
         by_tokens.setdefault(classifier.encode([each]).arrays["input_ids"].shape[1], each)
-    lengths = sorted(by_tokens)
-    Random(seed).shuffle(lengths)
+    lengths = np.random.default_rng(seed).permutation(sorted(by_tokens)).tolist()
     return tuple(lengths), [by_tokens[length] for length in lengths]
 
 

@@ -21,7 +21,7 @@ from serve.bucket_runners import BucketRunner, OneByOne
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.predictor import Predictor
 
-__all__ = ["BucketedClassifier"]
+__all__ = ["BucketedClassifier", "longest_input_of"]
 
 
 class BucketedClassifier:
@@ -55,8 +55,7 @@ class BucketedClassifier:
     @property
     def longest_input(self) -> int:
         """Most tokens of an example that the model reads."""
-        encode = self.encode
-        return encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT
+        return longest_input_of(self.encode)
 
     def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
         """Return the logits of any number of examples, below one another, in their order."""
@@ -81,6 +80,11 @@ class BucketedClassifier:
         for bucket, outputs in zip(buckets, self.runner.run(outputs_of, buckets), strict=True):
             by_row.update(zip(bucket, outputs, strict=True))
         return [by_row[row] for row in rows]
+
+
+def longest_input_of(encode: Encode) -> int:
+    """Return the most tokens of an example that an encoding step lets through."""
+    return encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT
 
 
 def _narrowed(batch: Batch, rows: list[int]) -> Batch:

@@ -42,7 +42,7 @@ from serve.backend_metrics import (
 )
 from serve.backend_parameters import BackendParameters
 from serve.bucket_runners import bucket_runner
-from serve.bucketing import BucketedClassifier
+from serve.bucketing import BucketedClassifier, longest_input_of
 from serve.candidate_mark import mark_candidate
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
@@ -237,18 +237,18 @@ def open_artifact(
     """Open an ONNX artifact as the endpoint runs it."""
     problem = PROBLEMS[artifact.card.task.problem_type]
     runtime = SERVED_RUNTIMES[parameters.runtime]
-    graph = artifact.path / ONNX_NAME
+    encode = problem.encoder(open_tokenizer(artifact.path), parameters.max_length)
+    opening = Opening(
+        artifact.path / ONNX_NAME,
+        threads,
+        longest_input_of(encode),
+        parameters.concurrent_buckets,
+        parameters.encoder,
+        parameters.encoder_inputs,
+    )
     return BucketedClassifier(
-        problem.encoder(open_tokenizer(artifact.path), parameters.max_length),
-        runtime.open(
-            Opening(
-                graph,
-                threads,
-                parameters.concurrent_buckets,
-                parameters.encoder,
-                parameters.encoder_inputs,
-            )
-        ),
+        encode,
+        runtime.open(opening),
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
         problem,

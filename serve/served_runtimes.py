@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bertender.core.table import Table, on_demand
+from bertender.models.few_shapes import FewShapes
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
@@ -39,6 +40,8 @@ class Opening:
     graph: Path
     threads: int
     """Of one run."""
+    longest_input: int
+    """Most tokens of an example."""
     concurrent_buckets: int = 1
     """Runs at once."""
     encoder: str | None = None
@@ -67,13 +70,15 @@ class ServedRuntime:
 
 
 def _open_in_process(name: str, opening: Opening) -> Predictor:
+    runtime = RUNTIMES[name]
     # spinning threads take the cores that the server needs: it cost half the throughput
-    return RUNTIMES[name].open(
+    predictor = runtime.open(
         opening.graph,
         opening.threads,
         spinning=False,
         concurrent_runs=opening.concurrent_buckets,
     )
+    return FewShapes(predictor, opening.longest_input) if runtime.compiles_shapes else predictor
 
 
 SERVED_RUNTIMES = Table(

@@ -36,6 +36,8 @@ class Runtime:
     """It adds 8-bit products exactly on x86 CPUs without instructions for them, too."""
     dynamic_scales: bool = False
     """It multiplies in integers also where the scales of activations are found while running."""
+    compiles_shapes: bool = False
+    """It compiles a graph anew for each shape of a batch, when that first comes."""
     own_operators: bool = False
     """It has ONNX Runtime's own operators: look-ups in tables of 4 bits, attention of 8 bits."""
 
@@ -74,6 +76,7 @@ RUNTIMES = Table(
             open=on_demand("bertender.models.openvino_graph:OpenVinoPredictor"),
             package="openvino",
             install=OPENVINO,
+            compiles_shapes=True,
         ),
         "openvino-bf16": Runtime(
             title="OpenVINO bfloat16",
@@ -82,6 +85,7 @@ RUNTIMES = Table(
             package="openvino",
             install=OPENVINO,
             float_type="bfloat16",
+            compiles_shapes=True,
             cpu_flags=("avx512_bf16", "amx_bf16"),
         ),
     },

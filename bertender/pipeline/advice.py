@@ -114,9 +114,10 @@ ADVICE: tuple[Advice, ...] = (
         holds=lambda machine: "amx_int8" in machine.cpu_flags,
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
         why="OpenVINO fuses more of what is between the MatMuls, and begins each run with more "
-        f"work. {FUSED_ATTENTION}With 12 layers, dynamic scales and static ones by the default calibrator lost score "
-        "(`--calibrator minmax` did not, and did with 6 layers). A float model in bfloat16 lost "
-        "none, as fast as 8 bits in batches with 6 layers, and slower with 12",
+        f"work. {FUSED_ATTENTION}With 12 layers, dynamic scales and static ones by the default "
+        "calibrator lost score (`--calibrator minmax` did not, and did with 6 layers). A float "
+        "model in bfloat16 lost none, as fast as 8 bits in batches with 6 layers, and slower with "
+        "12",
         basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
     Advice(
