@@ -145,15 +145,15 @@ class Tally:
             self._amounts["bertender_batch_seconds_total", ""] += seconds
 
     def run(self, attention_mask: npt.NDArray[np.int64], seconds: float) -> None:
-        """Count a run of the model; the mask is (batch, seq)."""
-        texts, length = attention_mask.shape
+        """Count a run of the model; the mask is (batch, seq), and a row without tokens padding."""
+        rows, length = attention_mask.shape
         tokens = int(attention_mask.sum())
         own = {
             "runs": 1.0,
             "run_seconds": seconds,
-            "run_texts": texts,
+            "run_texts": int(attention_mask.any(axis=1).sum()),
             "run_tokens": tokens,
-            "run_padding_tokens": texts * length - tokens,
+            "run_padding_tokens": rows * length - tokens,
         }
         with self._lock:
             for name, amount in own.items():

@@ -1,7 +1,8 @@
 """Texts of mixed lengths to logits without paying for padding.
 
 A merged batch is tokenised at once, ordered by length and cut into buckets; each bucket runs
-padded to its own longest text only. The outputs come back in the order of the texts.
+padded to its own longest text, and where that is faster to the next of few shapes. The outputs come
+back in the order of the texts.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, Batch, Encode, Tokeni
 from bertender.text.batching import length_buckets
 from bertender.text.example import Example
 from serve.bucket_runners import BucketRunner, OneByOne
+from serve.shapes import OwnShapes, without_padding
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.predictor import Predictor
 
 __all__ = ["BucketedClassifier", "longest_input_of"]
+
+
+OWN_SHAPES = OwnShapes()
 
 
 class BucketedClassifier:
@@ -34,6 +39,7 @@ class BucketedClassifier:
         tokens_per_bucket: most tokens, padding included, in one run.
         problem: what the logits are predictions of, a row of PROBLEMS.
         runner: runs the buckets of a batch.
+        shapes: what buckets are padded to, besides to their longest text.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class BucketedClassifier:
         tokens_per_bucket: int,
         problem: ProblemType[Any] = SINGLE_LABEL,
         runner: BucketRunner | None = None,
+        shapes: OwnShapes = OWN_SHAPES,
     ) -> None:
         self.encode = encode
         self.predictor = predictor
@@ -51,6 +58,7 @@ class BucketedClassifier:
         self.tokens_per_bucket = tokens_per_bucket
         self.problem = problem
         self.runner = runner or OneByOne()
+        self.shapes = shapes
 
     @property
     def longest_input(self) -> int:
@@ -68,13 +76,15 @@ class BucketedClassifier:
 
     def run(self, batch: Batch, rows: Sequence[int]) -> list[Outputs]:
         """Return the outputs of some rows of an encoded batch, in the order of `rows`."""
-        lengths = batch.arrays["attention_mask"][list(rows)].sum(axis=1)
-        places = length_buckets(lengths.tolist(), self.tokens_per_bucket)
+        lengths = batch.arrays["attention_mask"][list(rows)].sum(axis=1).tolist()
+        padded = [self.shapes.tokens(length) for length in lengths]
+        places = length_buckets(padded, self.tokens_per_bucket, rows=self.shapes.rows)
         buckets = [[rows[place] for place in bucket] for bucket in places]
 
         def outputs_of(bucket: list[int]) -> Sequence[Outputs]:
             narrowed = _narrowed(batch, bucket)
-            return self.problem.outputs(self.predictor.logits(narrowed), narrowed)
+            logits = self.predictor.logits(self.shapes.padded(narrowed))
+            return self.problem.outputs(without_padding(logits, narrowed), narrowed)
 
         by_row = dict[int, Outputs]()
         for bucket, outputs in zip(buckets, self.runner.run(outputs_of, buckets), strict=True):

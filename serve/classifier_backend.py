@@ -51,6 +51,7 @@ from serve.placing import load_checked
 from serve.request_queue import RequestQueue, Waiting
 from serve.run_time import RunTime
 from serve.served_runtimes import SERVED_RUNTIMES, Opening
+from serve.shapes import OwnShapes, PaddedShapes
 from serve.warm_up import warm_up
 from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
 
@@ -238,10 +239,11 @@ def open_artifact(
     problem = PROBLEMS[artifact.card.task.problem_type]
     runtime = SERVED_RUNTIMES[parameters.runtime]
     encode = problem.encoder(open_tokenizer(artifact.path), parameters.max_length)
+    graph = artifact.path / ONNX_NAME
+    padded = PaddedShapes(longest_input_of(encode))
     opening = Opening(
-        artifact.path / ONNX_NAME,
+        graph,
         threads,
-        longest_input_of(encode),
         parameters.concurrent_buckets,
         parameters.encoder,
         parameters.encoder_inputs,
@@ -253,4 +255,5 @@ def open_artifact(
         parameters.tokens_per_bucket,
         problem,
         bucket_runner(max(parameters.concurrent_buckets, runtime.buckets_at_once)),
+        padded if runtime.compiles_shapes(graph) else OwnShapes(),
     )

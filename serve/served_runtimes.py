@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bertender.core.table import Table, on_demand
-from bertender.models.few_shapes import FewShapes
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
@@ -40,8 +39,6 @@ class Opening:
     graph: Path
     threads: int
     """Of one run."""
-    longest_input: int
-    """Most tokens of an example."""
     concurrent_buckets: int = 1
     """Runs at once."""
     encoder: str | None = None
@@ -63,6 +60,10 @@ class ServedRuntime:
     buckets_at_once: int = 1
     """Of a merged batch, at least."""
 
+    def compiles_shapes(self, graph: Path) -> bool:
+        """Return whether it takes long for the first bucket of each shape."""
+        return self.in_process is not None and RUNTIMES[self.in_process].compiles_shapes(graph)
+
     @property
     def runs_while_loading(self) -> bool:
         """Whether it can run before Triton has loaded the model: Triton then takes no requests."""
@@ -70,15 +71,13 @@ class ServedRuntime:
 
 
 def _open_in_process(name: str, opening: Opening) -> Predictor:
-    runtime = RUNTIMES[name]
     # spinning threads take the cores that the server needs: it cost half the throughput
-    predictor = runtime.open(
+    return RUNTIMES[name].open(
         opening.graph,
         opening.threads,
         spinning=False,
         concurrent_runs=opening.concurrent_buckets,
     )
-    return FewShapes(predictor, opening.longest_input) if runtime.compiles_shapes else predictor
 
 
 SERVED_RUNTIMES = Table(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -33,6 +34,7 @@ def warm_up(
 ) -> None:
     """Classify one text, then run a full bucket of each length while that takes under a second.
 
+    Where buckets have few shapes, the others follow in what is left of the second.
     Where several buckets run at once, so many of them do: each reserves memory of its own.
 
     Args:
@@ -51,9 +53,12 @@ def warm_up(
     edge = problem.edge_examples([example], classifier.longest_input)
     long = classifier.encode([edge[1]])
     longest = long.arrays["attention_mask"].shape[1]
-    for rows, length in bucket_shapes(classifier.tokens_per_bucket, longest, most_texts):
+    tokens_per_bucket = classifier.tokens_per_bucket
+    full_ones = bucket_shapes(tokens_per_bucket, longest, most_texts)
+    others = classifier.shapes.every(tokens_per_bucket, most_texts)
+    for rows, length in chain(full_ones, others):
         if clock() - start > LIMIT_S:
-            logger.info("the model is slow: buckets of %d tokens and more are not run yet", length)
+            logger.info("no time for %d texts of %d tokens, and what follows", rows, length)
             return
         try:
             full = [_cut(long, rows, length)] * classifier.runner.at_once

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from bertender.core.cores import threads_by_default
 from bertender.core.errors import ModelError, RuntimeMissingError
 from bertender.models.cpu_flags import lacking_flags
-from bertender.models.openvino_sums import check_sums
+from bertender.models.openvino_sums import check_sums, has_static_scales
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.text.batch import Batch
 
@@ -149,6 +149,14 @@ def compiled(
             f"OpenVINO {openvino.__version__} cannot open {name}: {_first_line(error)}. Use "
             "runtime 'onnxruntime', or export and quantize the model again."
         ) from None
+
+
+def compiles_shapes(graph: Path) -> bool:
+    """Return whether the first batch of each shape takes much longer: with static scales it does.
+
+    Its 8-bit products are prepared for each shape anew; floats are hardly (`docs/runtimes.md`).
+    """
+    return has_static_scales(import_openvino(), graph)
 
 
 def _first_line(error: RuntimeError) -> str:

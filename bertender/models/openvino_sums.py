@@ -15,7 +15,7 @@ import numpy as np
 from bertender.core.errors import ModelError
 from bertender.models.cpu_flags import saturates
 
-__all__ = ["check_sums", "largest_weight"]
+__all__ = ["check_sums", "has_static_scales", "largest_weight"]
 
 LARGEST = 64
 """Of weights whose products with two numbers of 0 to 255 fit into 16 bits."""
@@ -37,14 +37,28 @@ def largest_weight(openvino: ModuleType, graph: Path) -> int:
     OpenVINO multiplies in integers where activations are rounded by scales that the graph has; else
     it turns weights back into floats, whose sums are exact.
     """
-    try:
-        nodes = openvino.Core().read_model(str(graph)).get_ops()
-    except RuntimeError:
-        return 0  # what opens it says why it cannot be opened
-    if all(node.get_type_name() != "FakeQuantize" for node in nodes):
+    nodes = _nodes(openvino, graph)
+    if not _rounds_activations(nodes):
         return 0
     weights = (node.data for node in nodes if _is_weight(node))
     return max((int(np.abs(each.astype(np.int16)).max(initial=0)) for each in weights), default=0)
+
+
+def has_static_scales(openvino: ModuleType, graph: Path) -> bool:
+    """Return whether activations are rounded by scales that the graph has."""
+    return _rounds_activations(_nodes(openvino, graph))
+
+
+def _nodes(openvino: ModuleType, graph: Path) -> list[Any]:
+    """Return the nodes of a graph; none of one that cannot be opened, which says so elsewhere."""
+    try:
+        return list(openvino.Core().read_model(str(graph)).get_ops())
+    except RuntimeError:
+        return []
+
+
+def _rounds_activations(nodes: list[Any]) -> bool:
+    return any(node.get_type_name() == "FakeQuantize" for node in nodes)
 
 
 def _is_weight(node: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bertender.core.table import Table, on_demand
@@ -36,8 +37,9 @@ class Runtime:
     """It adds 8-bit products exactly on x86 CPUs without instructions for them, too."""
     dynamic_scales: bool = False
     """It multiplies in integers also where the scales of activations are found while running."""
-    compiles_shapes: bool = False
-    """It compiles a graph anew for each shape of a batch, when that first comes."""
+    compiles_shapes: Callable[[Path], bool] = lambda graph: False
+    """Whether it takes much longer for the first batch of each shape (`benchmarks/new_lengths.py`)
+    """
     own_operators: bool = False
     """It has ONNX Runtime's own operators: look-ups in tables of 4 bits, attention of 8 bits."""
 
@@ -76,7 +78,7 @@ RUNTIMES = Table(
             open=on_demand("bertender.models.openvino_graph:OpenVinoPredictor"),
             package="openvino",
             install=OPENVINO,
-            compiles_shapes=True,
+            compiles_shapes=on_demand("bertender.models.openvino_graph:compiles_shapes"),
         ),
         "openvino-bf16": Runtime(
             title="OpenVINO bfloat16",
@@ -85,7 +87,7 @@ RUNTIMES = Table(
             package="openvino",
             install=OPENVINO,
             float_type="bfloat16",
-            compiles_shapes=True,
+            compiles_shapes=on_demand("bertender.models.openvino_graph:compiles_shapes"),
             cpu_flags=("avx512_bf16", "amx_bf16"),
         ),
     },

@@ -5,7 +5,7 @@ A batch costs its longest example times its size, so examples of like length bel
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -80,6 +80,7 @@ def length_buckets(
     tokens_per_batch: int,
     batch_size: int | None = None,
     multiple: int = 1,
+    rows: Callable[[int], int] = int,
 ) -> list[list[int]]:
     """Cut the examples, sorted by length, into batches that fit the budget.
 
@@ -90,6 +91,7 @@ def length_buckets(
         batch_size: most examples of a batch; None for no such limit.
         multiple: batches grow by so many examples at once, so that only the last one of all may
             not be divisible by it, and it leaves room; so many always fit.
+        rows: examples -> the rows that a batch of them is padded to.
 
     Returns:
         Batches of indices into `lengths`, shortest examples first; each index exactly once.
@@ -100,7 +102,7 @@ def length_buckets(
         group = order[start : start + multiple]
         size = len(batches[-1]) + multiple if batches else 0
         # sorted by length, so the newest example is the longest of its batch
-        fits = bool(batches) and lengths[group[-1]] * size <= tokens_per_batch
+        fits = bool(batches) and lengths[group[-1]] * rows(size) <= tokens_per_batch
         if fits and (batch_size is None or size <= batch_size):
             batches[-1] += group
         else:
