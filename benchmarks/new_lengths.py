@@ -1,4 +1,4 @@
-"""What the first text of each length costs: a runtime may compile for a shape when it comes.
+"""Times the first text of each length: a runtime may compile a graph for a shape when it comes.
 
     python -m benchmarks.new_lengths GRAPH ... --out FILE.json [--runtime NAME,NAME]
 
@@ -24,7 +24,7 @@ from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
-from bertender.core.errors import ModelError
+from bertender.core.errors import DataError, ModelError
 from bertender.core.progress import show_progress, track
 from bertender.measure.comparison import CompareConfig
 from bertender.measure.latency import LatencyConfig, threads_of
@@ -36,7 +36,7 @@ from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.example import Example
 
-__all__ = ["NewLengths", "NewLengthsBenchmark", "measure_new_lengths", "run"]
+__all__ = ["NewLengths", "NewLengthsBenchmark", "measure_new_lengths", "run", "time_lengths"]
 
 LATER_RUNS = 3
 
@@ -82,20 +82,27 @@ def measure_new_lengths(
     rows = []
     for artifact, runtime in track(pairs, "time lengths", len(pairs)):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-            row = fresh.submit(_row, artifact.path, runtime, task.dev.examples, config)
+            row = fresh.submit(time_lengths, artifact.path, runtime, task.dev.examples, config)
             rows.append(row.result())
     return NewLengthsBenchmark(
         task=task.name, threads=threads_of(config), rows=tuple(rows), environment=environment()
     )
 
 
-def _row(
+def time_lengths(
     path: Path, runtime: str, examples: Sequence[Example], config: LatencyConfig
 ) -> NewLengths:
-    """Measure a row, in this process, which has run nothing yet."""
+    """Measure a row in this process, which should have run nothing yet.
+
+    Raises:
+        DataError: the texts have a single length.
+        MachineBusyError: other work disturbs the times, and the config allows no noisy ones.
+    """
     artifact = Artifact.load(path, verify=False)
     classifier = open_classifier(artifact, threads=threads_of(config), runtime=runtime)
     tokens, (warm_up, *texts) = _of_every_length(examples, classifier, config.seed)
+    if not texts:
+        raise DataError(f"the texts of {artifact.path} all have {tokens[0]} tokens. Give others.")
     with watched_load(config.noisy) as meter:
         classifier.logits([warm_up])
         first, *later = (

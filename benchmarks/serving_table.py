@@ -102,10 +102,7 @@ def _conditions(result: ServingBenchmark) -> str:
     if config.pins.server is not None:
         cores = "the server has one core, the generator another"
     in_openvino = any("openvino" in visit.system for visit in result.visits)
-    openvino = (
-        " The ceiling is of ONNX Runtime in the row of OpenVINO, too, which multiplies dynamic "
-        "8-bit graphs in float."
-    )
+    openvino = " The ceiling is of ONNX Runtime in the row of OpenVINO, too."
     versions = ", ".join(
         f"{name} {here.versions[name]}"
         for name in ("onnxruntime", *(["openvino"] if in_openvino else ()), *CLIENTS)

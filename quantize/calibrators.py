@@ -36,8 +36,8 @@ Range = tuple[float, float]
 TRIED_SHARES = np.linspace(1.0, 0.02, 50)
 """Of each end of the range that was seen, the widest first, which wins a tie."""
 ALMOST_NOTHING = 1e-12
-AT_ONCE = 50
-"""Ranges to try at once: what is computed of them stays in the CPU's cache."""
+RANGES_AT_ONCE = 50
+"""To try: what is computed of them stays in the CPU's cache."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def _searched(summary: str, errors: ClippingErrors) -> Calibrator:
 
     def clip(seen: Histogram, percentile: float, integers: Integers) -> Range:
         tried = _tried(seen, integers)
-        starts = range(0, len(tried), AT_ONCE)
-        lost = [errors(seen, tried[start : start + AT_ONCE], integers) for start in starts]
+        starts = range(0, len(tried), RANGES_AT_ONCE)
+        lost = [errors(seen, tried[start : start + RANGES_AT_ONCE], integers) for start in starts]
         return tried[int(np.concatenate(lost).argmin())]
 
     return Calibrator(summary, clip, errors)
@@ -130,8 +130,8 @@ def _tried(seen: Histogram, integers: Integers) -> list[Range]:
 def squared_errors(seen: Histogram, ranges: Sequence[Range], integers: Integers) -> FloatArray:
     """Return the sum of the squared distances between values and what quantizing leaves of them.
 
-    Of each of some ranges: (ranges,). The distances to what a step stands for are summed by the
-    moments of its values, in a time of steps and not of bins.
+    Of each of some ranges: (ranges,). The distances to what a step stands for are sums of moments
+    of its values, so the time grows with the steps, not with the bins.
     """
     spans = [affine(*each, integers) for each in ranges]
     scales = np.array([[each.scale] for each in spans])

@@ -8,6 +8,7 @@ back in the order of the texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,39 +27,23 @@ if TYPE_CHECKING:  # at run time it would load PyTorch into the server
 __all__ = ["BucketedClassifier", "longest_input_of"]
 
 
-OWN_SHAPES = OwnShapes()
-
-
+@dataclass
 class BucketedClassifier:
-    """A predictor and its encoding step, run bucket by bucket.
+    """A predictor and its encoding step, run bucket by bucket."""
 
-    Args:
-        encode: examples to token arrays (batch, seq) with an `attention_mask`.
-        predictor: token arrays to logits (batch, labels).
-        label_count: the labels of the model.
-        tokens_per_bucket: most tokens, padding included, in one run.
-        problem: what the logits are predictions of, a row of PROBLEMS.
-        runner: runs the buckets of a batch.
-        shapes: what buckets are padded to, besides to their longest text.
-    """
-
-    def __init__(
-        self,
-        encode: Encode,
-        predictor: Predictor,
-        label_count: int,
-        tokens_per_bucket: int,
-        problem: ProblemType[Any] = SINGLE_LABEL,
-        runner: BucketRunner | None = None,
-        shapes: OwnShapes = OWN_SHAPES,
-    ) -> None:
-        self.encode = encode
-        self.predictor = predictor
-        self.label_count = label_count
-        self.tokens_per_bucket = tokens_per_bucket
-        self.problem = problem
-        self.runner = runner or OneByOne()
-        self.shapes = shapes
+    encode: Encode
+    """Examples to token arrays (batch, seq) with an `attention_mask`."""
+    predictor: Predictor
+    """Token arrays to logits (batch, labels)."""
+    label_count: int
+    tokens_per_bucket: int
+    """Most tokens, padding included, in one run."""
+    problem: ProblemType[Any] = SINGLE_LABEL
+    """What the logits are predictions of, a row of PROBLEMS."""
+    runner: BucketRunner = field(default_factory=OneByOne)
+    """Runs the buckets of a batch."""
+    shapes: OwnShapes = field(default_factory=OwnShapes)
+    """What buckets are padded to, besides to their longest text."""
 
     @property
     def longest_input(self) -> int:

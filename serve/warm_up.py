@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain
 
 import numpy as np
 
@@ -53,10 +52,7 @@ def warm_up(
     edge = problem.edge_examples([example], classifier.longest_input)
     long = classifier.encode([edge[1]])
     longest = long.arrays["attention_mask"].shape[1]
-    tokens_per_bucket = classifier.tokens_per_bucket
-    full_ones = bucket_shapes(tokens_per_bucket, longest, most_texts)
-    others = classifier.shapes.every(tokens_per_bucket, most_texts)
-    for rows, length in chain(full_ones, others):
+    for rows, length in _shapes(classifier, longest, most_texts):
         if clock() - start > LIMIT_S:
             logger.info("no time for %d texts of %d tokens, and what follows", rows, length)
             return
@@ -68,6 +64,14 @@ def warm_up(
                 f"the model fails at {rows} texts of {length} tokens, though its tokenizer allows "
                 f"{longest}: {error}. Set a shorter --max-length, or export it again."
             ) from None
+
+
+def _shapes(
+    classifier: BucketedClassifier, longest: int, most_texts: int
+) -> Iterator[tuple[int, int]]:
+    """Yield full buckets, which take the most memory, and then what else buckets are padded to."""
+    yield from bucket_shapes(classifier.tokens_per_bucket, longest, most_texts)
+    yield from classifier.shapes.every(classifier.tokens_per_bucket, most_texts)
 
 
 def bucket_shapes(

@@ -14,11 +14,12 @@ from benchmarks.new_lengths import (
     NewLengths,
     NewLengthsBenchmark,
     measure_new_lengths,
+    time_lengths,
 )
 from benchmarks.new_lengths_table import new_lengths_block, times_longer
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
-from bertender.core.errors import ModelError
+from bertender.core.errors import DataError, ModelError
 from bertender.core.machine_load import MachineLoad
 from bertender.measure.latency import LatencyConfig
 from bertender.tasks.task import Task
@@ -29,11 +30,22 @@ QUICK = LatencyConfig(threads=1, noisy=True)
 def test_a_text_of_every_length_is_timed_for_the_first_time_and_later(
     exported: Artifact, task: Task
 ) -> None:
-    (row,) = measure_new_lengths([exported], task, ["onnxruntime"], QUICK).rows
+    row = time_lengths(exported.path, "onnxruntime", task.dev.examples, QUICK)
     assert (row.name, row.runtime) == (exported.name, "onnxruntime")
     assert len({*row.tokens}) == len(row.tokens) == len(row.first_ms) > 1
     assert [len(run) for run in row.later_ms] == [len(row.tokens)] * LATER_RUNS
     assert min(row.first_ms) > 0
+
+
+def test_texts_of_one_length_are_refused(exported: Artifact) -> None:
+    with pytest.raises(DataError, match="all have"):
+        time_lengths(exported.path, "onnxruntime", [("one",), ("one",)], QUICK)
+
+
+@pytest.mark.slow
+def test_every_row_has_a_process_of_its_own(exported: Artifact, task: Task) -> None:
+    rows = measure_new_lengths([exported], task, ["onnxruntime"], QUICK).rows
+    assert [(row.name, row.runtime) for row in rows] == [(exported.name, "onnxruntime")]
 
 
 def test_a_torch_artifact_is_refused(teacher: Artifact, task: Task) -> None:

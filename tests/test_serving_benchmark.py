@@ -21,7 +21,7 @@ from benchmarks.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.readings.serving import AIMS, serving_reading
 from benchmarks.rivals.plain_model import PlainModel
 from benchmarks.saving import RESULTS
-from benchmarks.serving import measure_serving, prepared_texts
+from benchmarks.serving import measure_serving, prepared_texts, undisturbed
 from benchmarks.serving_askers import Asker, Open
 from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import (
@@ -41,7 +41,7 @@ from benchmarks.serving_table import serving_block
 from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS, TextLengths
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
-from bertender.core.errors import ConfigError, LoadTestError, ModelError
+from bertender.core.errors import ConfigError, LoadTestError, MachineBusyError, ModelError
 from bertender.core.machine_load import MachineLoad
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
@@ -385,3 +385,20 @@ def test_the_limit_is_looked_for_on_the_system_itself(
 def test_noisy_figures_are_not_published(exported: Artifact) -> None:
     with pytest.raises(typer.BadParameter, match="--noisy"):
         serving.run(exported.path, RESULTS / "2026-01-01-toy-serving-cpu.json", noisy=True)
+
+
+@pytest.mark.parametrize(("disturbed", "holds"), [(0, True), (2, True), (3, False)])
+def test_a_disturbed_measurement_is_made_anew_a_few_times(disturbed: int, holds: bool) -> None:
+    made: list[int] = []
+
+    def measure() -> int:
+        made.append(len(made))
+        if len(made) <= disturbed:
+            raise MachineBusyError("other work")
+        return made[-1]
+
+    if holds:
+        assert undisturbed(measure) == disturbed
+    else:
+        with pytest.raises(MachineBusyError):
+            undisturbed(measure)

@@ -80,13 +80,13 @@ SYSTEMS = Table(
     {
         **{
             name: System(
-                f"6 layers, labels alone{words}",
+                f"6 layers, labels alone{of_the_time}",
                 "",
                 {"method": "hard", "layers": 6},
                 in_epochs=True,
                 share=share,
             )
-            for name, share, words in zip(
+            for name, share, of_the_time in zip(
                 CONTROLS,
                 (1.0, 0.5, 0.25),
                 ("", ", half of the time", ", a quarter of the time"),

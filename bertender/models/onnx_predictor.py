@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.cores import threads_by_default
 from bertender.models.onnx_session import open_session
 from bertender.text.batch import Batch
 
@@ -47,5 +48,6 @@ class OnnxPredictor:
 
 
 def _pool(threads: int, runs: int) -> int:
-    """Return the size of a session's pool, which counts one calling thread; 0 takes every core."""
+    """Return the size of a session's pool, which counts one calling thread; see `open_session`."""
+    threads = threads or threads_by_default()
     return threads * runs - (runs - 1) if threads else 0

@@ -21,7 +21,13 @@ from bertender.models.openvino_sums import check_sums, has_static_scales
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.text.batch import Batch
 
-__all__ = ["Bfloat16Predictor", "OpenVinoPredictor", "compiled", "import_openvino"]
+__all__ = [
+    "Bfloat16Predictor",
+    "OpenVinoPredictor",
+    "compiled",
+    "compiles_shapes",
+    "import_openvino",
+]
 
 TELEMETRY = "openvino_telemetry"
 

@@ -97,9 +97,11 @@ def test_openvino_takes_the_threads_that_it_is_given(graph: Artifact) -> None:
 def test_openvino_takes_the_threads_that_pytorch_takes(
     graph: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    opened: Any = RUNTIMES["openvino"].open(onnx_file(graph))
-    assert opened.compiled.get_property("INFERENCE_NUM_THREADS") == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    for asked, threads in ((0, 2), (1, 1)):
+        opened: Any = RUNTIMES["openvino"].open(onnx_file(graph), asked)
+        taken = opened.compiled.get_property("INFERENCE_NUM_THREADS")
+        assert taken == min(threads, len(os.sched_getaffinity(0)))
 
 
 @needs("openvino-bf16")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertender.core.errors import UnknownNameError
 from quantize.affine import INTEGERS, Integers, affine
-from quantize.calibrators import CALIBRATORS, Histogram, divergences
+from quantize.calibrators import CALIBRATORS, Histogram, divergences, squared_errors
 from quantize.targets import TARGETS
 
 GRIDS = sorted({target.activations for target in TARGETS.values()})
@@ -159,6 +159,24 @@ def test_the_percentile_leaves_equal_tails(percentile: float) -> None:
     tail = (100 - percentile) / 200
     assert np.mean(values > high) == pytest.approx(tail, rel=0.2)
     assert np.mean(values < low) == pytest.approx(tail, rel=0.2)
+
+
+@every_grid
+@pytest.mark.parametrize("values", DISTRIBUTIONS)
+def test_the_squared_error_is_that_of_every_value(values: str, grid: str) -> None:
+    """By its definition, bin by bin: at the whole range, at parts of it, and away from 0."""
+    seen, integers = histogram(DISTRIBUTIONS[values](), 512), INTEGERS[grid]
+    ranges = [
+        (seen.low, seen.high),
+        (seen.low / 3, seen.high / 2),
+        (seen.low / 50, seen.high),
+        (5, 6),
+    ]
+    wanted = [
+        ((seen.centers - affine(*each, integers).rounded(seen.centers)) ** 2 * seen.counts).sum()
+        for each in ranges
+    ]
+    np.testing.assert_allclose(squared_errors(seen, ranges, integers), wanted, rtol=1e-9)
 
 
 @every_grid
