@@ -26,6 +26,7 @@ from benchmarks.readings import READINGS
 from benchmarks.readings.demo import demo_reading
 from benchmarks.readings.teachers import teachers_reading
 from benchmarks.runtime_table import runtime_block
+from benchmarks.serving_table import serving_block
 from benchmarks.step_memory_table import step_memory_block
 from benchmarks.students_table import students_block
 from benchmarks.tagging_table import tagging_block
@@ -171,6 +172,14 @@ TABLES: Mapping[str, Block] = {
             for name in ("12-layers-vnni", "6-layers-vnni", "12-layers")
         ),
         of_each(profile_block),
+    ),
+    "static-servers": Block(
+        "docs/serving.md",
+        (
+            "benchmarks/results/2026-11-26-sst2-static-servers-every-shape-cpu.json",
+            "benchmarks/results/2026-11-26-sst2-static-servers-cpu.json",
+        ),
+        of_each(serving_block),
     ),
     "few-bits": Block(
         "docs/quantization.md",

@@ -112,7 +112,9 @@ def test_what_costs_more_than_its_time_before_it_learns_is_refused(
     probes = (Probe(amount=100, processor_s=109.0), Probe(amount=400, processor_s=114.0))
     known = Amount(amount=1, budget_s=60.0, identity="", probes=probes)
     monkeypatch.setattr(training, "amount_in", lambda *args: known)
-    with pytest.raises(ConfigError, match=r"100 texts alone take 109 s .* it has 60 s, 1 of"):
+    with pytest.raises(
+        ConfigError, match=r"100 texts alone take 109 s .* it has 60 s. Give more --minutes"
+    ):
         trainer.extent("hard-6")
 
 
@@ -153,7 +155,7 @@ def test_a_graph_that_few_texts_refuse_is_judged_by_as_many_as_usual(
     monkeypatch.setattr(graphs, "quantize", refuses_few)
     for _ in range(2):
         made = graphs_of(trained, task, tmp_path)
-        assert made.refused is None and made.names["int8"] == f"{trained.name}-int8-again"
+        assert made.refused is None and made.names["int8"] == f"{trained.name}-int8-of-256-texts"
     assert asked == [GATE_TEXTS, PARITY_TEXTS], "once"
 
 
