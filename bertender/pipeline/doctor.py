@@ -162,7 +162,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "int8 dot products (VNNI, AMX)",
         _flags("avx512_vnni", "avx_vnni", "amx_int8"),
-        "by what is to try first, 8-bit models are one and a half to six times as fast as fp32 "
+        "with what to try first, below, 8-bit models are 1.5 to 6 times as fast as fp32 "
         "ones: docs/runtimes.md",
         "on x86, 8-bit models are about one and a half times as fast as fp32 ones, in ONNX Runtime",
     ),
