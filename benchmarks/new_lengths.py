@@ -20,16 +20,16 @@ import numpy as np
 import typer
 from pydantic import Field
 
+from benchmarks.profiles import check_timeable
 from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
-from bertender.core.errors import DataError, ModelError
+from bertender.core.errors import DataError
 from bertender.core.progress import show_progress, track
 from bertender.measure.comparison import CompareConfig
 from bertender.measure.latency import LatencyConfig, threads_of
-from bertender.measure.load import MachineLoad, check_load_now, watched_load
-from bertender.measure.runtimes import check_installed
+from bertender.measure.load import MachineLoad, watched_load
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
 from bertender.pipeline.recorded_task import recorded_task
@@ -72,12 +72,7 @@ def measure_new_lengths(
         ModelError: an artifact has no graph, or a runtime cannot open it.
         MachineBusyError: other work disturbs the times, and the config allows no noisy ones.
     """
-    check_installed(*runtimes)
-    for each in artifacts:
-        if each.card.kind != "onnx":
-            raise ModelError(f"{each.path} has no graph. Export it first: `bertender export`.")
-    if not config.noisy:
-        check_load_now()
+    check_timeable(artifacts, runtimes, config)
     pairs = [(artifact, runtime) for artifact in artifacts for runtime in runtimes]
     rows = []
     for artifact, runtime in track(pairs, "time lengths", len(pairs)):

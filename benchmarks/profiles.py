@@ -35,7 +35,14 @@ from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Tokenize, load_tokenizer
 
-__all__ = ["PROFILERS", "Profile", "ProfileBenchmark", "measure_profiles", "run"]
+__all__ = [
+    "PROFILERS",
+    "Profile",
+    "ProfileBenchmark",
+    "check_timeable",
+    "measure_profiles",
+    "run",
+]
 
 BATCH_TEXTS = 32
 EXECUTED = "EXECUTED"
@@ -93,6 +100,24 @@ PROFILERS: Mapping[str, Callable[[Path, Batch, int, bool], KernelTimes]] = {
 """A row of RUNTIMES -> what measures its operators."""
 
 
+def check_timeable(
+    artifacts: Sequence[Artifact], runtimes: Sequence[str], config: LatencyConfig
+) -> None:
+    """Check what is wrong before any work: with the runtimes, the artifacts, or the machine.
+
+    Raises:
+        RuntimeMissingError: a runtime is not installed.
+        ModelError: an artifact has no graph.
+        MachineBusyError: other work disturbs the times, and the config allows no noisy ones.
+    """
+    check_installed(*runtimes)
+    for each in artifacts:
+        if each.card.kind != "onnx":
+            raise ModelError(f"{each.path} has no graph. Export it first: `bertender export`.")
+    if not config.noisy:
+        check_load_now()
+
+
 def measure_profiles(
     artifacts: Sequence[Artifact], task: Task, runtimes: Sequence[str], config: LatencyConfig
 ) -> ProfileBenchmark:
@@ -103,12 +128,7 @@ def measure_profiles(
         ModelError: an artifact has no graph, or a runtime cannot open it.
         MachineBusyError: other work disturbs the times, and the config allows no noisy ones.
     """
-    check_installed(*runtimes)
-    for each in artifacts:
-        if each.card.kind != "onnx":
-            raise ModelError(f"{each.path} has no graph. Export it first: `bertender export`.")
-    if not config.noisy:
-        check_load_now()
+    check_timeable(artifacts, runtimes, config)
     threads, profiles = threads_of(config), []
     rows = [(artifact, runtime) for artifact in artifacts for runtime in runtimes]
     for artifact, runtime in track(rows, "profile", len(rows)):

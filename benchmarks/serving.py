@@ -11,12 +11,12 @@ looked for, once a system and workload.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import numpy as np
 import tokenizers
@@ -37,9 +37,10 @@ from benchmarks.serving_records import (
 )
 from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Service
 from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS, TextLengths, lengths_of
+from benchmarks.undisturbed import undisturbed
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
-from bertender.core.errors import MachineBusyError, ModelError
+from bertender.core.errors import ModelError
 from bertender.core.progress import Bar, progress_bar, show_progress
 from bertender.measure.load import LoadMeter, check_load, check_load_now
 from bertender.problems import PROBLEMS
@@ -55,7 +56,6 @@ __all__ = [
     "prepared_texts",
     "run",
     "show_left_out",
-    "undisturbed",
 ]
 
 ALONE, SATURATING = "one caller", "1 text a request"
@@ -65,10 +65,6 @@ search of a limit begins."""
 LATENCIES_OF_SLO = 3.0
 LIMITED = (OWN, PADDED)
 """Systems whose limits are compared."""
-TRIES = 3
-"""Of a measurement that other work disturbs."""
-
-Measured = TypeVar("Measured")
 
 
 @dataclass(frozen=True)
@@ -253,17 +249,6 @@ class _Measurement:
     def _started(self, system: str, workload: str) -> AbstractContextManager[StartedSystem]:
         own = self.workloads[workload]
         return started(SYSTEMS[system], own.service(self.artifact), own.texts, self.config)
-
-
-def undisturbed(measure: Callable[[], Measured]) -> Measured:
-    """Return a measurement; one that other work disturbed is made anew, TRIES times in all.
-
-    Whether it is, its load alone says, so this chooses no figures.
-    """
-    for _ in range(TRIES - 1):
-        with suppress(MachineBusyError):
-            return measure()
-    return measure()
 
 
 def show_left_out(result: ServingBenchmark) -> None:

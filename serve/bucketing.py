@@ -39,11 +39,11 @@ class BucketedClassifier:
     tokens_per_bucket: int
     """Most tokens, padding included, in one run."""
     problem: ProblemType[Any] = SINGLE_LABEL
-    """What the logits are predictions of, a row of PROBLEMS."""
+    """The problem type of the model, a row of PROBLEMS."""
     runner: BucketRunner = field(default_factory=OneByOne)
     """Runs the buckets of a batch."""
     shapes: OwnShapes = field(default_factory=OwnShapes)
-    """What buckets are padded to, besides to their longest text."""
+    """The shapes that buckets are padded to."""
 
     @property
     def longest_input(self) -> int:

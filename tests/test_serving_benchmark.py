@@ -21,7 +21,7 @@ from benchmarks.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.readings.serving import AIMS, serving_reading
 from benchmarks.rivals.plain_model import PlainModel
 from benchmarks.saving import RESULTS
-from benchmarks.serving import measure_serving, prepared_texts, undisturbed
+from benchmarks.serving import measure_serving, prepared_texts
 from benchmarks.serving_askers import Asker, Open
 from benchmarks.serving_loads import StartedSystem, started
 from benchmarks.serving_records import (
@@ -39,6 +39,7 @@ from benchmarks.serving_records import (
 from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Service
 from benchmarks.serving_table import serving_block
 from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS, TextLengths
+from benchmarks.undisturbed import undisturbed
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, LoadTestError, MachineBusyError, ModelError
