@@ -28,7 +28,5 @@ def _cells(row: Advice) -> Sequence[str]:
 
 def _choice(choice: Choice) -> str:
     flags = " or ".join(f"`{flag}`" for flag in RUNTIMES[choice.runtime].cpu_flags)
-    needed = [choice.needs, f"a CPU with {flags}" if flags else ""]
-    words = " and ".join(filter(None, needed))
     commands = ", then ".join(f"`{command}`" for command in choice.commands)
-    return f"{commands} (needs {words})" if words else commands
+    return f"{commands} (needs a CPU with {flags})" if flags else commands

@@ -10,7 +10,7 @@ LONG_TOKENS tokens, and a batch of texts of natural length.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +25,7 @@ from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
 from bertender.core.progress import show_progress, track
+from bertender.core.table import Table
 from bertender.measure.comparison import CompareConfig
 from bertender.measure.latency import LatencyConfig, threads_of
 from bertender.measure.load import check_load_now, watched_load
@@ -92,12 +93,17 @@ def openvino_times(
     return KernelTimes(tokens=tokens, operators_ms=operators, load=meter.load)
 
 
-PROFILERS: Mapping[str, Callable[[Path, Batch, int, bool], KernelTimes]] = {
-    "onnxruntime": kernel_times,
-    "openvino": partial(openvino_times, float_type="f32"),
-    "openvino-bf16": partial(openvino_times, float_type="bf16"),
-}
-"""A row of RUNTIMES -> what measures its operators."""
+Profiler = Callable[[Path, Batch, int, bool], KernelTimes]
+
+PROFILERS: Table[Profiler] = Table(
+    "profiled runtime",
+    {
+        "onnxruntime": kernel_times,
+        "openvino": partial(openvino_times, float_type="f32"),
+        "openvino-bf16": partial(openvino_times, float_type="bf16"),
+    },
+)
+"""A row of RUNTIMES that runs on the CPU -> what measures its operators."""
 
 
 def check_timeable(
@@ -125,15 +131,17 @@ def measure_profiles(
 
     Raises:
         RuntimeMissingError: a runtime is not installed.
+        UnknownNameError: one has no measure.
         ModelError: an artifact has no graph, or a runtime cannot open it.
         MachineBusyError: other work disturbs the times, and the config allows no noisy ones.
     """
     check_timeable(artifacts, runtimes, config)
+    profilers = {runtime: PROFILERS[runtime] for runtime in runtimes}
     threads, profiles = threads_of(config), []
     rows = [(artifact, runtime) for artifact in artifacts for runtime in runtimes]
     for artifact, runtime in track(rows, "profile", len(rows)):
         for batch in _batches(artifact, task):
-            times = PROFILERS[runtime](onnx_file(artifact), batch, threads, config.noisy)
+            times = profilers[runtime](onnx_file(artifact), batch, threads, config.noisy)
             profiles.append(
                 Profile(
                     name=artifact.name,

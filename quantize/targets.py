@@ -92,6 +92,8 @@ def runs_here(
         runtime: the row of RUNTIMES that computes them.
         machine: where.
     """
+    if not RUNTIMES[runtime].integer_products:
+        return False
     here = _suited_to(machine or environment())
     if {name, here} == X86:
         return name == "avx2" or RUNTIMES[runtime].exact_on_x86

@@ -111,9 +111,9 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
     "a GPU without a runtime for it": Rule(
         lambda config: config.gpu and SERVED_RUNTIMES[config.runtime].triton_backend is None,
         lambda config: (
-            f"gpu=True and runtime={config.runtime}, which runs on the CPU, in the process of the "
-            "Python backend. Choose --runtime triton-onnxruntime, for a server that has the "
-            "backend onnxruntime, or leave --gpu out."
+            f"gpu=True and runtime={config.runtime}, which runs in the process of the Python "
+            "backend. Choose --runtime onnxruntime-cuda without --gpu, or --runtime "
+            "triton-onnxruntime for a server that has the backend onnxruntime, or leave --gpu out."
         ),
     ),
     "a runtime that the server does not have": Rule(_lacks_backend, _explain_backend),

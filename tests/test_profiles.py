@@ -17,18 +17,17 @@ from bertender.core.environment import environment
 from bertender.core.errors import ModelError
 from bertender.core.machine_load import MachineLoad
 from bertender.measure.latency import LatencyConfig
-from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Task
-from tests.runtimes import EVERY_RUNTIME
+from tests.runtimes import EVERY_RUNTIME_WITH_INTEGERS, WITH_INTEGERS
 
 QUICK = LatencyConfig(threads=1, noisy=True)
 
 
-def test_every_runtime_has_a_measure() -> None:
-    assert PROFILERS.keys() == RUNTIMES.keys()
+def test_every_runtime_of_the_cpu_has_a_measure() -> None:
+    assert [*PROFILERS] == WITH_INTEGERS
 
 
-@pytest.mark.parametrize("runtime", EVERY_RUNTIME)
+@pytest.mark.parametrize("runtime", EVERY_RUNTIME_WITH_INTEGERS)
 def test_a_runtime_measures_its_operators(runtime: str, exported: Artifact, task: Task) -> None:
     result = measure_profiles([exported], task, [runtime], QUICK)
     assert [each.texts for each in result.profiles] == [1, min(32, len(task.dev))]

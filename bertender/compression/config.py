@@ -57,6 +57,12 @@ RULES: Mapping[str, Rule[CompressConfig]] = {
         f"there is nothing to choose from. Give a runtime at least: {', '.join(RUNTIMES)}.",
         frozenset({"runtimes"}),
     ),
+    "a runtime without integers": Rule(
+        lambda config: not all(RUNTIMES[name].integer_products for name in config.runtimes),
+        "not all of them multiply 8-bit integers, and would turn them back into floats. There are "
+        f"{', '.join(name for name, row in RUNTIMES.items() if row.integer_products)}.",
+        frozenset({"runtimes"}),
+    ),
     "no share to choose": Rule(
         lambda config: not (config.heads and config.ffn),
         "there is nothing to choose from. Give 0 to cut nothing.",

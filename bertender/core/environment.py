@@ -6,7 +6,6 @@ import functools
 import os
 import platform
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.cores import usable_cores
 from bertender.core.cpu import cpu_facts, denied_flags
+from bertender.core.gpu import gpu_name
 
 __all__ = [
     "DATA_VARIABLE",
@@ -41,6 +41,7 @@ RECORDED_VERSIONS = (
     "optimum-onnx",
     "onnx",
     "onnxruntime",
+    "onnxruntime-gpu",
     "openvino",
     "numpy",
     "scikit-learn",
@@ -63,7 +64,7 @@ class Environment(Record):
     )
     cores: int = Field(description="cores that this process may use")
     memory_bytes: int
-    gpu: str | None
+    gpu: str | None = Field(description="the first one, by NVIDIA's driver")
     versions: dict[str, str] = Field(description="of the installed ones of RECORDED_VERSIONS")
 
 
@@ -79,17 +80,9 @@ def environment() -> Environment:
         denied_flags=denied_flags(),
         cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
-        gpu=_gpu(),
+        gpu=gpu_name(),
         versions=_installed_versions(),
     )
-
-
-def _gpu() -> str | None:
-    if find_spec("torch") is None:  # a machine that only sends requests
-        return None
-    import torch  # here, as in supports_bf16
-
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
 def supports_bf16() -> bool:

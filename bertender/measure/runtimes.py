@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, RuntimeMissingError
+from bertender.core.gpu import gpu_name
 from bertender.models.cpu_flags import lacking_flags
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
@@ -47,6 +48,11 @@ def check_installed(*names: str) -> None:
                 f"runtime {name!r} needs a CPU with {' or '.join(lacking)}, and this one has "
                 f"neither. Use another: {', '.join(_usable())}."
             )
+        if RUNTIMES[name].needs_gpu and gpu_name() is None:
+            raise RuntimeMissingError(
+                f"runtime {name!r} needs an NVIDIA GPU with its driver, and this process sees "
+                f"none. Use another: {', '.join(_usable())}."
+            )
 
 
 def tolerance_in(runtime: str, precision: str) -> str:
@@ -68,5 +74,7 @@ def _usable() -> list[str]:
     return [
         name
         for name, runtime in RUNTIMES.items()
-        if runtime.version is not None and not lacking_flags(runtime)
+        if runtime.version is not None
+        and not lacking_flags(runtime)
+        and (gpu_name() or not runtime.needs_gpu)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,9 @@ import numpy.typing as npt
 from bertender.core.cores import threads_by_default
 from bertender.models.onnx_session import open_session
 from bertender.text.batch import Batch
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 __all__ = ["ONNX_DATA_NAME", "ONNX_NAME", "OnnxPredictor"]
 
@@ -36,15 +40,16 @@ class OnnxPredictor:
     def __init__(
         self, path: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
     ) -> None:
-        self.session = open_session(
-            path, threads=_pool(threads, concurrent_runs), spinning=spinning
-        )
+        self.session = self._opened(path, _pool(threads, concurrent_runs), spinning)
         self.inputs = tuple(node.name for node in self.session.get_inputs())
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Return the logits (batch, labels) of a batch."""
         arrays = {name: batch.arrays[name] for name in self.inputs}
         return np.asarray(self.session.run(["logits"], arrays)[0], dtype=np.float32)
+
+    def _opened(self, path: Path, threads: int, spinning: bool) -> onnxruntime.InferenceSession:
+        return open_session(path, threads=threads, spinning=spinning)
 
 
 def _pool(threads: int, runs: int) -> int:

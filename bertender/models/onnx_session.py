@@ -1,4 +1,4 @@
-"""Opening a graph in ONNX Runtime, on the CPU and quietly."""
+"""Opening a graph in ONNX Runtime, quietly."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ from bertender.core.errors import ModelError
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["FEWER_BITS", "LEFT_OUT", "SESSION_CONFIG", "open_session", "session_config"]
+__all__ = [
+    "FEWER_BITS",
+    "LEFT_OUT",
+    "SESSION_CONFIG",
+    "create_session",
+    "open_session",
+    "session_config",
+    "session_options",
+]
 
+Provider = str | tuple[str, Mapping[str, str]]
+"""A name of ONNX Runtime, or one with its options."""
 ERRORS_ONLY = 3
 
 LEFT_OUT = ("SkipLayerNormFusion",)
@@ -49,7 +59,7 @@ def open_session(
     profile: Path | None = None,
     left_out: Sequence[str] | None = LEFT_OUT,
 ) -> onnxruntime.InferenceSession:
-    """Open a graph.
+    """Open a graph on the CPU.
 
     Args:
         graph: its file, or what would be in it.
@@ -65,12 +75,7 @@ def open_session(
     """
     import onnxruntime  # here, so that what only names a runtime starts without it
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or threads_by_default()
-    options.log_severity_level = ERRORS_ONLY
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-    for key, value in session_config().items():
-        options.add_session_config_entry(key, value)
+    options = session_options(threads, spinning)
     if left_out is None:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if optimized is not None:
@@ -78,13 +83,45 @@ def open_session(
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
+    return create_session(graph, options, ("CPUExecutionProvider",), left_out or ())
+
+
+def session_options(threads: int, spinning: bool) -> onnxruntime.SessionOptions:
+    """Return the options of every session; see `open_session`."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or threads_by_default()
+    options.log_severity_level = ERRORS_ONLY
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    for key, value in session_config().items():
+        options.add_session_config_entry(key, value)
+    return options
+
+
+def create_session(
+    graph: Path | bytes,
+    options: onnxruntime.SessionOptions,
+    providers: Sequence[Provider],
+    left_out: Sequence[str] = (),
+) -> onnxruntime.InferenceSession:
+    """Create a session.
+
+    Args:
+        graph: its file, or what would be in it.
+        options: those of `session_options`.
+        providers: what runs operators, the preferred first.
+        left_out: ONNX Runtime's own optimizers that are not run.
+
+    Raises:
+        ModelError: ONNX Runtime cannot open the graph.
+    """
+    import onnxruntime
+
     opened = graph if isinstance(graph, bytes) else str(graph)
     try:
         return onnxruntime.InferenceSession(
-            opened,
-            options,
-            providers=["CPUExecutionProvider"],
-            disabled_optimizers=[*(left_out or ())],
+            opened, options, providers=[*providers], disabled_optimizers=[*left_out]
         )
     except Exception as error:  # its exception classes share no public base
         advice = FEWER_BITS if SHARED_WEIGHT in str(error) else OTHER_VERSION

@@ -1,8 +1,9 @@
-"""RUNTIMES: the engines that run ONNX files on the CPU; one is imported when it opens a graph."""
+"""RUNTIMES: the engines that run ONNX files; one is imported when it opens a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +30,8 @@ class Runtime:
     """
     package: str
     install: str
+    replaced_by: str = ""
+    """A package that has it too, and takes the place of `package`."""
     float_type: str = "float32"
     """Data type that it computes floating-point operators in."""
     cpu_flags: tuple[str, ...] = ()
@@ -40,6 +43,10 @@ class Runtime:
     compiles_shapes: Callable[[Path], bool] = lambda graph: False
     """Whether it takes much longer for the first batch of each shape (`benchmarks/new_lengths.py`)
     """
+    needs_gpu: bool = False
+    """It runs on an NVIDIA GPU, and nowhere else."""
+    integer_products: bool = True
+    """It multiplies in 8-bit integers, so that models are quantized for it."""
     own_operators: bool = False
     """It has ONNX Runtime's own operators: look-ups in tables of 4 bits, attention of 8 bits."""
 
@@ -50,13 +57,14 @@ class Runtime:
     @property
     def version(self) -> str | None:
         """Version of its package; None where it is not installed."""
-        try:
-            return metadata.version(self.package)
-        except metadata.PackageNotFoundError:
-            return None
+        for package in filter(None, (self.package, self.replaced_by)):
+            with suppress(metadata.PackageNotFoundError):
+                return metadata.version(package)
+        return None
 
 
 DEFAULT_RUNTIME = "onnxruntime"
+ONNXRUNTIME_GPU = "onnxruntime-gpu"
 OPENVINO = "pip install 'bertender[openvino]'"
 
 RUNTIMES = Table(
@@ -68,6 +76,7 @@ RUNTIMES = Table(
             open=OnnxPredictor,
             package="onnxruntime",
             install="pip install 'bertender[serve]', or 'bertender[train]'",
+            replaced_by=ONNXRUNTIME_GPU,
             exact_on_x86=True,
             dynamic_scales=True,
             own_operators=True,
@@ -89,6 +98,15 @@ RUNTIMES = Table(
             float_type="bfloat16",
             compiles_shapes=on_demand("bertender.models.openvino_graph:compiles_shapes"),
             cpu_flags=("avx512_bf16", "amx_bf16"),
+        ),
+        "onnxruntime-cuda": Runtime(
+            title="ONNX Runtime CUDA",
+            summary="runs float graphs on an NVIDIA GPU, fastest in float16",
+            open=on_demand("bertender.models.cuda_predictor:CudaPredictor"),
+            package=ONNXRUNTIME_GPU,
+            install=f"pip uninstall -y onnxruntime && pip install '{ONNXRUNTIME_GPU}[cuda,cudnn]'",
+            needs_gpu=True,
+            integer_products=False,
         ),
     },
 )

@@ -43,14 +43,10 @@ class Choice:
     """Command that makes the artifact to serve, by NAMES."""
     runtime: str = DEFAULT_RUNTIME
     """Row of RUNTIMES that runs it."""
-    serve: str = ""
-    """Command that serves it, where that is not `bertender serve` in this runtime."""
-    needs: str = ""
-    """A further requirement, in words."""
 
     @property
     def commands(self) -> tuple[str, str]:
-        return self.make, self.serve or f"bertender serve MODEL --runtime {self.runtime}"
+        return self.make, f"bertender serve MODEL --runtime {self.runtime}"
 
     def on(self, machine: Environment) -> Choice:
         """Return the choice, in the default runtime where a CPU lacks what its own needs."""
@@ -89,11 +85,7 @@ ADVICE: tuple[Advice, ...] = (
         holds=lambda machine: machine.gpu is not None,
         choices=dict.fromkeys(
             USES,
-            Choice(
-                f"{FLOAT} --precision float16",
-                serve="bertender serve MODEL --runtime triton-onnxruntime --gpu",
-                needs="a server with that backend, as the one of NVIDIA's container",
-            ),
+            Choice(f"{FLOAT} --precision float16", "onnxruntime-cuda"),
         ),
         why="ONNX Runtime has no kernels for most 8-bit MatMuls there",
         basis="not measured",
@@ -186,6 +178,5 @@ def shown_reasons(machine: Environment) -> str:
 
 def _line(choice: Choice) -> str:
     runtime = RUNTIMES[choice.runtime]
-    needed = [*filter(None, (choice.needs, "" if runtime.version else runtime.install))]
     commands = ", then ".join(choice.commands)
-    return f"{commands} (needs {' and '.join(needed)})" if needed else commands
+    return commands if runtime.version else f"{commands} (needs {runtime.install})"

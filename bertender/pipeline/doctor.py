@@ -19,7 +19,9 @@ from bertender.pipeline.advice import NAMES, USES, shown_advice, shown_reasons
 __all__ = ["CHECKS", "Check", "Finding", "findings"]
 
 
-EVERYWHERE = ",".join(name for name, runtime in RUNTIMES.items() if not runtime.cpu_flags)
+EVERYWHERE = ",".join(
+    name for name, row in RUNTIMES.items() if not (row.cpu_flags or row.needs_gpu)
+)
 """Runtimes that run on every CPU."""
 
 
@@ -89,10 +91,12 @@ def _runtime_check(name: str, runtime: Runtime) -> Check:
     """Return the check of a row of RUNTIMES."""
     flags = runtime.cpu_flags
     on_what = f", and a CPU with {' or '.join(flags)}" if flags else ""
+    on_what += ", and an NVIDIA GPU" if runtime.needs_gpu else ""
 
     def look(environment: Environment) -> str | None:
-        runs = runtime.runs_on(environment.cpu_flags)
-        return environment.versions.get(runtime.package) if runs else None
+        runs = runtime.runs_on(environment.cpu_flags) and (environment.gpu or not runtime.needs_gpu)
+        versions = map(environment.versions.get, (runtime.package, runtime.replaced_by))
+        return next(filter(None, versions), None) if runs else None
 
     return Check(
         runtime.title,
@@ -176,7 +180,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "GPU",
         lambda environment: environment.gpu,
-        "training runs on it",
+        "`--runtime onnxruntime-cuda` runs exported models on it, and training takes it if "
+        "PyTorch is made for CUDA",
         "everything runs on the CPU",
     ),
     Check(

@@ -192,7 +192,7 @@ def test_a_missing_runtime_names_the_extra(
 def test_an_unknown_runtime_names_the_known_ones(graph: Artifact) -> None:
     message = (
         r"no runtime 'openvin'. Did you mean 'openvino'\? "
-        r"Known: onnxruntime, openvino, openvino-bf16\."
+        r"Known: onnxruntime, onnxruntime-cuda, openvino, openvino-bf16\."
     )
     with pytest.raises(UnknownNameError, match=message):
         bertender.open_model(graph, runtime="openvin")

@@ -1,0 +1,65 @@
+"""ONNX Runtime on an NVIDIA GPU as a predictor. It is imported when a graph is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertender.core.errors import ModelError, RuntimeMissingError
+from bertender.core.gpu import gpu_name
+from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.onnx_session import create_session, session_options
+from bertender.models.runtimes import RUNTIMES
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["CudaPredictor"]
+
+PROVIDER = "CUDAExecutionProvider"
+EXACT = {"use_tf32": "0"}
+"""Products of float32 are not rounded to the 10 bits of TF32, which is that provider's default:
+who wants speed for exactness exports in float16, which is faster still."""
+
+
+class CudaPredictor(OnnxPredictor):
+    """An ONNX Runtime session on the first GPU; arrays that its graph does not take are left out.
+
+    Args:
+        path: the graph.
+        threads, spinning: of the operators that have no kernel for GPUs, and run on the CPU.
+        concurrent_runs: calls of `logits` at once; all share the GPU.
+
+    Raises:
+        RuntimeMissingError: there is no GPU, or the installed ONNX Runtime is not made for one.
+        ModelError: ONNX Runtime cannot open the graph, or cannot load CUDA's libraries.
+    """
+
+    def _opened(self, path: Path, threads: int, spinning: bool) -> onnxruntime.InferenceSession:
+        _check_gpu()
+        options = session_options(threads, spinning)
+        session = create_session(path, options, ((PROVIDER, EXACT), "CPUExecutionProvider"))
+        if PROVIDER not in session.get_providers():  # else everything would run on the CPU
+            raise ModelError(
+                f"ONNX Runtime cannot load its CUDA provider for {path}: the libraries of CUDA and "
+                "cuDNN that its version needs are not found. Install them with `pip install "
+                "'onnxruntime-gpu[cuda,cudnn]'`, or use runtime 'onnxruntime'."
+            )
+        return session
+
+
+def _check_gpu() -> None:
+    import onnxruntime
+
+    installed = RUNTIMES["onnxruntime-cuda"].install
+    if gpu_name() is None:
+        raise RuntimeMissingError(
+            "runtime 'onnxruntime-cuda' needs an NVIDIA GPU with its driver, and this process sees "
+            "none. Use runtime 'onnxruntime'."
+        )
+    if PROVIDER not in onnxruntime.get_available_providers():
+        raise RuntimeMissingError(
+            f"runtime 'onnxruntime-cuda': the installed onnxruntime {onnxruntime.__version__} is "
+            f"made for the CPU alone. Install the other with `{installed}`."
+        )
+    onnxruntime.preload_dlls()  # of pip's packages, which are on no search path
