@@ -13,6 +13,8 @@ from filelock import FileLock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# also next to a GPU; set to its number, what trains is tested on it
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # before torch is imported: tiny models are slower on more threads, and far slower beside other work
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

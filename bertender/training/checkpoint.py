@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,17 @@ class SafeCheckpoints(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         directory = Path(output_dir) if output_dir else self._work()
         directory.mkdir(parents=True, exist_ok=True)
-        save_model(self.accelerator.unwrap_model(self.model), str(directory / SAFE_WEIGHTS_NAME))
+        own = self.accelerator.unwrap_model(self.model)
+        with _separate_weights(own):
+            save_model(own, str(directory / SAFE_WEIGHTS_NAME))
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
         # transformers' own takes tied weights, which are stored once, for missing ones
         own = self.accelerator.unwrap_model(model or self.model)
-        load_model(own, str(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME))
+        with _separate_weights(own):
+            load_model(own, str(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME))
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:
@@ -87,6 +91,20 @@ class SafeCheckpoints(Trainer):
 
     def _stateful(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer, "scheduler": self.lr_scheduler}
+
+
+@contextmanager
+def _separate_weights(model: torch.nn.Module) -> Iterator[None]:
+    """Give every weight of LSTMs a block of memory of its own, as safetensors wants them.
+
+    On a GPU, cuDNN has all weights of one in the same block; they are put back there afterwards.
+    """
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.RNNBase)]
+    for weight in (weight for layer in layers for weight in layer.parameters()):
+        weight.data = weight.data.clone()
+    yield
+    for layer in layers:
+        layer.flatten_parameters()
 
 
 def _random_state() -> dict[str, Any]:

@@ -177,7 +177,8 @@ def _in_the_centre(weight: torch.Tensor) -> torch.Tensor:
 def _positions(teacher: PreTrainedModel, family: Family) -> torch.Tensor:
     """Return the positions with the first token type (positions, hidden), or zeros for none."""
     if family.position_embeddings is None:
-        return torch.zeros(positions_of(teacher), teacher.config.hidden_size)
+        table = weight_of(teacher.base_model, family.word_embeddings)
+        return table.new_zeros(positions_of(teacher), teacher.config.hidden_size)
     return _centred(position_table(teacher, family))
 
 
