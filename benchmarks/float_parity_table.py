@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.float_parity import FloatParity, FloatParityBenchmark
 from bertender.core.processors import processor_name
 from bertender.measure.parity import Parity
-from bertender.models.runtimes import RUNTIMES
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.report.cells import DASH, markdown_rows
 
 __all__ = ["float_parity_block"]
@@ -30,7 +30,8 @@ def float_parity_block(file: str, path: Path) -> str:
     result = FloatParityBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     heads, *cells = ([(cell,) for cell in row] for row in (HEADINGS, *map(_cells, result.rows)))
     lines = markdown_rows(heads, cells, [2 <= place < 8 for place in range(len(HEADINGS))])
-    packages = dict.fromkeys(runtime.package for runtime in RUNTIMES.values())
+    measured = dict.fromkeys((DEFAULT_RUNTIME, *(row.parity.runtime for row in result.rows)))
+    packages = dict.fromkeys(RUNTIMES[name].package for name in measured if name)
     versions = (f"{name} {result.environment.versions.get(name, DASH)}" for name in packages)
     conditions = (
         "Each file against itself in ONNX Runtime: held-out texts alone, in batches of two sizes, "

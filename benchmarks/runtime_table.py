@@ -82,7 +82,10 @@ def _conditions(result: RuntimeBenchmark) -> str:
     packages = dict.fromkeys(runtime.package for runtime in RUNTIMES.values())
     known = [f"{name} {versions[name]}" for name in packages if name in versions]
     others = "" if load is None else f", others had {load.busy:.0%} of the cores"
+    on_gpu = any(RUNTIMES[name].needs_gpu for name in here.config.runtime)
+    gpu = f"; {here.environment.gpu}" if on_gpu else ""
     return (
-        f"{processor_name(here.environment)}, {here.threads} threads; {', '.join(known)}{others}. "
+        f"{processor_name(here.environment)}, {here.threads} threads{gpu}; "
+        f"{', '.join(known)}{others}. "
         "Points and speedups are against the float model in ONNX Runtime, with intervals of 95 %."
     )

@@ -220,3 +220,12 @@ def test_systems_are_trained_scored_and_timed_once(
     assert published == ["99.9% of BERT-base, SST-2", "4x", "- |"]
     assert f"best on the texts to choose by: {control}." in text
     assert f"Against labels alone (`{control}`), by the intervals: above " in text
+    run(trained.path, work, tmp_path / "untimed.json", asked, **settings, untimed=True)
+    assert students == {path: path.stat().st_mtime_ns for path in students}
+    without = compression_block("untimed.json", tmp_path / "untimed.json")
+    columns = [line.count(" | ") for line in (text.splitlines()[0], without.splitlines()[0])]
+    assert columns[0] - columns[1] == 5 and "Faster" not in without.split("Published")[0]
+    assert (
+        "quantized (dynamic)" not in without
+        and f"best on the texts to choose by: {control}" in without
+    )

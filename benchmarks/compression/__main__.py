@@ -1,7 +1,7 @@
 """Compresses a teacher by every system at equal processor time; scores and times the results.
 
     python -m benchmarks.compression TEACHER --work DIR --out FILE.json [--minutes 3] [--seeds 3]
-        [--students SYSTEM=ENCODER,SYSTEM=ENCODER] [--systems A,B] [--processes 3]
+        [--students SYSTEM=ENCODER,SYSTEM=ENCODER] [--systems A,B] [--processes 3] [--untimed]
 
 Each row of SYSTEMS trains for the same processor time, the teacher's part included: probes on few
 of the labelled texts say how many texts, or epochs over the labelled ones, that time holds; where
@@ -9,7 +9,8 @@ it does not hold the labelled ones once, a system learns from the first of them.
 labels are those that come with the task, or of `--unlabelled FILE`; without any, the labelled
 ones are seen more often. What pre-trained an encoder of `--students` is not of that time. The first
 seed of each is exported and quantized (dynamic 8 bits), and all graphs are timed with the
-teacher's, in turns and in one runtime.
+teacher's, in turns and in one runtime. With `--untimed`, no graphs are made: for trainings on a
+GPU, whose students are as fast as any others of their shape.
 
 Everything that is made stays in `--work` and is not made again, graphs and scores included. So
 several processes may share the work (`--systems`, without `--out`), and a last call, which needs
@@ -37,6 +38,7 @@ from benchmarks.students import check_scorable, scored_students
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
 from bertender.core.progress import show_progress
+from bertender.core.saving import save_result
 from bertender.measure.compare import CompareConfig, compare
 from bertender.measure.load import check_load_now
 from bertender.pipeline.recorded_task import recorded_task
@@ -66,6 +68,7 @@ def run(
         str, typer.Option(help="SYSTEM=ENCODER by commas, of systems that start from one")
     ] = "",
     processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
+    untimed: Annotated[bool, typer.Option(help="train and score alone, without graphs")] = False,
     noisy: NoisyFlag = False,
 ) -> None:
     """Train by every system, and write what comes of it."""
@@ -81,6 +84,11 @@ def run(
     check_scorable(source, task)
     trainer.check(chosen)
     models, absent = _trained(trainer, chosen, seeds)
+    if untimed:
+        result = _measured(trainer, models, {}, absent, None)
+        if out is not None:
+            save_result(result, out)
+        return
     timed = {TEACHER_ROW: source, **_timed_models(models)}
     graphs = {name: graphs_of(each, task, work) for name, each in timed.items()}
     if out is not None:
@@ -93,17 +101,25 @@ def _measured(
     models: Mapping[str, Sequence[Artifact]],
     graphs: Mapping[str, Graphs],
     absent: Mapping[str, str],
-    config: CompareConfig,
+    config: CompareConfig | None,
 ) -> CompressionBenchmark:
-    """Score all models, and time the graphs of the teacher and of each first seed."""
+    """Score all models, and time the graphs of the teacher and of each first seed.
+
+    Args:
+        trainer: what has trained them.
+        models: by system.
+        graphs: of the teacher and of systems; empty without a config.
+        absent: system -> why it has no models.
+        config: of the timing; None for no times.
+    """
     teacher, task, sources = trainer.teacher, trainer.task, trainer.sources
-    of_teacher = graphs[TEACHER_ROW]
-    if "float32" not in of_teacher.names:
+    of_teacher = graphs.get(TEACHER_ROW, UNTIMED)
+    if config is not None and "float32" not in of_teacher.names:
         raise ModelError(f"the teacher, which others are compared with: {of_teacher.refused}")
     scoring = replace(task, selection=task.selection.first(CHOICE_TEXTS))
     students = [each for own in models.values() for each in own]
     scores = scored_students(teacher, scoring, students, trainer.work / "scores")
-    if not config.noisy:
+    if config is not None and not config.noisy:
         check_load_now()
     timed = [each for made in graphs.values() for each in made.by_precision.values()]
     return CompressionBenchmark(
@@ -119,7 +135,7 @@ def _measured(
         ),
         absent=dict(absent),
         scores=scores,
-        speeds=compare(timed, task, config),
+        speeds=None if config is None else compare(timed, task, config),
     )
 
 

@@ -41,4 +41,4 @@ class CompressionBenchmark(Record):
     systems: tuple[TrainedSystem, ...]
     absent: dict[str, str] = Field(description="name of a system -> why it has no models")
     scores: StudentsBenchmark
-    speeds: Comparison
+    speeds: Comparison | None = Field(None, description="of all graphs; None where none was made")

@@ -20,17 +20,20 @@ from bertender.report.cells import DASH, markdown_rows, short, speedup_cell
 
 __all__ = ["compression_block"]
 
+GRAPHS = (
+    "Smaller",
+    "Faster",
+    "Points by quantizing",
+    "Smaller, quantized",
+    "Faster, quantized",
+)
 HEADINGS = (
     "System",
     "Trained on",
     "Score",
     "Retained",
     "Points over labels alone",
-    "Smaller",
-    "Faster",
-    "Points by quantizing",
-    "Smaller, quantized",
-    "Faster, quantized",
+    *GRAPHS,
     "Published: retained",
     "Published: smaller",
     "Published: faster",
@@ -47,9 +50,9 @@ def compression_block(file: str, path: Path) -> str:
         _teacher(result),
         *(_row(each, groups[each.name], gains.get(each.name), result) for each in result.systems),
     ]
-    heads, *cells = ([(cell,) for cell in row] for row in (HEADINGS, *rows))
-    numeric = [1 < place < len(HEADINGS) - 3 for place in range(len(HEADINGS))]
-    lines = markdown_rows(heads, cells, numeric)
+    shown = [place for place, name in enumerate(HEADINGS) if result.speeds or name not in GRAPHS]
+    heads, *cells = ([(row[place],) for place in shown] for row in (HEADINGS, *rows))
+    lines = markdown_rows(heads, cells, [1 < place < len(HEADINGS) - 3 for place in shown])
     words = [*_notes(result), "", compression_reading(result), _conditions(result)]
     return "\n".join([*lines, "", *words, "", f"Raw: `{file}`\n"])
 
@@ -94,19 +97,23 @@ def _trained_on(system: TrainedSystem) -> str:
 
 def _points_by_quantizing(result: CompressionBenchmark, graphs: Mapping[str, str]) -> str:
     """Return what the quantized graph of the first seed scores over its float one."""
-    scores = {row.name: row.score.value for row in result.speeds.rows}
+    scores = {row.name: row.score.value for row in _timed_rows(result)}
     large, small = (scores.get(each or "") for each in (graphs.get(FLOAT), _quantized(graphs)))
     return DASH if large is None or small is None else f"{100 * (small - large):+.1f}"
 
 
 def _figures(result: CompressionBenchmark, name: str | None) -> list[str]:
     """Return how much smaller and faster than the teacher's float graph a graph is."""
-    first, *others = result.speeds.rows
-    rows = [row for row in others if row.name == name]
-    if not rows:
+    rows = _timed_rows(result)
+    found = [row for row in rows[1:] if row.name == name]
+    if not found:
         return [DASH] * 2
-    (row,) = rows
-    return [f"{_smaller(first, row)}x", " ".join(speedup_cell(row.latency.speedup))]
+    (row,) = found
+    return [f"{_smaller(rows[0], row)}x", " ".join(speedup_cell(row.latency.speedup))]
+
+
+def _timed_rows(result: CompressionBenchmark) -> Sequence[ComparisonRow]:
+    return result.speeds.rows if result.speeds else ()
 
 
 def _smaller(first: ComparisonRow, row: ComparisonRow) -> str:
@@ -139,7 +146,7 @@ def _first_reason(message: str) -> str:
 
 
 def _conditions(result: CompressionBenchmark) -> str:
-    scores, here = result.scores, result.speeds.circumstances
+    scores = result.scores
     seeds = max((len(each.processor_s) for each in result.systems), default=0)
     whole = [each for each in result.systems if SYSTEMS[each.name].share == 1]
     seconds = [value for each in whole for value in each.processor_s] or [0.0]
@@ -152,15 +159,32 @@ def _conditions(result: CompressionBenchmark) -> str:
         f"{result.unlabelled}.{_started(result)} The control is the row of labels alone that is "
         f"best on the texts to choose by: {control_of(result) or 'none'}. Learning rate "
         f"{result.learning_rate:g}, or the method's own where that is higher; {seeds} "
-        f"{'seed' if seeds == 1 else 'seeds'}, of which the first is exported, quantized (dynamic) "
+        f"{'seed' if seeds == 1 else 'seeds'}{_timing(result)}. "
+        "Gains are in points, with intervals over texts, and seeds where there are several. "
+        "What the papers state is of other teachers, texts and machines, and of longer trainings. "
+        f"{_machine(result)}."
+    )
+
+
+def _timing(result: CompressionBenchmark) -> str:
+    if result.speeds is None:
+        return ""
+    here = result.speeds.circumstances
+    return (
+        ", of which the first is exported, quantized (dynamic) "
         "and timed, and what it gains by that is in points. Smaller: bytes of the teacher's "
         "float32 graph over its own. Faster: one text "
         "at natural length, the teacher's float32 graph over its own, all in ONNX Runtime "
         f"{here.environment.versions['onnxruntime']}, {here.threads} threads, with intervals of "
-        "95 %. Gains are in points, with intervals over texts, and seeds where there are several. "
-        "What the papers state is of other teachers, texts and machines, and of longer trainings. "
-        f"{processor_name(here.environment)}."
+        "95 %"
     )
+
+
+def _machine(result: CompressionBenchmark) -> str:
+    here = result.scores.environment
+    if result.speeds is None and here.gpu is not None:
+        return f"Trained on {here.gpu}"
+    return processor_name(result.speeds.circumstances.environment if result.speeds else here)
 
 
 def _started(result: CompressionBenchmark) -> str:

@@ -92,8 +92,8 @@ def conditions_lines(conditions: Conditions) -> list[str]:
         f"({_flags(environment)}); {environment.cores} cores, "
         f"{conditions.threads} threads for {_engines(config.runtime)} alike",
         *_choices(conditions.chosen_on),
-        "every row ran on the CPU; parity is with the model that a row was made from, in the "
-        "runtime that it was checked in",
+        f"{_devices(environment, config.runtime)}; parity is with the model that a row was made "
+        "from, in the runtime that it was checked in",
         f"{_lengths(conditions.lengths)}; single texts at their natural length, batches padded "
         "to their longest; tokenisation included",
         f"{_rounds(config.processes, config.rounds)}, rows interleaved, {config.single_texts} "
@@ -108,6 +108,13 @@ def conditions_lines(conditions: Conditions) -> list[str]:
 def _engines(runtimes: Sequence[str]) -> str:
     *others, last = ["PyTorch", *(RUNTIMES[name].title for name in runtimes)]
     return f"{', '.join(others)} and {last}"
+
+
+def _devices(environment: Environment, runtimes: Sequence[str]) -> str:
+    titles = [RUNTIMES[name].title for name in runtimes if RUNTIMES[name].needs_gpu]
+    if not titles:
+        return "every row ran on the CPU"
+    return f"rows of {' and '.join(titles)} ran on {environment.gpu}, the others on the CPU"
 
 
 def _versions(runtimes: Sequence[str]) -> list[str]:
