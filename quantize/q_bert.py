@@ -176,5 +176,5 @@ def _scales(trained: Trained, bits: Mapping[str, int]) -> dict[str, WeightScales
         path = trained.paths[node]
         rounding = trained.model.weights[path]
         assert isinstance(rounding, LowBitWeight)
-        scales[node] = rounding.scales(weights[path]).squeeze(1).double().numpy()
+        scales[node] = rounding.scales(weights[path]).squeeze(1).double().cpu().numpy()
     return scales

@@ -96,7 +96,7 @@ def fitting(
 
 def _part(scores: torch.Tensor, curve: Callable[[Sequence[int]], list[float]], step: int) -> _Part:
     counts = sorted({1, *range(step, len(scores), step), len(scores)})
-    ascending = np.sort(scores.double().numpy())
+    ascending = np.sort(scores.double().cpu().numpy())
     # of the worst so many; sums from the least on, so that nothing lost is exactly 0
     worst = np.concatenate([[0.0], np.cumsum(ascending)])
     lost = worst[len(scores) - np.asarray(counts)]
