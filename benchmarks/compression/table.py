@@ -105,10 +105,10 @@ def _points_by_quantizing(result: CompressionBenchmark, graphs: Mapping[str, str
 def _figures(result: CompressionBenchmark, name: str | None) -> list[str]:
     """Return how much smaller and faster than the teacher's float graph a graph is."""
     rows = _timed_rows(result)
-    found = [row for row in rows[1:] if row.name == name]
-    if not found:
+    of_graph = [row for row in rows[1:] if row.name == name]
+    if not of_graph:
         return [DASH] * 2
-    (row,) = found
+    (row,) = of_graph
     return [f"{_smaller(rows[0], row)}x", " ".join(speedup_cell(row.latency.speedup))]
 
 

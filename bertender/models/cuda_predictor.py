@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,4 +64,5 @@ def _check_gpu() -> None:
             f"runtime 'onnxruntime-cuda': the installed onnxruntime {onnxruntime.__version__} is "
             f"made for the CPU alone. Install the other with `{installed}`."
         )
-    onnxruntime.preload_dlls()  # of pip's packages, which are on no search path
+    with redirect_stdout(sys.stderr):  # it prints what it does not find
+        onnxruntime.preload_dlls()  # of pip's packages, which are on no search path
