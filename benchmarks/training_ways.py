@@ -30,7 +30,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Tokenize
 from bertender.training.config import POOL_BATCHES
 from bertender.training.examples import SEQUENCE_COLUMNS, TokenDataset
-from bertender.training.loop import Objective
+from bertender.training.objective import Objective
 from distill.distillation.distillation import Trained
 from distill.distillation.distiller import DistillConfig
 from distill.distillation.on_task import OnTask, on_task

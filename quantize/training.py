@@ -25,7 +25,8 @@ from bertender.text.batch import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS, WORD_STARTS, Head
-from bertender.training.loop import LossParts, Objective, TrainingReport, train
+from bertender.training.loop import train
+from bertender.training.objective import LossParts, Objective, TrainingReport
 from bertender.training.tokens import token_dataset
 from quantize.calibrators import Range
 from quantize.context import QuantizationContext, Written

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertender.core.findings import EarlierPhase, TrainingFindings
-from bertender.training.loop import TrainingReport
+from bertender.training.objective import TrainingReport
 
 __all__ = ["training_findings"]
 

@@ -10,7 +10,7 @@ import torch
 
 from bertender.text.batching import length_buckets
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.loop import Objective
+from bertender.training.objective import Objective
 
 __all__ = ["HELD_OUT_EVERY", "held_out_loss", "part_of"]
 

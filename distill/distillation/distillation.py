@@ -18,7 +18,8 @@ from bertender.core.timing import Stopwatch, Timing
 from bertender.core.work import in_order
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TokenDataset
-from bertender.training.loop import NO_RATES, Objective, TrainingReport, planned, train
+from bertender.training.loop import NO_RATES, planned, train
+from bertender.training.objective import Objective, TrainingReport
 from distill.distillation.phases import (
     DistillationObjective,
     Masked,

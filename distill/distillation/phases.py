@@ -16,7 +16,7 @@ from bertender.core.timing import Stopwatch
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import HEADS, Head
-from bertender.training.loop import LossParts
+from bertender.training.objective import LossParts
 from distill.losses import NO_LABEL
 from distill.losses.signals import Signals, Wanted, read_signals
 from distill.methods.method import Method

@@ -18,7 +18,8 @@ from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS, Head
-from bertender.training.loop import LossParts, train
+from bertender.training.loop import train
+from bertender.training.objective import LossParts
 from bertender.training.trained import Writer, trained_artifact
 from bertender.training.weights import weights_digest
 from distill.data import token_dataset

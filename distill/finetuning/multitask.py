@@ -35,7 +35,8 @@ from bertender.tasks.task import Task, TaskConfig
 from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
 from bertender.training.findings import training_findings
 from bertender.training.label_losses import hard_labels
-from bertender.training.loop import LossParts, Objective, TrainingReport, train
+from bertender.training.loop import train
+from bertender.training.objective import LossParts, Objective, TrainingReport
 from bertender.training.trained import Writer, trained_artifact
 from bertender.training.weights import weights_digest
 from distill.data import token_dataset

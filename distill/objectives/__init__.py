@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.table import Table
-from bertender.training.loop import Objective
+from bertender.training.objective import Objective
 from distill.corpora.rows import RowBuilder, full_sentence_rows
 from distill.corpora.segment_pairs import next_sentence_rows, sentence_order_rows
 from distill.objectives.masked_language_model import MaskedLanguageModel

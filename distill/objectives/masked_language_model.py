@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from bertender.training.examples import TensorBatch, model_inputs
-from bertender.training.loop import LossParts
+from bertender.training.objective import LossParts
 from distill.losses import hard_labels
 from distill.objectives.masking import (
     Chooser,

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from bertender.training.examples import TensorBatch, model_inputs
-from bertender.training.loop import LossParts
+from bertender.training.objective import LossParts
 from distill.objectives.masking import Masking, step_generator
 
 __all__ = ["MaskedBatch", "OwnHead", "PretrainingModule"]

@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from bertender.training.examples import TensorBatch, model_inputs
-from bertender.training.loop import LossParts
+from bertender.training.objective import LossParts
 from distill.objectives.masking import Masking, step_generator
 from distill.objectives.pretraining_module import PretrainingModule
 

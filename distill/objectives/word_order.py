@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from bertender.training.examples import TensorBatch, model_inputs
-from bertender.training.loop import LossParts
+from bertender.training.objective import LossParts
 from distill.losses import NO_LABEL, hard_labels
 from distill.objectives.masking import Masking, step_generator
 

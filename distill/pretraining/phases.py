@@ -17,7 +17,8 @@ from pathlib import Path
 
 from bertender.core.work import in_order
 from bertender.training.examples import TokenDataset
-from bertender.training.loop import Objective, TrainingReport, planned, train
+from bertender.training.loop import planned, train
+from bertender.training.objective import Objective, TrainingReport
 from distill.corpora.held_out import held_out_loss
 from distill.objectives.pretraining_module import PretrainingModule
 from distill.pretraining.config import PretrainConfig

@@ -29,7 +29,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS
-from bertender.training.loop import TrainingReport
+from bertender.training.objective import TrainingReport
 from bertender.training.trained import Writer, trained_artifact
 from distill.corpora.corpus import Corpus
 from distill.pruning.config import OF_THE_TASK, PruneConfig

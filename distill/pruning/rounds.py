@@ -21,7 +21,7 @@ from bertender.tasks.task import Task
 from bertender.text.batching import length_buckets
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import HEADS, Head
-from bertender.training.loop import TrainingReport
+from bertender.training.objective import TrainingReport
 from distill.distillation.distillation import Distillation
 from distill.distillation.phases import phases_with_head
 from distill.losses.terms import HardLabels, SoftLabels

@@ -11,7 +11,8 @@ import torch
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
 from bertender.training.learning_rates import Rates
-from bertender.training.loop import LossParts, train
+from bertender.training.loop import train
+from bertender.training.objective import LossParts
 
 STEPS = 10
 CONFIG = TrainingConfig(

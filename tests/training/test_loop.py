@@ -19,7 +19,8 @@ from bertender.text.batching import POOLINGS, BatchLimits, Pooling, plan_batches
 from bertender.training.attention import SHORT_TOKENS
 from bertender.training.config import POOL_BATCHES, TrainingConfig
 from bertender.training.examples import TensorBatch
-from bertender.training.loop import LossParts, Objective, train
+from bertender.training.loop import train
+from bertender.training.objective import LossParts, Objective
 from distill.finetuning.finetune import label_objective
 from tests.training.runs import CONFIG, STARTS, Start, classification
 

@@ -12,7 +12,7 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
-from bertender.training.loop import Objective
+from bertender.training.objective import Objective
 from bertender.training.weights import weights_digest
 from distill.distillation.cached_outputs import TaughtTexts
 from distill.distillation.distiller import DistillConfig
