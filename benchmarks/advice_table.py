@@ -11,6 +11,8 @@ from bertender.report.cells import markdown_rows
 
 __all__ = ["advice_block"]
 
+GPU_PACKAGE = "[`onnxruntime-gpu`](install.md#for-a-gpu)"
+
 
 def advice_block(files: Mapping[str, Path]) -> str:
     """Return a row for each row of ADVICE."""
@@ -27,6 +29,8 @@ def _cells(row: Advice) -> Sequence[str]:
 
 
 def _choice(choice: Choice) -> str:
-    flags = " or ".join(f"`{flag}`" for flag in RUNTIMES[choice.runtime].cpu_flags)
+    runtime = RUNTIMES[choice.runtime]
+    flags = " or ".join(f"`{flag}`" for flag in runtime.cpu_flags)
+    needed = f"a CPU with {flags}" if flags else GPU_PACKAGE if runtime.needs_gpu else ""
     commands = ", then ".join(f"`{command}`" for command in choice.commands)
-    return f"{commands} (needs a CPU with {flags})" if flags else commands
+    return f"{commands} (needs {needed})" if needed else commands

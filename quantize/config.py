@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from bertender.core.errors import ConfigError
 from bertender.measure.gate_config import GateConfig
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
+from bertender.models.runtimes import DEFAULT_RUNTIME, WITH_INTEGERS, RuntimeName
 from bertender.training.config import TrainingConfig
 from quantize.calibrators import CALIBRATORS
 from quantize.sensitivity import SENSITIVITIES
@@ -67,7 +67,7 @@ class SchemeConfig(GateConfig, TrainingConfig):
     runtime: RuntimeName = Field(
         DEFAULT_RUNTIME,
         description="the runtime whose kernels, sums and logits the gates check: "
-        f"{', '.join(RUNTIMES)}",
+        f"{', '.join(WITH_INTEGERS)}",
     )
     no_embeddings: bool = Field(False, description="leave embedding tables in float")
     max_drop: float | None = Field(

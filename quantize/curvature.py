@@ -162,7 +162,7 @@ def eight_bit_error(context: QuantizationContext, node: str, weight: torch.Tenso
     """Return the summed squared error of a weight (outputs, inputs) or table (entries, width)."""
     if node in context.inventory.tables:
         low, high = map(float, weight.aminmax())
-        values = weight.double().cpu().numpy()
+        values = weight.double().numpy()
         return float(((affine(low, high, INTEGERS["uint8"]).rounded(values) - values) ** 2).sum())
     return _rounding_error(weight, INTEGERS[context.target.weights].highest)
 

@@ -208,6 +208,12 @@ RULES: Mapping[str, Rule[Any]] = {
         "leave it out.",
         frozenset({"block_size"}),
     ),
+    "a runtime without integers": Rule(
+        lambda config: not RUNTIMES[config.runtime].integer_products,
+        "it multiplies no 8-bit integers, and would turn them back into floats. For a GPU, export "
+        "in 16 bits instead, as bertender export --precision float16, or leave it out.",
+        frozenset({"runtime"}),
+    ),
     "tables of 4 bits in another runtime": Rule(
         lambda config: _has_tables_of_4_bits(config) and not RUNTIMES[config.runtime].own_operators,
         "it has no look-up in tables of 4 bits. Leave it out, or give --scheme static, or "
@@ -220,17 +226,10 @@ RULES: Mapping[str, Rule[Any]] = {
         "out.",
         frozenset({"runtime"}),
     ),
-    "a runtime without integers": Rule(
-        lambda config: not RUNTIMES[config.runtime].integer_products,
-        "it multiplies no 8-bit integers, and would turn them back into floats. For a GPU, export "
-        "in 16 bits instead, as bertender export --precision float16, or leave it out.",
-        frozenset({"runtime"}),
-    ),
     "dynamic scales in another runtime": Rule(
         lambda config: (
             config.scheme in SCHEMES
             and not SCHEMES[config.scheme].is_static(config)
-            and RUNTIMES[config.runtime].integer_products
             and not RUNTIMES[config.runtime].dynamic_scales
         ),
         lambda config: (

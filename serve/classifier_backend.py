@@ -31,6 +31,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.cores import share_of_cores
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.runtime_fit import check_suits
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer_file import open_tokenizer
 from serve.backend_metrics import (
@@ -238,6 +239,8 @@ def open_artifact(
     """Open an ONNX artifact as the endpoint runs it."""
     problem = PROBLEMS[artifact.card.task.problem_type]
     runtime = SERVED_RUNTIMES[parameters.runtime]
+    if runtime.in_process:
+        check_suits(runtime.in_process, artifact)
     encode = problem.encoder(open_tokenizer(artifact.path), parameters.max_length)
     graph = artifact.path / ONNX_NAME
     padded = PaddedShapes(longest_input_of(encode))

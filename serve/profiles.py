@@ -24,6 +24,7 @@ from bertender.core.config import Record
 from bertender.core.cores import usable_cores
 from bertender.core.environment import Environment
 from bertender.core.errors import ConfigError
+from bertender.core.gpu import gpu_name
 from bertender.core.processors import processor_here, processor_name
 from bertender.core.saving import save_result
 from bertender.models.runtimes import RUNTIMES, RuntimeName
@@ -88,6 +89,7 @@ class MachineKey(Record):
     cores: int = Field(description="that a process may use, by affinity and quota")
     runtime: RuntimeName
     runtime_version: str
+    gpu: str | None = Field(None, description="for a runtime that needs one")
 
     @classmethod
     def of_this_machine(cls, runtime: str) -> Self:
@@ -96,6 +98,7 @@ class MachineKey(Record):
             cores=usable_cores(),
             runtime=runtime,
             runtime_version=RUNTIMES[runtime].version or "not installed",
+            gpu=gpu_name() if RUNTIMES[runtime].needs_gpu else None,
         )
 
 
@@ -162,7 +165,7 @@ def profile_folder() -> Path:
 
 def profile_path(key: ProfileKey) -> Path:
     """Return the file of a profile, whether or not it is there."""
-    digest = hashlib.sha256(key.model_dump_json().encode()).hexdigest()
+    digest = hashlib.sha256(key.model_dump_json(exclude_none=True).encode()).hexdigest()
     return profile_folder() / f"{digest[:16]}.json"
 
 

@@ -30,6 +30,7 @@ from bertender.core.card import CARD_NAME
 from bertender.core.errors import ArtifactError, ConfigError, ModelError
 from bertender.models.cpu_flags import saturates
 from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.runtime_fit import check_suits
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer_file import open_tokenizer
 from serve.config import ServeConfig
@@ -104,6 +105,8 @@ def write_repository(
     artifacts = by_name(models)
     for artifact in artifacts.values():
         check_servable(artifact)
+        if runtime := SERVED_RUNTIMES[config.runtime].in_process:
+            check_suits(runtime, artifact)
     _check_names(artifacts, config)
     _check_sums(artifacts, config)
     directory = directory.resolve()

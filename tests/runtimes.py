@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.core.gpu import gpu_name
+from bertender.core.gpu import gpu_problem
 from bertender.models.cpu_flags import lacking_flags
-from bertender.models.runtimes import RUNTIMES
+from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS
 
-__all__ = ["ATOL", "EVERY_RUNTIME", "EVERY_RUNTIME_WITH_INTEGERS", "WITH_INTEGERS", "needs"]
+__all__ = ["ATOL", "EVERY_RUNTIME", "EVERY_RUNTIME_WITH_INTEGERS", "needs"]
 
 ATOL = {"float32": 1e-5, "bfloat16": 5e-2}
 """Most that a logit of a toy model differs, by what a runtime computes floats in."""
@@ -19,14 +19,11 @@ def needs(name: str) -> pytest.MarkDecorator:
     runtime = RUNTIMES[name]
     flags = lacking_flags(runtime)
     return pytest.mark.skipif(
-        runtime.version is None or bool(flags) or (runtime.needs_gpu and gpu_name() is None),
+        runtime.version is None or bool(flags) or (runtime.needs_gpu and gpu_problem() != ""),
         reason=f"needs {runtime.title}: {runtime.install} {' or '.join(flags)}",
     )
 
 
 EVERY_RUNTIME = [pytest.param(name, marks=needs(name)) for name in RUNTIMES]
-
-WITH_INTEGERS = [name for name, runtime in RUNTIMES.items() if runtime.integer_products]
-"""What models are quantized for."""
 
 EVERY_RUNTIME_WITH_INTEGERS = [pytest.param(name, marks=needs(name)) for name in WITH_INTEGERS]

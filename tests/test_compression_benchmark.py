@@ -220,6 +220,9 @@ def test_systems_are_trained_scored_and_timed_once(
     assert published == ["99.9% of BERT-base, SST-2", "4x", "- |"]
     assert f"best on the texts to choose by: {control}." in text
     assert f"Against labels alone (`{control}`), by the intervals: above " in text
+    with pytest.raises(ConfigError, match="--noisy has no effect"):
+        run(trained.path, work, None, asked, **settings, untimed=True)
+    settings["noisy"] = False
     run(trained.path, work, tmp_path / "untimed.json", asked, **settings, untimed=True)
     assert students == {path: path.stat().st_mtime_ns for path in students}
     without = compression_block("untimed.json", tmp_path / "untimed.json")

@@ -75,6 +75,8 @@ def run(
     show_progress()
     if out is not None:
         check_noisy_out(noisy, out)
+    if untimed and noisy:
+        raise ConfigError("--untimed times nothing, so that --noisy has no effect. Leave one out.")
     encoders = _encoders(students)
     chosen, source = _chosen(systems, encoders), Artifact.load(teacher)
     task = recorded_task(source, {})
@@ -85,9 +87,8 @@ def run(
     trainer.check(chosen)
     models, absent = _trained(trainer, chosen, seeds)
     if untimed:
-        result = _measured(trainer, models, {}, absent, None)
         if out is not None:
-            save_result(result, out)
+            save_result(_measured(trainer, models, {}, absent, None), out)
         return
     timed = {TEACHER_ROW: source, **_timed_models(models)}
     graphs = {name: graphs_of(each, task, work) for name, each in timed.items()}

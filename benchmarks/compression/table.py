@@ -183,7 +183,7 @@ def _timing(result: CompressionBenchmark) -> str:
 def _machine(result: CompressionBenchmark) -> str:
     here = result.scores.environment
     if result.speeds is None and here.gpu is not None:
-        return f"Trained on {here.gpu}"
+        return f"Scored on a machine with {here.gpu}"
     return processor_name(result.speeds.circumstances.environment if result.speeds else here)
 
 

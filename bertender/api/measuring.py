@@ -87,11 +87,14 @@ def open_model(
         artifact: a torch or onnx classifier, or a bag of words.
         threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
         max_length: longest input in tokens; by default the tokenizer's own limit.
-        runtime: what runs an onnx artifact: onnxruntime, or openvino and openvino-bf16, which are
-            an extra.
+        runtime: what runs an onnx artifact: onnxruntime, openvino and openvino-bf16, which are an
+            extra, or onnxruntime-cuda, which needs a GPU.
 
     Raises:
-        RuntimeMissingError: the runtime is not installed; the message names what to install.
+        RuntimeMissingError: the runtime is not installed, or the machine lacks what it needs; the
+            message names what to install.
+        ConfigError: the artifact is quantized, and the runtime would turn it back into floats.
+        ModelError: the files are not a model that this machine can run.
 
     Example:
         model = bertender.open_model("runs/int8")

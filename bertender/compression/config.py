@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Config, Rule, parts_of
 from bertender.measure.gate_config import GOLDEN_TEXTS
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
+from bertender.models.runtimes import DEFAULT_RUNTIME, WITH_INTEGERS, RuntimeName
 
 __all__ = ["RULES", "CompressConfig"]
 
@@ -54,13 +54,13 @@ RULES: Mapping[str, Rule[CompressConfig]] = {
     ),
     "nothing that runs it": Rule(
         lambda config: not config.runtimes,
-        f"there is nothing to choose from. Give a runtime at least: {', '.join(RUNTIMES)}.",
+        f"there is nothing to choose from. Give a runtime at least: {', '.join(WITH_INTEGERS)}.",
         frozenset({"runtimes"}),
     ),
     "a runtime without integers": Rule(
-        lambda config: not all(RUNTIMES[name].integer_products for name in config.runtimes),
-        "not all of them multiply 8-bit integers, and would turn them back into floats. There are "
-        f"{', '.join(name for name, row in RUNTIMES.items() if row.integer_products)}.",
+        lambda config: not {*config.runtimes} <= {*WITH_INTEGERS},
+        "not all of them multiply 8-bit integers, and would turn them back into floats. Give some "
+        f"of {', '.join(WITH_INTEGERS)}.",
         frozenset({"runtimes"}),
     ),
     "no share to choose": Rule(
@@ -129,7 +129,7 @@ class CompressConfig(Config):
     runtimes: Annotated[tuple[RuntimeName, ...], BeforeValidator(parts_of)] = Field(
         (DEFAULT_RUNTIME,),
         description="runtimes to choose from by commas, the preferred first: "
-        f"{', '.join(RUNTIMES)}",
+        f"{', '.join(WITH_INTEGERS)}",
     )
     fused_attention: bool = Field(
         False,

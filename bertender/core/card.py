@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from bertender.core.card_versions import SCHEMA_VERSION, current_schema
 from bertender.core.config import Record
 from bertender.core.errors import NotAnArtifactError
 from bertender.core.findings import Findings
+from bertender.core.packages import installed_versions
 
 __all__ = [
     "CARD_NAME",
@@ -36,6 +36,7 @@ RECORDED_LIBRARIES = (
     "tokenizers",
     "onnx",
     "onnxruntime",
+    "onnxruntime-gpu",
     "openvino",
     "optimum-onnx",
     "scikit-learn",
@@ -159,5 +160,4 @@ def _json_object(path: Path) -> dict[str, Any]:
 @functools.cache
 def library_versions() -> dict[str, str]:
     """Return the installed version of each library that shapes an artifact."""
-    installed = {dist.metadata["Name"].lower(): dist.version for dist in metadata.distributions()}
-    return {name: installed[name] for name in RECORDED_LIBRARIES if name in installed}
+    return installed_versions(RECORDED_LIBRARIES)

@@ -15,6 +15,7 @@ from bertender.core.config import Record
 from bertender.core.cores import usable_cores
 from bertender.core.cpu import cpu_facts, denied_flags
 from bertender.core.gpu import gpu_name
+from bertender.core.packages import installed_versions
 
 __all__ = [
     "DATA_VARIABLE",
@@ -81,7 +82,7 @@ def environment() -> Environment:
         cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         gpu=gpu_name(),
-        versions=_installed_versions(),
+        versions=installed_versions(RECORDED_VERSIONS),
     )
 
 
@@ -114,13 +115,3 @@ def file_of_distribution(distribution: str, ending: str) -> Path | None:
         return None
     places = (Path(str(file.locate())) for file in files if file.as_posix().endswith(f"/{ending}"))
     return next((place for place in places if place.is_file()), None)
-
-
-def _installed_versions() -> dict[str, str]:
-    versions = {}
-    for name in RECORDED_VERSIONS:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions

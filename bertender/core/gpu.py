@@ -4,25 +4,51 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from dataclasses import dataclass
 
-__all__ = ["gpu_name"]
+__all__ = ["Gpu", "gpu", "gpu_name", "gpu_problem"]
 
 DRIVER = "libcuda.so.1"
-LONGEST_NAME = 128
-"""Bytes."""
+LONGEST_NAME_BYTES = 128
+SUCCESS = 0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The first GPU that this process may use."""
+
+    name: str | None
+    """None where there is none that works."""
+    failure: str = ""
+    """What the driver says instead."""
 
 
 @functools.cache
-def gpu_name() -> str | None:
-    """Return the name of the first GPU that this process may use; None where there is none."""
+def gpu() -> Gpu:
+    """Return the first GPU; looked up once a process."""
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError:
-        return None
-    device, name = ctypes.c_int(), ctypes.create_string_buffer(LONGEST_NAME)
-    failed = (  # each returns 0 for success
-        driver.cuInit(0)  # not where the driver has no GPU
-        or driver.cuDeviceGet(ctypes.byref(device), 0)
-        or driver.cuDeviceGetName(name, LONGEST_NAME, device)
-    )
-    return None if failed else name.value.decode()
+        return Gpu(None, f"there is no {DRIVER}")
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(LONGEST_NAME_BYTES)
+    calls = {
+        "cuInit": (0,),  # fails where the driver has no GPU, or is not the one of its library
+        "cuDeviceGet": (ctypes.byref(device), 0),
+        "cuDeviceGetName": (name, LONGEST_NAME_BYTES, device),
+    }
+    for call, arguments in calls.items():
+        if (result := getattr(driver, call)(*arguments)) != SUCCESS:
+            return Gpu(None, f"{call} of the driver returns {result}")
+    return Gpu(name.value.decode())
+
+
+def gpu_name() -> str | None:
+    """Return the name of the first GPU; None where there is none."""
+    return gpu().name
+
+
+def gpu_problem() -> str:
+    """Return why nothing can run on a GPU, as the end of a sentence; empty where it can."""
+    if gpu().name is not None:
+        return ""
+    return f"needs an NVIDIA GPU with its driver, and this process sees none: {gpu().failure}"

@@ -35,7 +35,7 @@ def processor_name(environment: Environment) -> str:
 
 
 def processor_here() -> str:
-    """Return the name of this machine's, without loading PyTorch as `environment` does."""
+    """Return the name of this machine's; only the CPU is looked at, unlike by `environment`."""
     return _processor(*cpu_facts(), denied_flags())
 
 

@@ -38,6 +38,7 @@ from bertender.measure.size import measure_size
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import Change, LabelSet
 from bertender.metrics.scores import Score
+from bertender.models.runtime_fit import suits
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import ChosenOn, Split, Task
 from bertender.text.batch import Encode
@@ -118,15 +119,20 @@ def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list
 def _in_runtimes(
     artifacts: Sequence[Artifact], runtimes: Sequence[str]
 ) -> list[tuple[Artifact, TimedModel]]:
-    """Return the rows: an onnx artifact once for each runtime, any other once."""
+    """Return the rows: an onnx artifact once for each runtime that suits it, any other once."""
     rows = []
     for artifact, name in zip(artifacts, row_names(artifacts), strict=True):
-        ran = runtimes if artifact.card.kind == "onnx" else (DEFAULT_RUNTIME,)
-        for runtime in ran:
-            title = name if len(ran) == 1 else f"{name} in {RUNTIMES[runtime].title}"
-            path = artifact.path.resolve()
-            rows.append((artifact, TimedModel(name=title, artifact=path, runtime=runtime)))
+        if artifact.card.kind != "onnx":
+            rows.append((artifact, _timed(artifact, name, DEFAULT_RUNTIME)))
+            continue
+        for runtime in (each for each in runtimes if suits(each, artifact)):
+            title = name if len(runtimes) == 1 else f"{name} in {RUNTIMES[runtime].title}"
+            rows.append((artifact, _timed(artifact, title, runtime)))
     return rows
+
+
+def _timed(artifact: Artifact, title: str, runtime: str) -> TimedModel:
+    return TimedModel(name=title, artifact=artifact.path.resolve(), runtime=runtime)
 
 
 @dataclass(frozen=True)

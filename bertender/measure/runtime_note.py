@@ -19,8 +19,9 @@ def runtime_note(comparison: Comparison) -> RuntimeNote | None:
     """Return the fastest rows of each runtime against each other, for one text and for batches.
 
     Only rows of as many parameters as the first ONNX row are compared, so that runtimes are, and
-    not models; the ratio is of the best row of each. None where fewer than two runtimes were
-    timed, the model's size is unknown, or other work disturbed the times.
+    not models, and only those that the CPU ran; the ratio is of the best row of each. None where
+    fewer than two runtimes were timed, the model's size is unknown, or other work disturbed the
+    times.
     """
     conditions = comparison.circumstances
     rows = _of_one_model(comparison.rows)
@@ -30,7 +31,7 @@ def runtime_note(comparison: Comparison) -> RuntimeNote | None:
     batches = f"batches of {conditions.batch_texts}"
     uses: tuple[tuple[str, Samples], ...] = (("one text", _single), (batches, _batch))
     versions = conditions.environment.versions
-    packages = (RUNTIMES[name].package for name in sorted(RUNTIMES))
+    packages = (RUNTIMES[name].package for name in sorted(RUNTIMES) if _is_of_cpu(name))
     return RuntimeNote(
         measured_at=conditions.measured_at,
         processor=processor_name(conditions.environment),
@@ -44,8 +45,12 @@ def runtime_note(comparison: Comparison) -> RuntimeNote | None:
 
 
 def _of_one_model(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    onnx = [row for row in rows if row.runtime is not None and row.size.parameters]
+    onnx = [row for row in rows if _is_of_cpu(row.runtime) and row.size.parameters]
     return [row for row in onnx if row.size.parameters == onnx[0].size.parameters]
+
+
+def _is_of_cpu(runtime: str | None) -> bool:
+    return runtime is not None and not RUNTIMES[runtime].needs_gpu
 
 
 def _faster(use: str, samples: Samples, rows: Sequence[ComparisonRow]) -> FasterRuntime:

@@ -6,24 +6,29 @@ from collections.abc import Sequence
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, RuntimeMissingError
-from bertender.core.gpu import gpu_name
+from bertender.core.gpu import gpu_problem
 from bertender.models.cpu_flags import lacking_flags
+from bertender.models.runtime_fit import FLOAT_PRECISIONS, check_suits, suits
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 __all__ = ["check_installed", "check_used", "runtime_of", "tolerance_in"]
 
-FLOAT_TYPES = ("float32", "float16", "bfloat16")
-"""Precisions of float artifacts, each a row of TOLERANCES."""
-
 
 def check_used(artifacts: Sequence[Artifact], *names: str) -> None:
-    """Raise ConfigError for runtimes other than the default where no artifact is of kind onnx."""
+    """Check that runtimes have something to run.
+
+    Raises:
+        ConfigError: one is not the default and no artifact is of kind onnx, or none suits one.
+    """
     if set(names) - {DEFAULT_RUNTIME} and not any(each.card.kind == "onnx" for each in artifacts):
         raise ConfigError(
             f"runtime={','.join(names)} runs onnx artifacts, and none of these is one: "
             f"{', '.join(str(each.path) for each in artifacts)}. Export the model first: bertender "
             "export."
         )
+    for artifact in artifacts:
+        if artifact.card.kind == "onnx" and not any(suits(name, artifact) for name in names):
+            check_suits(names[0], artifact)
 
 
 def runtime_of(artifact: Artifact, name: str) -> str | None:
@@ -35,7 +40,8 @@ def check_installed(*names: str) -> None:
     """Check that runtimes can run here, before any work.
 
     Raises:
-        RuntimeMissingError: one is not installed, or this CPU lacks what it needs.
+        RuntimeMissingError: one is not installed, or this CPU lacks what it needs, or there is no
+            GPU for it.
     """
     for name in names:
         if RUNTIMES[name].version is None:
@@ -48,10 +54,9 @@ def check_installed(*names: str) -> None:
                 f"runtime {name!r} needs a CPU with {' or '.join(lacking)}, and this one has "
                 f"neither. Use another: {', '.join(_usable())}."
             )
-        if RUNTIMES[name].needs_gpu and gpu_name() is None:
+        if RUNTIMES[name].needs_gpu and (problem := gpu_problem()):
             raise RuntimeMissingError(
-                f"runtime {name!r} needs an NVIDIA GPU with its driver, and this process sees "
-                f"none. Use another: {', '.join(_usable())}."
+                f"runtime {name!r} {problem}. Use another: {', '.join(_usable())}."
             )
 
 
@@ -64,7 +69,7 @@ def tolerance_in(runtime: str, precision: str) -> str:
         runtime: a row of RUNTIMES, or what runs elsewhere.
         precision: of the artifact.
     """
-    if precision not in FLOAT_TYPES or runtime not in RUNTIMES:
+    if precision not in FLOAT_PRECISIONS or runtime not in RUNTIMES:
         return precision
     computed = RUNTIMES[runtime].float_type
     return precision if computed == "float32" else f"{computed}-activations"
@@ -76,5 +81,5 @@ def _usable() -> list[str]:
         for name, runtime in RUNTIMES.items()
         if runtime.version is not None
         and not lacking_flags(runtime)
-        and (gpu_name() or not runtime.needs_gpu)
+        and not (runtime.needs_gpu and gpu_problem())
     ]

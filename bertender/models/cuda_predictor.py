@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertender.core.errors import ModelError, RuntimeMissingError
-from bertender.core.gpu import gpu_name
+from bertender.core.gpu import gpu_problem
 from bertender.models.onnx_predictor import OnnxPredictor
 from bertender.models.onnx_session import create_session, session_options
 from bertender.models.runtimes import RUNTIMES
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaPredictor"]
 
+CUDA = "onnxruntime-cuda"
 PROVIDER = "CUDAExecutionProvider"
 EXACT = {"use_tf32": "0"}
-"""Products of float32 are not rounded to the 10 bits of TF32, which is that provider's default:
-who wants speed for exactness exports in float16, which is faster still."""
+"""Products of float32 are not rounded to the 10 bits of TF32, which is that provider's default.
+Who wants speed for exactness exports in float16."""
 
 
 class CudaPredictor(OnnxPredictor):
@@ -44,8 +45,8 @@ class CudaPredictor(OnnxPredictor):
         if PROVIDER not in session.get_providers():  # else everything would run on the CPU
             raise ModelError(
                 f"ONNX Runtime cannot load its CUDA provider for {path}: the libraries of CUDA and "
-                "cuDNN that its version needs are not found. Install them with `pip install "
-                "'onnxruntime-gpu[cuda,cudnn]'`, or use runtime 'onnxruntime'."
+                "cuDNN that its version needs are not found. Install them with "
+                f"`{RUNTIMES[CUDA].install}`, or use runtime 'onnxruntime'."
             )
         return session
 
@@ -53,16 +54,12 @@ class CudaPredictor(OnnxPredictor):
 def _check_gpu() -> None:
     import onnxruntime
 
-    installed = RUNTIMES["onnxruntime-cuda"].install
-    if gpu_name() is None:
-        raise RuntimeMissingError(
-            "runtime 'onnxruntime-cuda' needs an NVIDIA GPU with its driver, and this process sees "
-            "none. Use runtime 'onnxruntime'."
-        )
+    if problem := gpu_problem():
+        raise RuntimeMissingError(f"runtime {CUDA!r} {problem}. Use runtime 'onnxruntime'.")
     if PROVIDER not in onnxruntime.get_available_providers():
         raise RuntimeMissingError(
-            f"runtime 'onnxruntime-cuda': the installed onnxruntime {onnxruntime.__version__} is "
-            f"made for the CPU alone. Install the other with `{installed}`."
+            f"runtime {CUDA!r}: the installed onnxruntime {onnxruntime.__version__} is made for "
+            f"the CPU alone. Install the other with `{RUNTIMES[CUDA].install}`."
         )
     with redirect_stdout(sys.stderr):  # it prints what it does not find
         onnxruntime.preload_dlls()  # of pip's packages, which are on no search path

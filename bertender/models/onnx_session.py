@@ -121,7 +121,11 @@ def create_session(
     opened = graph if isinstance(graph, bytes) else str(graph)
     try:
         return onnxruntime.InferenceSession(
-            opened, options, providers=[*providers], disabled_optimizers=[*left_out]
+            opened,
+            options,
+            providers=[*providers],
+            disabled_optimizers=[*left_out],
+            enable_fallback=0,  # it would run on the CPU, without the options, and print why
         )
     except Exception as error:  # its exception classes share no public base
         advice = FEWER_BITS if SHARED_WEIGHT in str(error) else OTHER_VERSION

@@ -23,6 +23,7 @@ from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.own_models import load_pretrained
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.models.recorded_problem import problem_of, problem_of_task
+from bertender.models.runtime_fit import check_suits
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.text.batch import Batch, keep_text, load_tokenizer
 
@@ -89,7 +90,8 @@ def open_classifier(
 
     Raises:
         UnknownNameError: the runtime is not a row of RUNTIMES.
-        RuntimeMissingError: the runtime is not installed.
+        RuntimeMissingError: the runtime is not installed, or has no GPU.
+        ConfigError: the artifact is quantized, and the runtime would turn it back into floats.
         ModelError: the files are not a model that this machine can run.
     """
     return OPENERS[artifact.card.kind](artifact, Opening(threads, max_length, runtime))
@@ -152,6 +154,7 @@ def _open_torch(artifact: Artifact, opening: Opening) -> Classifier:
 
 
 def _open_onnx(artifact: Artifact, opening: Opening) -> Classifier:
+    check_suits(opening.runtime, artifact)
     return onnx_classifier(
         artifact.path,
         artifact.card.task,

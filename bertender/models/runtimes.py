@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from bertender.core.packages import installed_version
 from bertender.core.table import Table, on_demand
 from bertender.models.onnx_predictor import OnnxPredictor
 
 if TYPE_CHECKING:  # it loads PyTorch
     from bertender.models.predictor import Predictor
 
-__all__ = ["DEFAULT_RUNTIME", "RUNTIMES", "Runtime", "RuntimeName"]
+__all__ = ["DEFAULT_RUNTIME", "RUNTIMES", "WITH_INTEGERS", "Runtime", "RuntimeName"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,6 @@ class Runtime:
     """
     package: str
     install: str
-    replaced_by: str = ""
-    """A package that has it too, and takes the place of `package`."""
     float_type: str = "float32"
     """Data type that it computes floating-point operators in."""
     cpu_flags: tuple[str, ...] = ()
@@ -57,14 +54,16 @@ class Runtime:
     @property
     def version(self) -> str | None:
         """Version of its package; None where it is not installed."""
-        for package in filter(None, (self.package, self.replaced_by)):
-            with suppress(metadata.PackageNotFoundError):
-                return metadata.version(package)
-        return None
+        return installed_version(self.package)
 
 
 DEFAULT_RUNTIME = "onnxruntime"
-ONNXRUNTIME_GPU = "onnxruntime-gpu"
+ONNXRUNTIME_GPU = (
+    "pip uninstall -y onnxruntime onnxruntime-gpu && "
+    "pip install --constraint constraints.txt 'onnxruntime-gpu[cuda,cudnn]'"
+)
+"""Both have the same files: of two that are installed, the removal of one leaves half of the other.
+"""
 OPENVINO = "pip install 'bertender[openvino]'"
 
 RUNTIMES = Table(
@@ -76,7 +75,6 @@ RUNTIMES = Table(
             open=OnnxPredictor,
             package="onnxruntime",
             install="pip install 'bertender[serve]', or 'bertender[train]'",
-            replaced_by=ONNXRUNTIME_GPU,
             exact_on_x86=True,
             dynamic_scales=True,
             own_operators=True,
@@ -101,15 +99,18 @@ RUNTIMES = Table(
         ),
         "onnxruntime-cuda": Runtime(
             title="ONNX Runtime CUDA",
-            summary="runs float graphs on an NVIDIA GPU, fastest in float16",
+            summary="runs float graphs on an NVIDIA GPU, meant for those of float16",
             open=on_demand("bertender.models.cuda_predictor:CudaPredictor"),
-            package=ONNXRUNTIME_GPU,
-            install=f"pip uninstall -y onnxruntime && pip install '{ONNXRUNTIME_GPU}[cuda,cudnn]'",
+            package="onnxruntime-gpu",
+            install=ONNXRUNTIME_GPU,
             needs_gpu=True,
             integer_products=False,
         ),
     },
 )
+
+WITH_INTEGERS = tuple(name for name, row in RUNTIMES.items() if row.integer_products)
+"""Runtimes that models are quantized for."""
 
 RuntimeName = Annotated[str, RUNTIMES.validator()]
 """A row of RUNTIMES, as a setting."""

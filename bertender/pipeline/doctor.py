@@ -95,8 +95,7 @@ def _runtime_check(name: str, runtime: Runtime) -> Check:
 
     def look(environment: Environment) -> str | None:
         runs = runtime.runs_on(environment.cpu_flags) and (environment.gpu or not runtime.needs_gpu)
-        versions = map(environment.versions.get, (runtime.package, runtime.replaced_by))
-        return next(filter(None, versions), None) if runs else None
+        return environment.versions.get(runtime.package) if runs else None
 
     return Check(
         runtime.title,
@@ -117,7 +116,7 @@ def _advice_check(use: str, words: str) -> Check:
 
 
 def _faster_runtime(environment: Environment) -> str | None:
-    packages = tuple(runtime.package for runtime in RUNTIMES.values())
+    packages = tuple(row.package for row in RUNTIMES.values() if not row.needs_gpu)
     note = note_of_machine(environment, packages)
     return None if note is None else shown_note(note)
 

@@ -102,9 +102,11 @@ def _separate_weights(model: torch.nn.Module) -> Iterator[None]:
     layers = [module for module in model.modules() if isinstance(module, torch.nn.RNNBase)]
     for weight in (weight for layer in layers for weight in layer.parameters()):
         weight.data = weight.data.clone()
-    yield
-    for layer in layers:
-        layer.flatten_parameters()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.flatten_parameters()
 
 
 def _random_state() -> dict[str, Any]:

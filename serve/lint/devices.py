@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from bertender.models.runtimes import RUNTIMES
 from serve.graph_signature import GraphSignature
 from serve.lint.findings import Fault
 from serve.lint.ours import backend_parameters, own_graphs
 from serve.lint.reading import ReadModel, ReadRepository
+from serve.served_runtimes import SERVED_RUNTIMES
 
-__all__ = ["float16_on_cpu", "integers_on_gpu"]
+__all__ = ["Device", "float16_on_cpu", "integers_on_gpu"]
 
 ON_CUDA = "QuantizeLinear, DequantizeLinear and MatMulInteger"
 """The 8-bit operators of ONNX Runtime's CUDA provider, by
@@ -25,30 +28,61 @@ INTEGER_OPERATORS = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class Device:
+    """What runs the graphs of a model."""
+
+    field: str
+    value: str
+    is_gpu: bool
+    other: str
+    """What to set for the other kind of device."""
+
+
 def integers_on_gpu(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
     """Yield graphs of 8-bit operators on a GPU, where most of them have no kernel."""
-    for _, signature in _graphs(model) if "KIND_GPU" in model.kinds else ():
-        if operators := sorted(signature.operators & INTEGER_OPERATORS):
+    for device, signature in _placed(model):
+        operators = sorted(signature.operators & INTEGER_OPERATORS)
+        if device.is_gpu and operators:
             yield Fault(
                 model.config_file,
-                "instance_group",
-                f"KIND_GPU, for a graph with {', '.join(operators)}",
-                f"KIND_CPU, or a graph of float32 or float16: the CUDA provider has {ON_CUDA}, "
-                "and other 8-bit operators run on the CPU",
+                device.field,
+                f"{device.value}, for a graph with {', '.join(operators)}",
+                f"{device.other}, or a graph of float32 or float16: the CUDA provider has "
+                f"{ON_CUDA}, and other 8-bit operators run on the CPU",
             )
 
 
 def float16_on_cpu(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
     """Yield graphs of float16 on the CPU, which has float16 kernels for few operators."""
-    for _, signature in _graphs(model) if "KIND_CPU" in model.kinds else ():
-        if "TYPE_FP16" in signature.weight_types:
+    for device, signature in _placed(model):
+        if not device.is_gpu and "TYPE_FP16" in signature.weight_types:
             yield Fault(
                 model.config_file,
-                "instance_group",
-                "KIND_CPU, for a graph of float16",
-                "KIND_GPU, or a graph of float32 or 8 bits: ONNX Runtime's CPU provider computes "
-                "most of float16 in float32, with conversions between them",
+                device.field,
+                f"{device.value}, for a graph of float16",
+                f"{device.other}, or a graph of float32 or 8 bits: the CPU computes most of "
+                "float16 in float32, with conversions between them",
             )
+
+
+def _placed(model: ReadModel) -> Iterator[tuple[Device, GraphSignature]]:
+    """Yield the graphs that a model runs itself, each with every device that runs it."""
+    devices = [*_devices(model)]
+    yield from ((device, signature) for _, signature in _graphs(model) for device in devices)
+
+
+def _devices(model: ReadModel) -> Iterator[Device]:
+    parameters = backend_parameters(model)
+    name = parameters and SERVED_RUNTIMES[parameters.runtime].in_process
+    if name:  # in the process of our backend, whatever Triton's device of that is
+        is_gpu = RUNTIMES[name].needs_gpu
+        other = f"a runtime of {'the CPU' if is_gpu else 'a GPU'}"
+        yield Device("parameters.runtime", name, is_gpu, other)
+        return
+    for kind, other in (("KIND_GPU", "KIND_CPU"), ("KIND_CPU", "KIND_GPU")):
+        if kind in model.kinds:
+            yield Device("instance_group", kind, kind == "KIND_GPU", other)
 
 
 def _graphs(model: ReadModel) -> Iterator[tuple[Path, GraphSignature]]:

@@ -16,6 +16,7 @@ from bertender.core.machine_load import MachineLoad
 from bertender.core.saving import check_savable
 from bertender.measure.load import busiest, check_load_now
 from bertender.measure.runtimes import check_installed
+from bertender.models.runtime_fit import check_suits
 from bertender.text.example import Example
 from serve.profiles import ProfileKey, ServeProfile, profile_path, write_profile
 from serve.tuning.choice import Choice, Tried, choose, confirmed, scores_of, tried
@@ -66,6 +67,7 @@ def tune(
         ConfigError: the profile cannot be written.
     """
     check_installed(config.runtime)
+    check_suits(config.runtime, artifact)
     key = ProfileKey.of_card(artifact.card, config.runtime)
     path = profile_path(key)
     check_savable(f"{CACHE_VARIABLE}:", path, "JSON")

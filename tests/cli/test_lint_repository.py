@@ -78,4 +78,4 @@ def test_a_server_without_the_backend_is_refused(made: Made) -> None:
     pytest.importorskip("pytriton", reason="needs the extra `serve`", exc_type=ImportError)
     said = fail("serve", made["onnx"], "--runtime", "triton-onnxruntime")
     assert "--repository-only DIRECTORY" in said and "--tritonserver ROOT/bin/tritonserver" in said
-    assert "runs on the CPU" in fail("serve", made["onnx"], "--gpu")
+    assert "in the process of the Python backend" in fail("serve", made["onnx"], "--gpu")

@@ -17,7 +17,7 @@ from bertender.pipeline.doctor import findings
 from bertender.tasks.task import Task
 from tests.exports import PlainExport
 
-PACKAGES = tuple(runtime.package for runtime in RUNTIMES.values())
+PACKAGES = tuple(runtime.package for runtime in RUNTIMES.values() if not runtime.needs_gpu)
 QUICK: dict[str, Any] = {
     "runtime": ("onnxruntime", "openvino"),
     "processes": 1,
@@ -79,6 +79,13 @@ def test_nothing_is_noted_of_times_that_say_nothing(comparison: Comparison, chan
     else:
         one = comparison.model_copy(update={"rows": comparison.rows[:1]})
         assert runtime_note(one) is None
+
+
+def test_what_a_gpu_ran_says_nothing_of_the_cpu(comparison: Comparison) -> None:
+    timed = _timed(comparison, {"onnxruntime": (3.0, 3.0), "openvino": (2.0, 2.0)})
+    first, second = timed.rows
+    on_gpu = second.model_copy(update={"runtime": "onnxruntime-cuda"})
+    assert runtime_note(timed.model_copy(update={"rows": (first, on_gpu)})) is None
 
 
 def test_models_of_other_sizes_are_left_out(comparison: Comparison) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,17 +12,22 @@ from typing import Any
 import onnxruntime
 import pytest
 
+import bertender
 from bertender.compression.config import CompressConfig
 from bertender.core import gpu
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError
-from bertender.core.gpu import gpu_name
+from bertender.core.gpu import gpu_name, gpu_problem
 from bertender.measure import runtimes
+from bertender.measure.compare import timed_models
 from bertender.measure.runtimes import check_installed
-from bertender.models import cuda_predictor
 from bertender.models.opening import onnx_file
+from bertender.models.runtime_fit import suits
 from bertender.models.runtimes import RUNTIMES, Runtime
-from quantize.quantizer import QuantizeConfig
+from bertender.tasks.task import Task
+from quantize.quantizer import QuantizeConfig, quantize
+from serve.config import ServeCommandConfig
+from serve.repository import write_repository
 
 CUDA = "onnxruntime-cuda"
 PROVIDER = "CUDAExecutionProvider"
@@ -33,51 +39,95 @@ def graph(plain_export: Any) -> Path:
     return onnx_file(artifact)
 
 
+def driver(**results: int) -> Callable[[str], Any]:
+    """A driver whose calls return these numbers, 0 otherwise."""
+
+    def get_name(buffer: Any, length: int, device: Any) -> int:
+        buffer.value = b"NVIDIA H100"
+        return results.get("cuDeviceGetName", 0)
+
+    library = SimpleNamespace(
+        cuInit=lambda flags: results.get("cuInit", 0),
+        cuDeviceGet=lambda device, number: results.get("cuDeviceGet", 0),
+        cuDeviceGetName=get_name,
+    )
+    return lambda name: library
+
+
 @pytest.fixture
-def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cuda_predictor, runtimes):
-        monkeypatch.setattr(module, "gpu_name", lambda: "H100")
+def with_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Return what puts a driver in place."""
+
+    def put(**results: int) -> None:
+        monkeypatch.setattr(ctypes, "CDLL", driver(**results))
+        gpu.gpu.cache_clear()
+
+    yield put
+    gpu.gpu.cache_clear()
 
 
-def test_without_a_gpu_it_is_refused_before_any_work(
-    graph: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_driver_names_the_gpu(with_driver: Callable[..., None]) -> None:
+    with_driver()
+    assert gpu_name() == "NVIDIA H100" and not gpu_problem()
+
+
+@pytest.mark.parametrize("call", ["cuInit", "cuDeviceGet", "cuDeviceGetName"])
+def test_a_gpu_that_cannot_be_used_is_refused_with_what_failed(
+    call: str, graph: Path, with_driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (cuda_predictor, runtimes):
-        monkeypatch.setattr(module, "gpu_name", lambda: None)
+    with_driver(**{call: 803})
     monkeypatch.setattr(Runtime, "version", "1.0")
-    with pytest.raises(RuntimeMissingError, match=r"needs an NVIDIA GPU.*another: onnxruntime, "):
+    failed = f"needs an NVIDIA GPU .*: {call} of the driver returns 803"
+    with pytest.raises(RuntimeMissingError, match=rf"{failed}\. Use another: onnxruntime, "):
         check_installed(CUDA)
-    with pytest.raises(RuntimeMissingError, match="needs an NVIDIA GPU"):
+    with pytest.raises(RuntimeMissingError, match=rf"{failed}\. Use runtime 'onnxruntime'"):
         RUNTIMES[CUDA].open(graph)
 
 
-@pytest.mark.usefixtures("with_gpu")
+def test_without_the_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "DRIVER", "libcuda-that-is-not-there.so.1")
+    assert gpu.gpu.__wrapped__().failure == "there is no libcuda-that-is-not-there.so.1"
+
+
 def test_a_package_for_the_cpu_is_named_with_the_other(
-    graph: Path, monkeypatch: pytest.MonkeyPatch
+    graph: Path, with_driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(RuntimeMissingError, match=r"for the CPU alone.*pip install 'onnxruntime-"):
+    with_driver()
+    with pytest.raises(RuntimeMissingError, match=r"for the CPU alone.*pip install --constraint"):
         RUNTIMES[CUDA].open(graph)
     monkeypatch.setattr(Runtime, "version", "1.0")
     check_installed(CUDA)
 
 
-@pytest.mark.usefixtures("with_gpu")
 def test_a_session_that_fell_back_to_the_cpu_is_not_taken(
-    graph: Path, monkeypatch: pytest.MonkeyPatch
+    graph: Path, with_driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with_driver()
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [PROVIDER])
-    asked: list[Any] = []
-    real = cuda_predictor.create_session
-
-    def created(path: Path, options: Any, providers: Any) -> Any:
-        asked.append(providers)
-        return real(path, options, ["CPUExecutionProvider"])
-
-    monkeypatch.setattr(cuda_predictor, "create_session", created)
     with pytest.raises(ModelError, match=r"cannot load its CUDA provider .*\[cuda,cudnn\]"):
         RUNTIMES[CUDA].open(graph, 1)
-    assert asked == [((PROVIDER, {"use_tf32": "0"}), "CPUExecutionProvider")]
+
+
+def test_a_provider_that_fails_is_an_error_in_its_own_words(
+    graph: Path,
+    with_driver: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with_driver()
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [PROVIDER])
+    asked: list[Any] = []
+
+    def session(path: str, options: Any, **settings: Any) -> Any:
+        asked.append(settings)
+        raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    with pytest.raises(ModelError, match="CUBLAS_STATUS_ALLOC_FAILED"):
+        RUNTIMES[CUDA].open(graph, 1)
+    assert asked[0]["providers"] == [(PROVIDER, {"use_tf32": "0"}), "CPUExecutionProvider"]
+    assert asked[0]["enable_fallback"] == 0, "ONNX Runtime would try once more, on the CPU"
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -89,38 +139,29 @@ def test_nothing_is_quantized_for_it(config: Any, settings: dict[str, Any]) -> N
         config.parse({"max_mb": 10, **settings} if config is CompressConfig else settings)
 
 
-def driver(initialised: int, devices: int) -> Callable[[str], Any]:
-    def get_name(buffer: Any, length: int, device: Any) -> int:
-        buffer.value = b"NVIDIA H100"
-        return 0
-
-    library = SimpleNamespace(
-        cuInit=lambda flags: initialised,
-        cuDeviceGet=lambda device, number: 0 if devices else 101,
-        cuDeviceGetName=get_name,
-    )
-    return lambda name: library
-
-
-@pytest.mark.parametrize(
-    ("initialised", "devices", "expected"),
-    [(0, 1, "NVIDIA H100"), (100, 0, None), (0, 0, None)],
-)
-def test_the_driver_names_the_gpu(
-    initialised: int, devices: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
+def test_of_quantized_artifacts_no_row_is_compared_on_it(
+    plain_export: Any, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", driver(initialised, devices))
-    assert gpu.gpu_name.__wrapped__() == expected
-
-
-def test_without_the_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "DRIVER", "libcuda-that-is-not-there.so.1")
-    assert gpu_name.__wrapped__() is None
+    source, exported = plain_export("bert")
+    small = quantize(exported, task, QuantizeConfig(scheme="dynamic"), tmp_path / "small")
+    assert not suits(CUDA, small) and suits(CUDA, exported)
+    rows = timed_models([source, exported, small], ["onnxruntime", CUDA])
+    assert [(row.artifact.name, row.runtime) for row in rows] == [
+        ("source", "onnxruntime"),
+        ("onnx", "onnxruntime"),
+        ("onnx", CUDA),
+        ("small", "onnxruntime"),
+    ]
+    message = rf"runtime={CUDA} multiplies no 8-bit integers, and .*small is of precision int8"
+    with pytest.raises(ConfigError, match=message):
+        bertender.open_model(small, runtime=CUDA)
+    with pytest.raises(ConfigError, match=message):
+        runtimes.check_used([exported, small], CUDA)
+    with pytest.raises(ConfigError, match=message):
+        write_repository(small, tmp_path / "repository", ServeCommandConfig(runtime=CUDA))
 
 
 def test_another_package_may_bring_the_same_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib import metadata
-
     def version(package: str) -> str:
         if package == "onnxruntime":
             raise metadata.PackageNotFoundError(package)

@@ -19,6 +19,9 @@ from tritonclient.grpc import model_config_pb2 as triton
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError
+from bertender.tasks.task import Task
+from export.onnx_export import ExportConfig, export
+from quantize.quantizer import QuantizeConfig, quantize
 from serve.config import ServeCommandConfig
 from serve.lint.findings import Finding
 from serve.lint.linting import check_repository, lint_repository
@@ -589,3 +592,31 @@ def test_errors_alone_stop_a_repository(foreign: Path, tmp_path: Path) -> None:
     FOREIGN["another type"].plant(tmp_path / "models")
     with pytest.raises(ArtifactError, match=r"output\[0\]\.data_type: TYPE_FP16; allowed"):
         check_repository(tmp_path / "models")
+
+
+def test_of_our_backend_the_runtime_says_which_device_it_is(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    half = export(trained, task, ExportConfig(precision="float16"), tmp_path / "half")
+    findings = {}
+    for runtime in ("onnxruntime", "onnxruntime-cuda"):
+        values = {"runtime": runtime, "repository_only": tmp_path / runtime}
+        config = ServeCommandConfig.parse(values)
+        findings[runtime] = lint_repository(write_repository(half, tmp_path / runtime, config))
+    (warned,) = findings["onnxruntime"]
+    assert (warned.rule, warned.field) == ("float16-on-cpu", "parameters.runtime")
+    assert "onnxruntime, for a graph" in warned.value and "runtime of a GPU" in warned.allowed
+    assert not findings["onnxruntime-cuda"]
+
+
+def test_a_repository_that_was_changed_to_a_gpu_is_warned_of(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    exported = export(trained, task, ExportConfig(), tmp_path / "float")
+    small = quantize(exported, task, QuantizeConfig(scheme="dynamic"), tmp_path / "small")
+    config = ServeCommandConfig.parse({"repository_only": tmp_path / "models"})
+    write_repository(small, tmp_path / "models", config)
+    with changed(tmp_path / "models" / OURS) as message:
+        message.parameters["runtime"].string_value = "onnxruntime-cuda"
+    (warned,) = lint_repository(tmp_path / "models")
+    assert (warned.rule, warned.field) == ("integers-on-gpu", "parameters.runtime")

@@ -78,6 +78,7 @@ DIFFERENT: dict[str, Callable[[Any], Any]] = {
     "cores": lambda value: value + 1,
     "runtime": lambda value: "openvino",
     "runtime_version": lambda value: "0.1",
+    "gpu": lambda value: "H100",
     "family": lambda value: "distilbert",
     "precision": lambda value: "int8",
     "scheme": lambda value: "dynamic",

@@ -1,0 +1,28 @@
+"""Whether a runtime suits an artifact."""
+
+from __future__ import annotations
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS
+
+__all__ = ["FLOAT_PRECISIONS", "check_suits", "suits"]
+
+FLOAT_PRECISIONS = ("float32", "float16", "bfloat16")
+"""Of artifacts that were not quantized."""
+
+
+def suits(runtime: str, artifact: Artifact) -> bool:
+    """Return whether a row of RUNTIMES runs an onnx artifact as it was made to run."""
+    return RUNTIMES[runtime].integer_products or artifact.card.precision in FLOAT_PRECISIONS
+
+
+def check_suits(runtime: str, artifact: Artifact) -> None:
+    """Raise ConfigError where a quantized artifact would be turned back into floats."""
+    if not suits(runtime, artifact):
+        raise ConfigError(
+            f"runtime={runtime} multiplies no 8-bit integers, and {artifact.path} is of precision "
+            f"{artifact.card.precision}: it would be slower than the float model. Give a float "
+            "artifact, as `bertender export --precision float16` writes one, or another runtime: "
+            f"{', '.join(WITH_INTEGERS)}."
+        )
