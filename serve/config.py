@@ -158,7 +158,7 @@ class ServeConfig(Config):
         DEFAULT_RUNTIME, description=f"the runtime of the model: {', '.join(SERVED_RUNTIMES)}"
     )
     gpu: bool = Field(
-        False, description="run the model on a GPU; for the runtime triton-onnxruntime, which has both"
+        False, description="run the model on a GPU, with the runtime triton-onnxruntime"
     )
     instances: int = Field(1, ge=1, description="copies of the model that run in parallel")
     threads_per_instance: int = Field(
