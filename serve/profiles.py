@@ -1,10 +1,10 @@
 """Serve profiles: the settings that `bertender tune` found to be the fastest on this machine.
 
 A profile is a file of the cache folder. It is keyed by what its measurements depend on: the model
-of the CPU, the cores that a process may use (affinity and quota), the runtime and its version, and
-the shape of the model. It is not keyed by the artifact's digest: a model that is trained again
-costs the same computation, and may use the profile of the one before. It is never written into an
-artifact, which is the same on every machine.
+of the CPU, the cores that a process may use (affinity and quota), the runtime and its version, its
+GPU if it needs one, and the shape of the model. It is not keyed by the artifact's digest: a model
+that is trained again costs the same computation, and may use the profile of the one before. It is
+never written into an artifact, which is the same on every machine.
 """
 
 from __future__ import annotations
@@ -227,7 +227,8 @@ def objection_to_profiles(value: str) -> str | None:
 
 def _is_of(key: MachineKey, environment: Environment) -> bool:
     here = (processor_name(environment), environment.cores, RUNTIMES[key.runtime].version)
-    return (key.cpu_model, key.cores, key.runtime_version) == here
+    same_cpu = (key.cpu_model, key.cores, key.runtime_version) == here
+    return same_cpu and key.gpu in (None, environment.gpu)
 
 
 def _unreadable(path: Path, error: Exception) -> str:

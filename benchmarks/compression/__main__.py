@@ -68,15 +68,15 @@ def run(
         str, typer.Option(help="SYSTEM=ENCODER by commas, of systems that start from one")
     ] = "",
     processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
-    untimed: Annotated[bool, typer.Option(help="train and score alone, without graphs")] = False,
+    untimed: Annotated[bool, typer.Option(help="no graphs; with --out, scores alone")] = False,
     noisy: NoisyFlag = False,
 ) -> None:
     """Train by every system, and write what comes of it."""
     show_progress()
-    if out is not None:
-        check_noisy_out(noisy, out)
     if untimed and noisy:
         raise ConfigError("--untimed times nothing, so that --noisy has no effect. Leave one out.")
+    if out is not None:
+        check_noisy_out(noisy, out)
     encoders = _encoders(students)
     chosen, source = _chosen(systems, encoders), Artifact.load(teacher)
     task = recorded_task(source, {})

@@ -112,7 +112,7 @@ def row_names(artifacts: Sequence[Artifact]) -> list[str]:
 
 
 def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list[TimedModel]:
-    """Return what is timed: an onnx artifact once for each runtime, any other once."""
+    """Return what is timed: an onnx artifact once for each runtime that suits it, others once."""
     return [model for _, model in _in_runtimes(artifacts, runtimes)]
 
 

@@ -18,7 +18,8 @@ def check_used(artifacts: Sequence[Artifact], *names: str) -> None:
     """Check that runtimes have something to run.
 
     Raises:
-        ConfigError: one is not the default and no artifact is of kind onnx, or none suits one.
+        ConfigError: one is not the default and no artifact is of kind onnx, or an artifact has no
+            runtime among them that suits it, or a runtime no artifact.
     """
     if set(names) - {DEFAULT_RUNTIME} and not any(each.card.kind == "onnx" for each in artifacts):
         raise ConfigError(
@@ -26,9 +27,13 @@ def check_used(artifacts: Sequence[Artifact], *names: str) -> None:
             f"{', '.join(str(each.path) for each in artifacts)}. Export the model first: bertender "
             "export."
         )
-    for artifact in artifacts:
-        if artifact.card.kind == "onnx" and not any(suits(name, artifact) for name in names):
+    graphs = [each for each in artifacts if each.card.kind == "onnx"]
+    for artifact in graphs:
+        if not any(suits(name, artifact) for name in names):
             check_suits(names[0], artifact)
+    for name in names if graphs else ():
+        if not any(suits(name, artifact) for artifact in graphs):
+            check_suits(name, graphs[0])
 
 
 def runtime_of(artifact: Artifact, name: str) -> str | None:

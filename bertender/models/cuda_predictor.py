@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bertender.core.errors import ModelError, RuntimeMissingError
 from bertender.core.gpu import gpu_problem
 from bertender.models.onnx_predictor import OnnxPredictor
-from bertender.models.onnx_session import create_session, session_options
+from bertender.models.onnx_session import OTHER_VERSION, create_session, session_options
 from bertender.models.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ __all__ = ["CudaPredictor"]
 
 CUDA = "onnxruntime-cuda"
 PROVIDER = "CUDAExecutionProvider"
+ADVICE = f"{OTHER_VERSION} If the GPU has no memory left, or is too old, use runtime 'onnxruntime'."
 EXACT = {"use_tf32": "0"}
 """Products of float32 are not rounded to the 10 bits of TF32, which is that provider's default.
 Who wants speed for exactness exports in float16."""
@@ -41,7 +42,8 @@ class CudaPredictor(OnnxPredictor):
     def _opened(self, path: Path, threads: int, spinning: bool) -> onnxruntime.InferenceSession:
         _check_gpu()
         options = session_options(threads, spinning)
-        session = create_session(path, options, ((PROVIDER, EXACT), "CPUExecutionProvider"))
+        providers = (PROVIDER, EXACT), "CPUExecutionProvider"
+        session = create_session(path, options, providers, advice=ADVICE)
         if PROVIDER not in session.get_providers():  # else everything would run on the CPU
             raise ModelError(
                 f"ONNX Runtime cannot load its CUDA provider for {path}: the libraries of CUDA and "

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FEWER_BITS",
     "LEFT_OUT",
+    "OTHER_VERSION",
     "SESSION_CONFIG",
     "create_session",
     "open_session",
@@ -104,6 +105,7 @@ def create_session(
     options: onnxruntime.SessionOptions,
     providers: Sequence[Provider],
     left_out: Sequence[str] = (),
+    advice: str = OTHER_VERSION,
 ) -> onnxruntime.InferenceSession:
     """Create a session.
 
@@ -112,6 +114,7 @@ def create_session(
         options: those of `session_options`.
         providers: what runs operators, the preferred first.
         left_out: ONNX Runtime's own optimizers that are not run.
+        advice: what to do where it fails.
 
     Raises:
         ModelError: ONNX Runtime cannot open the graph.
@@ -128,7 +131,7 @@ def create_session(
             enable_fallback=0,  # it would run on the CPU, without the options, and print why
         )
     except Exception as error:  # its exception classes share no public base
-        advice = FEWER_BITS if SHARED_WEIGHT in str(error) else OTHER_VERSION
+        advice = FEWER_BITS if SHARED_WEIGHT in str(error) else advice
         name = "a part of a graph" if isinstance(graph, bytes) else graph
         raise ModelError(
             f"ONNX Runtime {onnxruntime.__version__} cannot open {name}: {error}. {advice}"

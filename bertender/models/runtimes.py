@@ -59,8 +59,7 @@ class Runtime:
 
 DEFAULT_RUNTIME = "onnxruntime"
 ONNXRUNTIME_GPU = (
-    "pip uninstall -y onnxruntime onnxruntime-gpu && "
-    "pip install --constraint constraints.txt 'onnxruntime-gpu[cuda,cudnn]'"
+    "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]'"
 )
 """Both have the same files: of two that are installed, the removal of one leaves half of the other.
 """

@@ -13,7 +13,7 @@ from serve.lint.ours import backend_parameters, own_graphs
 from serve.lint.reading import ReadModel, ReadRepository
 from serve.served_runtimes import SERVED_RUNTIMES
 
-__all__ = ["Device", "float16_on_cpu", "integers_on_gpu"]
+__all__ = ["Device", "float16_on_cpu", "integers_on_gpu", "unsuited_runtime"]
 
 ON_CUDA = "QuantizeLinear, DequantizeLinear and MatMulInteger"
 """The 8-bit operators of ONNX Runtime's CUDA provider, by
@@ -37,20 +37,32 @@ class Device:
     is_gpu: bool
     other: str
     """What to set for the other kind of device."""
+    is_ours: bool = False
+    """Whether our backend runs them in its own process."""
 
 
 def integers_on_gpu(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
     """Yield graphs of 8-bit operators on a GPU, where most of them have no kernel."""
+    yield from (fault for device, fault in _of_integers(model) if not device.is_ours)
+
+
+def unsuited_runtime(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
+    """Yield graphs of 8-bit operators in a runtime of GPUs, which our backend refuses to load."""
+    yield from (fault for device, fault in _of_integers(model) if device.is_ours)
+
+
+def _of_integers(model: ReadModel) -> Iterator[tuple[Device, Fault]]:
     for device, signature in _placed(model):
         operators = sorted(signature.operators & INTEGER_OPERATORS)
         if device.is_gpu and operators:
-            yield Fault(
+            fault = Fault(
                 model.config_file,
                 device.field,
                 f"{device.value}, for a graph with {', '.join(operators)}",
                 f"{device.other}, or a graph of float32 or float16: the CUDA provider has "
                 f"{ON_CUDA}, and other 8-bit operators run on the CPU",
             )
+            yield device, fault
 
 
 def float16_on_cpu(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
@@ -77,8 +89,8 @@ def _devices(model: ReadModel) -> Iterator[Device]:
     name = parameters and SERVED_RUNTIMES[parameters.runtime].in_process
     if name:  # in the process of our backend, whatever Triton's device of that is
         is_gpu = RUNTIMES[name].needs_gpu
-        other = f"a runtime of {'the CPU' if is_gpu else 'a GPU'}"
-        yield Device("parameters.runtime", name, is_gpu, other)
+        others = (other for other, row in RUNTIMES.items() if row.needs_gpu != is_gpu)
+        yield Device('parameters["runtime"]', name, is_gpu, " or ".join(others), is_ours=True)
         return
     for kind, other in (("KIND_GPU", "KIND_CPU"), ("KIND_CPU", "KIND_GPU")):
         if kind in model.kinds:

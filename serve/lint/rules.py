@@ -42,6 +42,9 @@ LINT_RULES = Table(
         "parameter": LintRule("bertender's backend reads the parameters", ours.own_parameters),
         "artifact": LintRule("the artifact's files have their digests", ours.artifacts),
         "labels": LintRule("logits are as many as the artifact's labels", ours.labels),
+        "unsuited-runtime": LintRule(
+            "no 8-bit graph in a runtime of GPUs", devices.unsuited_runtime
+        ),
         "integers-on-gpu": LintRule("no 8-bit graph on a GPU", devices.integers_on_gpu, "warning"),
         "float16-on-cpu": LintRule(
             "no float16 graph on the CPU", devices.float16_on_cpu, "warning"

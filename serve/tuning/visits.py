@@ -124,5 +124,5 @@ def conditions_of(
 ) -> str:
     """Return a digest of all that a visit depends on."""
     measured = config.model_dump(mode="json", exclude=set(NOT_MEASURED))
-    values = [artifact.digest, key.model_dump(mode="json"), measured, texts]
+    values = [artifact.digest, key.model_dump(mode="json", exclude_none=True), measured, texts]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()

@@ -93,7 +93,8 @@ def test_a_package_for_the_cpu_is_named_with_the_other(
     graph: Path, with_driver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_driver()
-    with pytest.raises(RuntimeMissingError, match=r"for the CPU alone.*pip install --constraint"):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(RuntimeMissingError, match=r"for the CPU alone.*pip install 'onnxruntime-"):
         RUNTIMES[CUDA].open(graph)
     monkeypatch.setattr(Runtime, "version", "1.0")
     check_installed(CUDA)
@@ -104,6 +105,8 @@ def test_a_session_that_fell_back_to_the_cpu_is_not_taken(
 ) -> None:
     with_driver()
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [PROVIDER])
+    session = SimpleNamespace(get_providers=lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **settings: session)
     with pytest.raises(ModelError, match=r"cannot load its CUDA provider .*\[cuda,cudnn\]"):
         RUNTIMES[CUDA].open(graph, 1)
 
@@ -123,7 +126,7 @@ def test_a_provider_that_fails_is_an_error_in_its_own_words(
         raise RuntimeError("CUBLAS_STATUS_ALLOC_FAILED")
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", session)
-    with pytest.raises(ModelError, match="CUBLAS_STATUS_ALLOC_FAILED"):
+    with pytest.raises(ModelError, match=r"CUBLAS_STATUS_ALLOC_FAILED.*use runtime 'onnxruntime'"):
         RUNTIMES[CUDA].open(graph, 1)
     assert asked[0]["providers"] == [(PROVIDER, {"use_tf32": "0"}), "CPUExecutionProvider"]
     assert asked[0]["enable_fallback"] == 0, "ONNX Runtime would try once more, on the CPU"
@@ -140,7 +143,7 @@ def test_nothing_is_quantized_for_it(config: Any, settings: dict[str, Any]) -> N
 
 
 def test_of_quantized_artifacts_no_row_is_compared_on_it(
-    plain_export: Any, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plain_export: Any, task: Task, tmp_path: Path
 ) -> None:
     source, exported = plain_export("bert")
     small = quantize(exported, task, QuantizeConfig(scheme="dynamic"), tmp_path / "small")
@@ -157,6 +160,9 @@ def test_of_quantized_artifacts_no_row_is_compared_on_it(
         bertender.open_model(small, runtime=CUDA)
     with pytest.raises(ConfigError, match=message):
         runtimes.check_used([exported, small], CUDA)
+    with pytest.raises(ConfigError, match=message):
+        runtimes.check_used([small], "onnxruntime", CUDA)
+    runtimes.check_used([exported, small], "onnxruntime", CUDA)
     with pytest.raises(ConfigError, match=message):
         write_repository(small, tmp_path / "repository", ServeCommandConfig(runtime=CUDA))
 

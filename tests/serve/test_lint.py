@@ -604,12 +604,12 @@ def test_of_our_backend_the_runtime_says_which_device_it_is(
         config = ServeCommandConfig.parse(values)
         findings[runtime] = lint_repository(write_repository(half, tmp_path / runtime, config))
     (warned,) = findings["onnxruntime"]
-    assert (warned.rule, warned.field) == ("float16-on-cpu", "parameters.runtime")
-    assert "onnxruntime, for a graph" in warned.value and "runtime of a GPU" in warned.allowed
+    assert (warned.rule, warned.field) == ("float16-on-cpu", 'parameters["runtime"]')
+    assert "onnxruntime, for a graph" in warned.value and "onnxruntime-cuda, or" in warned.allowed
     assert not findings["onnxruntime-cuda"]
 
 
-def test_a_repository_that_was_changed_to_a_gpu_is_warned_of(
+def test_a_repository_that_was_changed_to_a_gpu_has_an_error(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
     exported = export(trained, task, ExportConfig(), tmp_path / "float")
@@ -618,5 +618,6 @@ def test_a_repository_that_was_changed_to_a_gpu_is_warned_of(
     write_repository(small, tmp_path / "models", config)
     with changed(tmp_path / "models" / OURS) as message:
         message.parameters["runtime"].string_value = "onnxruntime-cuda"
-    (warned,) = lint_repository(tmp_path / "models")
-    assert (warned.rule, warned.field) == ("integers-on-gpu", "parameters.runtime")
+    (wrong,) = lint_repository(tmp_path / "models")
+    assert (wrong.rule, wrong.field) == ("unsuited-runtime", 'parameters["runtime"]')
+    assert wrong.severity == "error" and "onnxruntime or openvino or" in wrong.allowed

@@ -108,7 +108,11 @@ RUN: Mapping[str, str] = {
 }
 """First line of a command or of a block of Python -> the test that runs it."""
 
+NO_GPU = "no GPU here; tests/models/test_cuda_predictor.py has what is refused without one"
+
 NOT_RUN: Mapping[str, str] = {
+    "bertender verify mine/onnx mine/onnx --runtime onnxruntime-cuda": NO_GPU,
+    "bertender serve mine/onnx --runtime onnxruntime-cuda": NO_GPU,
     "docker build --file deploy/Dockerfile --tag bertender-serve:0.1.0 .": (
         "no Docker here; test_dockerfile.py checks the file, and test_serve_extra.py runs a server"
         " as locked down as that of the image"

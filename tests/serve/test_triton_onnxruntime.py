@@ -228,5 +228,5 @@ def test_a_server_without_the_backend_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
 def test_a_gpu_is_refused_with_runtimes_of_the_cpu(runtime: str) -> None:
-    with pytest.raises(ConfigError, match=rf"gpu=True and runtime={runtime}, which runs on the"):
+    with pytest.raises(ConfigError, match=rf"gpu=True and runtime={runtime}, which runs in"):
         ServeConfig.parse({"gpu": True, "runtime": runtime})
