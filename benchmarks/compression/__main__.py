@@ -38,10 +38,11 @@ from benchmarks.students import check_scorable, scored_students
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
 from bertender.core.progress import show_progress
-from bertender.core.saving import save_result
 from bertender.measure.compare import CompareConfig, compare
+from bertender.measure.comparison import Comparison
 from bertender.measure.load import check_load_now
 from bertender.pipeline.recorded_task import recorded_task
+from bertender.tasks.task import Task
 
 __all__ = ["run"]
 
@@ -86,57 +87,56 @@ def run(
     check_scorable(source, task)
     trainer.check(chosen)
     models, absent = _trained(trainer, chosen, seeds)
-    if untimed:
-        if out is not None:
-            save_result(_measured(trainer, models, {}, absent, None), out)
-        return
-    timed = {TEACHER_ROW: source, **_timed_models(models)}
+    timed = {} if untimed else {TEACHER_ROW: source, **_timed_models(models)}
     graphs = {name: graphs_of(each, task, work) for name, each in timed.items()}
-    if out is not None:
-        config = CompareConfig(processes=processes, noisy=noisy)
-        save_benchmark(_measured(trainer, models, graphs, absent, config), out)
+    if out is None:
+        return
+    if not untimed:
+        _check_timeable(graphs[TEACHER_ROW])
+    result = _scored(trainer, models, graphs, absent)
+    if not untimed:
+        speeds = _speeds(graphs, task, CompareConfig(processes=processes, noisy=noisy))
+        result = result.model_copy(update={"speeds": speeds})
+    save_benchmark(result, out)
 
 
-def _measured(
+def _check_timeable(of_teacher: Graphs) -> None:
+    """Raise ModelError where the teacher has no graph that others are compared with."""
+    if "float32" not in of_teacher.names:
+        raise ModelError(f"the teacher, which others are compared with: {of_teacher.refused}")
+
+
+def _speeds(graphs: Mapping[str, Graphs], task: Task, config: CompareConfig) -> Comparison:
+    """Time the graphs of the teacher, which are the first, and of each first seed."""
+    if not config.noisy:
+        check_load_now()
+    timed = [each for made in graphs.values() for each in made.by_precision.values()]
+    return compare(timed, task, config)
+
+
+def _scored(
     trainer: Trainer,
     models: Mapping[str, Sequence[Artifact]],
     graphs: Mapping[str, Graphs],
     absent: Mapping[str, str],
-    config: CompareConfig | None,
 ) -> CompressionBenchmark:
-    """Score all models, and time the graphs of the teacher and of each first seed.
-
-    Args:
-        trainer: what has trained them.
-        models: by system.
-        graphs: of the teacher and of systems; empty without a config.
-        absent: system -> why it has no models.
-        config: of the timing; None for no times.
-    """
+    """Score all models."""
     teacher, task, sources = trainer.teacher, trainer.task, trainer.sources
-    of_teacher = graphs.get(TEACHER_ROW, UNTIMED)
-    if config is not None and "float32" not in of_teacher.names:
-        raise ModelError(f"the teacher, which others are compared with: {of_teacher.refused}")
     scoring = replace(task, selection=task.selection.first(CHOICE_TEXTS))
     students = [each for own in models.values() for each in own]
-    scores = scored_students(teacher, scoring, students, trainer.work / "scores")
-    if config is not None and not config.noisy:
-        check_load_now()
-    timed = [each for made in graphs.values() for each in made.by_precision.values()]
     return CompressionBenchmark(
         budget_s=trainer.budget_s,
         learning_rate=sources.shared["learning_rate"],
         labelled_texts=len(task.train),
         unlabelled=_texts_without_labels(trainer),
         encoders={name: pretrained_by(each) for name, each in sources.encoders.items()},
-        teacher_graphs=of_teacher.names,
+        teacher_graphs=graphs.get(TEACHER_ROW, UNTIMED).names,
         systems=tuple(
             _record_of(name, own, graphs.get(name, UNTIMED), trainer)
             for name, own in models.items()
         ),
         absent=dict(absent),
-        scores=scores,
-        speeds=None if config is None else compare(timed, task, config),
+        scores=scored_students(teacher, scoring, students, trainer.work / "scores"),
     )
 
 

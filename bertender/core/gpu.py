@@ -20,7 +20,7 @@ class Gpu:
     name: str | None
     """None where there is none that works."""
     failure: str = ""
-    """What the driver says instead."""
+    """The error of the driver, where there is none."""
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def gpu() -> Gpu:
     try:
         driver = ctypes.CDLL(DRIVER)
     except OSError:
-        return Gpu(None, f"there is no {DRIVER}")
+        return Gpu(None, f"{DRIVER} cannot be loaded")
     device, name = ctypes.c_int(), ctypes.create_string_buffer(LONGEST_NAME_BYTES)
     calls = {
         "cuInit": (0,),  # fails where the driver has no GPU, or is not the one of its library

@@ -49,20 +49,21 @@ def check_installed(*names: str) -> None:
             GPU for it.
     """
     for name in names:
-        if RUNTIMES[name].version is None:
-            raise RuntimeMissingError(
-                f"runtime {name!r} is not installed. Install it with `{RUNTIMES[name].install}`, "
-                f"or use one that is: {', '.join(_usable())}."
-            )
-        if lacking := lacking_flags(RUNTIMES[name]):
-            raise RuntimeMissingError(
-                f"runtime {name!r} needs a CPU with {' or '.join(lacking)}, and this one has "
-                f"neither. Use another: {', '.join(_usable())}."
-            )
-        if RUNTIMES[name].needs_gpu and (problem := gpu_problem()):
-            raise RuntimeMissingError(
-                f"runtime {name!r} {problem}. Use another: {', '.join(_usable())}."
-            )
+        if obstacle := _obstacle(name):
+            usable = ", ".join(other for other in RUNTIMES if not _obstacle(other))
+            raise RuntimeMissingError(f"runtime {name!r} {obstacle}: {usable}.")
+
+
+def _obstacle(name: str) -> str:
+    """Return why a runtime cannot run here, up to the list of those that can; empty if it can."""
+    runtime = RUNTIMES[name]
+    if runtime.version is None:
+        return f"is not installed. Install it with `{runtime.install}`, or use one that is"
+    if lacking := lacking_flags(runtime):
+        flags = " or ".join(lacking)
+        return f"needs a CPU with {flags}, and this one has neither. Use another"
+    problem = gpu_problem() if runtime.needs_gpu else ""
+    return f"{problem}. Use another" if problem else ""
 
 
 def tolerance_in(runtime: str, precision: str) -> str:
@@ -78,13 +79,3 @@ def tolerance_in(runtime: str, precision: str) -> str:
         return precision
     computed = RUNTIMES[runtime].float_type
     return precision if computed == "float32" else f"{computed}-activations"
-
-
-def _usable() -> list[str]:
-    return [
-        name
-        for name, runtime in RUNTIMES.items()
-        if runtime.version is not None
-        and not lacking_flags(runtime)
-        and not (runtime.needs_gpu and gpu_problem())
-    ]

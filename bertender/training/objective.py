@@ -1,4 +1,4 @@
-"""What a training run minimises, and what it reports."""
+"""The objective of a training run, and its report."""
 
 from __future__ import annotations
 

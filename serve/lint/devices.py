@@ -30,13 +30,13 @@ INTEGER_OPERATORS = frozenset(
 
 @dataclass(frozen=True)
 class Device:
-    """What runs the graphs of a model."""
+    """The device of a model's graphs, and the field of the configuration that sets it."""
 
     field: str
     value: str
     is_gpu: bool
     other: str
-    """What to set for the other kind of device."""
+    """The value for the other kind of device."""
     is_ours: bool = False
     """Whether our backend runs them in its own process."""
 

@@ -86,7 +86,7 @@ def test_a_gpu_that_cannot_be_used_is_refused_with_what_failed(
 
 def test_without_the_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "DRIVER", "libcuda-that-is-not-there.so.1")
-    assert gpu.gpu.__wrapped__().failure == "there is no libcuda-that-is-not-there.so.1"
+    assert gpu.gpu.__wrapped__().failure == "libcuda-that-is-not-there.so.1 cannot be loaded"
 
 
 def test_a_package_for_the_cpu_is_named_with_the_other(
