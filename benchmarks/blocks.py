@@ -12,7 +12,7 @@ from benchmarks.command_table import commands_block
 from benchmarks.comparison_block import comparison_block, short_block
 from benchmarks.compress_block import compress_block, short_compress_block
 from benchmarks.control_table import control_block
-from benchmarks.float_parity_table import float_parity_block
+from benchmarks.float_parity_table import float_parity_block, verified_block
 from benchmarks.fusion_table import fusion_block, fusion_profile_block
 from benchmarks.gate_table import bounds_block, gate_block
 from benchmarks.lint_rule_table import lint_rules_block
@@ -145,6 +145,14 @@ TABLES: Mapping[str, Block] = {
         "docs/runtimes.md",
         ("benchmarks/results/2026-11-26-sst2-float-parity-cpu.json",),
         of_one(float_parity_block),
+    ),
+    "gpu-parity": Block(
+        "docs/serving.md",
+        tuple(
+            f"benchmarks/results/2026-11-26-cola-{precision}-parity-h200.json"
+            for precision in ("float32", "float16")
+        ),
+        verified_block,
     ),
     "runtimes-avx2": Block(
         "docs/runtimes.md",

@@ -32,6 +32,7 @@ LAYOUT_HINT = (
     "Lay it out as in NVIDIA's container: ROOT/bin/tritonserver, ROOT/backends/python, ROOT/lib."
 )
 LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
+FIRST_UNREAD_NUMPY = 2
 INSTALL_HINT = "Install it with `pip install 'bertender[serve]'`."
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 STUB_NAME = "triton_python_backend_stub"
@@ -100,7 +101,8 @@ def find_installation(binary: Path | None = None) -> Installation:
 
     Raises:
         ServerMissingError: the server is not there, is incomplete or has no stub for this Python
-            version, or this Python has no shared library for the stub to load.
+            version, this Python has no shared library for the stub to load, or the wheel's stub
+            cannot read arrays of this NumPy.
     """
     installation = _of_wheel() if binary is None else _of_path(binary)
     for path in (installation.binary, installation.python_backend):
@@ -108,6 +110,8 @@ def find_installation(binary: Path | None = None) -> Installation:
             hint = INSTALL_HINT if binary is None else LAYOUT_HINT
             raise ServerMissingError(f"no Triton server: {path} is missing. {hint}")
     _check_python(installation)
+    if binary is None:
+        _check_numpy()
     return installation
 
 
@@ -160,6 +164,20 @@ def _check_python(installation: Installation) -> None:
             f"Triton's Python stub needs {_own_libpython().name}, and this machine has none. "
             f"Install the shared library (on Debian and Ubuntu: libpython{PYTHON}), or use a "
             "Python that was built with --enable-shared."
+        )
+
+
+def _check_numpy() -> None:
+    """Refuse the NumPy whose arrays have no strides in the wheel's stub.
+
+    The stub was compiled for the layout of NumPy 1. With NumPy 2 the server starts, says that it
+    is ready, and ends at the first request.
+    """
+    if int((version := metadata.version("numpy")).split(".")[0]) >= FIRST_UNREAD_NUMPY:
+        raise ServerMissingError(
+            f"the server of {WHEEL} ends at its first request with numpy {version}; it was made "
+            f"for those before {FIRST_UNREAD_NUMPY}. Run `pip install "
+            f"'numpy<{FIRST_UNREAD_NUMPY}'`, or name another server with --tritonserver."
         )
 
 

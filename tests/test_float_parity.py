@@ -8,10 +8,13 @@ import pytest
 
 from benchmarks import float_parity
 from benchmarks.float_parity import FloatParityBenchmark, run
-from benchmarks.float_parity_table import float_parity_block
+from benchmarks.float_parity_table import float_parity_block, verified_block
 from bertender.core.artifact import Artifact
+from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
+from bertender.core.saving import save_result
 from bertender.measure.runtimes import tolerance_in
+from bertender.measure.verify import VerifyConfig, verify
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
@@ -46,6 +49,23 @@ def test_a_runtime_is_judged_by_its_floats(name: str, exported: Artifact, tmp_pa
     result = FloatParityBenchmark.model_validate_json(out.read_text())
     out.write_text(result.model_copy(update={"rows": (failed,)}).model_dump_json())
     assert "| no |" in float_parity_block("parity.json", out)
+
+
+def test_results_of_verify_are_rows_of_a_table(
+    exported: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = VerifyConfig(texts=8)
+    parity = verify(exported, exported, task, config, lambda *_: None)
+    assert parity.environment == environment()
+    failed = parity.model_copy(update={"failures": ("x",)})
+    files = {"one.json": tmp_path / "one.json", "two.json": tmp_path / "two.json"}
+    for path, result in zip(files.values(), (parity, failed), strict=True):
+        save_result(result, path)
+    text = verified_block(files)
+    rows = [line for line in text.splitlines() if line.startswith(f"| {exported.name} against")]
+    assert [row.split(" | ")[-1] for row in rows] == ["yes |", "no |"]
+    assert all("ONNX Runtime (`float32`)" in row for row in rows)
+    assert "Raw: `one.json`, `two.json`" in text
 
 
 @needs("openvino")

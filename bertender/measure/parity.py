@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.config import Record
+from bertender.core.environment import Environment
 from bertender.core.errors import ParityError
 from bertender.core.findings import ParitySummary
 from bertender.measure.accuracy import word_count
@@ -83,6 +84,9 @@ class Parity(Figures):
     )
     graphs_compared: bool | None = Field(
         None, description="whether the float graph of a quantized one was there; None if not asked"
+    )
+    environment: Environment | None = Field(
+        None, description="where `bertender verify` compared them; None elsewhere"
     )
     cases: tuple[CaseParity, ...]
     failures: tuple[str, ...] = Field(description="every check that failed; empty when all passed")

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
+from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.measure.parity import (
     TOLERANCES,
@@ -76,10 +77,13 @@ def verify(
     in_graphs = graph_failures(reference, candidate, task)
     compared = in_graphs is not None if candidate.card.stage == "quantize" else None
     failures = (*parity.failures, *(in_graphs or ()))
-    ran = runtime_of(candidate, config.runtime)
-    return parity.model_copy(
-        update={"runtime": ran, "failures": failures, "graphs_compared": compared}
-    )
+    update = {
+        "runtime": runtime_of(candidate, config.runtime),
+        "failures": failures,
+        "graphs_compared": compared,
+        "environment": environment(),
+    }
+    return parity.model_copy(update=update)
 
 
 def _check_same_problem(reference: Artifact, candidate: Artifact) -> None:

@@ -54,6 +54,16 @@ def test_an_unsupported_python_is_told_the_supported_ones(monkeypatch: pytest.Mo
         find_installation()
 
 
+def test_a_numpy_that_ends_the_stub_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = lay_out(tmp_path / "other", "2.99.0")
+    monkeypatch.setattr(installation, "FIRST_UNREAD_NUMPY", 1)
+    with pytest.raises(ServerMissingError, match=r"numpy 1\.\d.*pip install 'numpy<1'.*--tritons"):
+        find_installation()
+    assert find_installation(other).version == "2.99.0"
+
+
 def test_the_version_of_a_wheel_is_known() -> None:
     assert installation.installed_version() == "2.51.0"
 
