@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from benchmarks.compression.table import compression_block
 from benchmarks.compression.training import Extent, Sources, Trainer, config_of, extent_of
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ParityError
-from bertender.measure.compare import CompareConfig
+from bertender.measure.compare import compare
 from bertender.measure.gate_config import PARITY_TEXTS
 from bertender.tasks.task import Task
 from distill.methods import METHODS
@@ -170,6 +169,14 @@ def test_a_graph_that_is_refused_twice_is_named(
     assert [*made.names] == ["float32"] and made.refused == f"of {PARITY_TEXTS} texts"
 
 
+@pytest.mark.parametrize("out, untimed", [(None, False), (Path("untimed.json"), True)])
+def test_settings_of_a_timing_are_refused_where_nothing_is_timed(
+    out: Path | None, untimed: bool, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="--noisy, --processes: nothing is timed"):
+        run(tmp_path, tmp_path, out, untimed=untimed, noisy=True, processes=2)
+
+
 @pytest.mark.slow
 def test_systems_are_trained_scored_and_timed_once(
     trained: Artifact,
@@ -181,12 +188,16 @@ def test_systems_are_trained_scored_and_timed_once(
     apart = replace(task, selection=task.train.first(24))
     monkeypatch.setattr(benchmark, "recorded_task", lambda artifact, changes: apart)
     monkeypatch.setattr(training, "MOST_EPOCHS", 1)
-    quick = partial(CompareConfig, processes=1, rounds=2, single_texts=2, batch_size=2)
-    monkeypatch.setattr(benchmark, "CompareConfig", quick)
+    quick = {"processes": 1, "rounds": 2, "single_texts": 2, "batch_size": 2}
+    monkeypatch.setattr(
+        benchmark,
+        "compare",
+        lambda timed, task, config: compare(timed, task, config.model_copy(update=quick)),
+    )
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{fruit} saw {n}\n" for fruit in ("apple", "plum") for n in range(9)))
     work, out = tmp_path / "work", tmp_path / "compression.json"
-    settings = {"minutes": 2.0, "seeds": 2, "unlabelled": texts, "noisy": True}
+    settings = {"minutes": 2.0, "seeds": 2, "unlabelled": texts}
     control, absent, shorter = CONTROLS
     shallow = replace(SYSTEMS[control], settings={"method": "hard", "layers": 2})
     monkeypatch.setitem(SYSTEMS, control, shallow)
@@ -195,7 +206,7 @@ def test_systems_are_trained_scored_and_timed_once(
     run(trained.path, work, None, asked, **settings)
     students = {path: path.stat().st_mtime_ns for path in work.glob("*/artifact.json")}
     assert len(students) >= 2
-    run(trained.path, work, out, asked, **settings)
+    run(trained.path, work, out, asked, **settings, noisy=True)
     result = CompressionBenchmark.model_validate_json(out.read_text())
     assert [each.name for each in result.systems] == [
         *(control, shorter, "static", "heads", "q8bert")
@@ -220,9 +231,6 @@ def test_systems_are_trained_scored_and_timed_once(
     assert published == ["99.9% of BERT-base, SST-2", "4x", "- |"]
     assert f"best on the texts to choose by: {control}." in text
     assert f"Against labels alone (`{control}`), by the intervals: above " in text
-    with pytest.raises(ConfigError, match="--noisy has no effect"):
-        run(trained.path, work, None, asked, **settings, untimed=True)
-    settings["noisy"] = False
     run(trained.path, work, tmp_path / "untimed.json", asked, **settings, untimed=True)
     assert students == {path: path.stat().st_mtime_ns for path in students}
     without = compression_block("untimed.json", tmp_path / "untimed.json")

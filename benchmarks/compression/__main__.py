@@ -68,14 +68,18 @@ def run(
     students: Annotated[
         str, typer.Option(help="SYSTEM=ENCODER by commas, of systems that start from one")
     ] = "",
-    processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="repetitions of the timing; as compare by default")
+    ] = None,
     untimed: Annotated[bool, typer.Option(help="no graphs; with --out, scores alone")] = False,
     noisy: NoisyFlag = False,
 ) -> None:
     """Train by every system, and write what comes of it."""
     show_progress()
-    if untimed and noisy:
-        raise ConfigError("--untimed times nothing, so that --noisy has no effect. Leave one out.")
+    asked = {"noisy": noisy or None, "processes": processes}
+    timing = CompareConfig.parse({key: value for key, value in asked.items() if value is not None})
+    if untimed or out is None:
+        _check_as_usual(timing)
     if out is not None:
         check_noisy_out(noisy, out)
     encoders = _encoders(students)
@@ -95,9 +99,18 @@ def run(
         _check_timeable(graphs[TEACHER_ROW])
     result = _scored(trainer, models, graphs, absent)
     if not untimed:
-        speeds = _speeds(graphs, task, CompareConfig(processes=processes, noisy=noisy))
+        speeds = _speeds(graphs, task, timing)
         result = result.model_copy(update={"speeds": speeds})
     save_benchmark(result, out)
+
+
+def _check_as_usual(timing: CompareConfig) -> None:
+    """Raise ConfigError for settings of a timing where nothing is timed."""
+    if changed := sorted(timing.model_fields_set):
+        options = ", ".join(f"--{name}" for name in changed)
+        raise ConfigError(
+            f"{options}: nothing is timed with --untimed, or without --out. Leave {options} out."
+        )
 
 
 def _check_timeable(of_teacher: Graphs) -> None:
