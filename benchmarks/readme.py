@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import sys
 
-from benchmarks.block import ROOT
-from benchmarks.blocks import BLOCKS, PICTURES
-from benchmarks.pruning import PruningBenchmark
-from benchmarks.pruning_curve import pruning_svg
-from benchmarks.saving import check_noisy_files
+from benchmarks.common.saving import check_noisy_files
+from benchmarks.documents.block import ROOT
+from benchmarks.documents.blocks import BLOCKS, PICTURES
+from benchmarks.pruning.curve import pruning_svg
+from benchmarks.pruning.measuring import PruningBenchmark
 
 __all__ = ["drawn", "rewritten"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.block import ROOT
-from benchmarks.blocks import TABLES
-from benchmarks.runtime_table import Timed, read_runtimes, rows_of
-from benchmarks.runtimes import RuntimeBenchmark
-from benchmarks.shapes import SHAPES, Shape
+from benchmarks.common.shapes import SHAPES, Shape
+from benchmarks.documents.block import ROOT
+from benchmarks.documents.blocks import TABLES
+from benchmarks.runtimes.measuring import RuntimeBenchmark
+from benchmarks.runtimes.table import Timed, read_runtimes, rows_of
 from bertender.core.processors import processor_name
 from bertender.pipeline.advice import ADVICE, Advice, Choice, advice_for
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import bertender
-from benchmarks.api_page import NAMES, example_of
+from benchmarks.documents.api_page import NAMES, example_of
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.measure.parity import Parity

@@ -12,19 +12,19 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import bad_clients as benchmark
-from benchmarks.bad_clients import (
+from benchmarks.bad_clients import measuring as benchmark
+from benchmarks.bad_clients.kinds import CONNECTIONS, KINDS, Target
+from benchmarks.bad_clients.measuring import (
     BadClients,
     BadClientsConfig,
     BadClientsTurn,
     GoodTraffic,
     measure_bad_clients,
 )
-from benchmarks.bad_clients_kinds import CONNECTIONS, KINDS, Target
-from benchmarks.bad_clients_process import MODULE, begin_turn, end_turn
-from benchmarks.bad_clients_table import bad_clients_block
-from benchmarks.nginx import make_certificate, nginx_binary
-from benchmarks.serving_records import ServingConfig
+from benchmarks.bad_clients.nginx import make_certificate, nginx_binary
+from benchmarks.bad_clients.process import MODULE, begin_turn, end_turn
+from benchmarks.bad_clients.table import bad_clients_block
+from benchmarks.serving.records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ModelError

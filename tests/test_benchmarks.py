@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import block, tagging
-from benchmarks.method_table import METRIC_NAMES, method_block
-from benchmarks.methods import (
+from benchmarks.documents import block
+from benchmarks.documents.points import gain
+from benchmarks.methods.measuring import (
     Budget,
     MethodsBenchmark,
     StudentResult,
@@ -17,9 +17,16 @@ from benchmarks.methods import (
     run,
     with_earlier,
 )
-from benchmarks.points import gain
-from benchmarks.tagging import CONTROL, LOSSES, TaggerBudget, TaggerResult, TaggingBenchmark
-from benchmarks.tagging_table import tagging_block
+from benchmarks.methods.table import METRIC_NAMES, method_block
+from benchmarks.tagging import measuring as tagging
+from benchmarks.tagging.measuring import (
+    CONTROL,
+    LOSSES,
+    TaggerBudget,
+    TaggerResult,
+    TaggingBenchmark,
+)
+from benchmarks.tagging.table import tagging_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
@@ -193,7 +200,9 @@ def test_students_that_are_there_are_not_trained_again(
     settings = {"seeds": 1, "max_train": 16, "epochs": 2, "layers": 2, "work": tmp_path / "work"}
     run(teacher.path, methods="hard,pkd", **settings)
     made = [Artifact.load(tmp_path / "work" / name).digest for name in ("hard-0", "pkd-0")]
-    monkeypatch.setattr("benchmarks.methods.distill", lambda *given: pytest.fail("trained again"))
+    monkeypatch.setattr(
+        "benchmarks.methods.measuring.distill", lambda *given: pytest.fail("trained again")
+    )
     run(teacher.path, methods="hard,pkd", out=tmp_path / "result.json", **settings)
     saved = MethodsBenchmark.model_validate_json((tmp_path / "result.json").read_text())
     assert [result.method for result in saved.students] == ["hard", "pkd"]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import controls
-from benchmarks.control_ways import CONTROLS, ENCODER, FURTHER_TEXTS, STUDENT, WAYS
-from benchmarks.controls import ControlBenchmark, TrainedStudent, chosen_lengths, run
+from benchmarks.controls import measuring as controls
+from benchmarks.controls.measuring import ControlBenchmark, TrainedStudent, chosen_lengths, run
+from benchmarks.controls.ways import CONTROLS, ENCODER, FURTHER_TEXTS, STUDENT, WAYS
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.metrics.scores import score

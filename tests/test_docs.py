@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.block import ROOT
-from benchmarks.command_table import parameters_of
+from benchmarks.documents.block import ROOT
+from benchmarks.documents.command_table import parameters_of
 from bertender.cli.main import commands, main
 from bertender.core import errors
 from bertender.core.artifact import Artifact

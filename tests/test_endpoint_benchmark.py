@@ -10,11 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import endpoint, saving
-from benchmarks.block import ROOT
-from benchmarks.endpoint import IN_PROCESS, WAYS, EndpointBenchmark, ServedModel
-from benchmarks.endpoint_table import endpoint_block
-from benchmarks.newest import NEWEST, newest_blocks
+from benchmarks.common import saving
+from benchmarks.documents.block import ROOT
+from benchmarks.documents.newest import NEWEST, newest_blocks
+from benchmarks.endpoint import measuring as endpoint
+from benchmarks.endpoint.measuring import IN_PROCESS, WAYS, EndpointBenchmark, ServedModel
+from benchmarks.endpoint.table import endpoint_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import BertenderError, MachineBusyError

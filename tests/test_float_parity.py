@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import float_parity
-from benchmarks.float_parity import FloatParityBenchmark, run
-from benchmarks.float_parity_table import float_parity_block, verified_block
+from benchmarks.float_parity import measuring as float_parity
+from benchmarks.float_parity.measuring import FloatParityBenchmark, run
+from benchmarks.float_parity.table import float_parity_block, verified_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError

@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import foreign_load as benchmark
-from benchmarks.foreign_load import (
+from benchmarks.foreign_load import measuring as benchmark
+from benchmarks.foreign_load.measuring import (
     FOREIGN,
     GENERATORS,
     OWN,
@@ -20,7 +20,7 @@ from benchmarks.foreign_load import (
     GeneratorRun,
     measure_generators,
 )
-from benchmarks.foreign_load_table import foreign_load_block
+from benchmarks.foreign_load.table import foreign_load_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import LoadTestError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fusion import GRAPHS, compare_graphs
-from benchmarks.fusion_table import fusion_block, fusion_profile_block
+from benchmarks.fusion.measuring import GRAPHS, compare_graphs
+from benchmarks.fusion.table import fusion_block, fusion_profile_block
 from bertender.core.artifact import Artifact
 from bertender.measure.latency import LatencyConfig
 from bertender.measure.load import MachineLoad

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from benchmarks import gate
-from benchmarks.gate import VARIANTS, GateBenchmark, Judged, Subject, judged
-from benchmarks.gate_faults import FAULTS
-from benchmarks.gate_table import gate_block
+from benchmarks.gate import measuring as gate
+from benchmarks.gate.faults import FAULTS
+from benchmarks.gate.measuring import VARIANTS, GateBenchmark, Judged, Subject, judged
+from benchmarks.gate.table import gate_block
 from bertender.core.environment import environment
 from bertender.metrics.records import Change
 from bertender.tasks.task import Split, Task

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from benchmarks.graph_rewrites import (
+from benchmarks.fusion.graph_rewrites import (
     biases_in_gemms,
     gelu_tables,
     merged_products,

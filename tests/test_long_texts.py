@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.long_texts import LONG_TOKENS, long_texts
+from benchmarks.common.long_texts import LONG_TOKENS, long_texts
 from bertender.core.errors import DataError
 from bertender.measure.accuracy import text_lengths
 from bertender.tasks.task import Task

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory_table import memory_block
-from benchmarks.pretraining_memory import NOTE, MemoryBenchmark, measured, run
+from benchmarks.pretraining_memory.measuring import NOTE, MemoryBenchmark, measured, run
+from benchmarks.pretraining_memory.table import memory_block
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from distill.corpora.corpus import Corpus, survey

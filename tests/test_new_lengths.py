@@ -8,15 +8,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import new_lengths as benchmark
-from benchmarks.new_lengths import (
+from benchmarks.new_lengths import measuring as benchmark
+from benchmarks.new_lengths.measuring import (
     LATER_RUNS,
     NewLengths,
     NewLengthsBenchmark,
     measure_new_lengths,
     time_lengths,
 )
-from benchmarks.new_lengths_table import new_lengths_block, times_longer
+from benchmarks.new_lengths.table import new_lengths_block, times_longer
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import DataError, ModelError

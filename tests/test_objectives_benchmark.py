@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import objectives as benchmark
-from benchmarks.budget import Amount
-from benchmarks.objectives import (
+from benchmarks.objectives import measuring as benchmark
+from benchmarks.objectives.budget import Amount
+from benchmarks.objectives.measuring import (
     UNTRAINED,
     FineTuned,
     ObjectivesBenchmark,
@@ -16,7 +16,7 @@ from benchmarks.objectives import (
     ScoredTask,
     run,
 )
-from benchmarks.objectives_table import objectives_block
+from benchmarks.objectives.table import objectives_block
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.metrics.scores import score

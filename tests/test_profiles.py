@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import profiles as benchmark
-from benchmarks.kernel_times import KernelTimes
-from benchmarks.profile_table import profile_block
-from benchmarks.profiles import PROFILERS, Profile, ProfileBenchmark, measure_profiles
+from benchmarks.common.kernel_times import KernelTimes
+from benchmarks.profiles import measuring as benchmark
+from benchmarks.profiles.measuring import PROFILERS, Profile, ProfileBenchmark, measure_profiles
+from benchmarks.profiles.table import profile_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ModelError

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks.block import ROOT
-from benchmarks.blocks import BLOCKS
+from benchmarks.documents.block import ROOT
+from benchmarks.documents.blocks import BLOCKS
 
 DOCUMENTS = (
     "README.md",

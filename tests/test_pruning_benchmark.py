@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from benchmarks import pruning
-from benchmarks.pruning import (
+from benchmarks.pruning import measuring as pruning
+from benchmarks.pruning.curve import curve, pruning_block, pruning_svg
+from benchmarks.pruning.measuring import (
     CONTROL,
     IMPORTANCES_SHOWN,
     PruningBenchmark,
@@ -18,7 +19,6 @@ from benchmarks.pruning import (
     points_of,
     run,
 )
-from benchmarks.pruning_curve import curve, pruning_block, pruning_svg
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.tasks.task import Task

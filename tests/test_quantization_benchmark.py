@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import quantization
-from benchmarks.quantization import QuantizationBenchmark, run
-from benchmarks.quantization_table import quantization_block
+from benchmarks.quantization import measuring as quantization
+from benchmarks.quantization.measuring import QuantizationBenchmark, run
+from benchmarks.quantization.table import quantization_block
 from bertender.core.errors import ParityError
 from bertender.tasks.task import Task
 from quantize.quantizer import QuantizeConfig

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.block import ROOT
-from benchmarks.blocks import BLOCKS, TABLES
-from benchmarks.readings import READINGS
-from benchmarks.readings.control import control_reading
-from benchmarks.readings.methods import methods_reading
-from benchmarks.readings.quantization import quantization_reading
-from benchmarks.readings.words import above, below, holding, listed, span
+from benchmarks.documents.block import ROOT
+from benchmarks.documents.blocks import BLOCKS, TABLES
+from benchmarks.documents.readings import READINGS
+from benchmarks.documents.readings.control import control_reading
+from benchmarks.documents.readings.methods import methods_reading
+from benchmarks.documents.readings.quantization import quantization_reading
+from benchmarks.documents.readings.words import above, below, holding, listed, span
 from bertender.metrics.records import Change
 
 INTERVAL = re.compile(r"([+-]\d+\.\d) \[([+-]\d+\.\d), ([+-]\d+\.\d)\]")

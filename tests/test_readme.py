@@ -14,8 +14,8 @@ from functools import cache
 import pytest
 from transformers import BertConfig
 
-from benchmarks.block import ROOT
-from benchmarks.blocks import BLOCKS, PICTURES
+from benchmarks.documents.block import ROOT
+from benchmarks.documents.blocks import BLOCKS, PICTURES
 from benchmarks.readme import drawn, rewritten
 from bertender.cli.main import commands
 from bertender.measure.comparison import Comparison

@@ -10,8 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import replicas as benchmark
-from benchmarks.replica_records import (
+from benchmarks.replicas import measuring as benchmark
+from benchmarks.replicas.measuring import measure_replicas
+from benchmarks.replicas.records import (
     Cores,
     ReplicaBenchmark,
     ReplicaConfig,
@@ -19,8 +20,7 @@ from benchmarks.replica_records import (
     Restart,
     RollingRestart,
 )
-from benchmarks.replica_table import replicas_block
-from benchmarks.replicas import measure_replicas
+from benchmarks.replicas.table import replicas_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, LoadTestError

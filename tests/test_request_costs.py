@@ -8,8 +8,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import request_costs as benchmark
-from benchmarks.request_costs import (
+from benchmarks.request_costs import measuring as benchmark
+from benchmarks.request_costs.measuring import (
     COSTED,
     PAUSES_MS,
     SINGLE_TEXTS,
@@ -19,8 +19,8 @@ from benchmarks.request_costs import (
     RequestLoad,
     measure_request_costs,
 )
-from benchmarks.request_costs_table import request_costs_block
-from benchmarks.serving_records import ServingConfig
+from benchmarks.request_costs.table import request_costs_block
+from benchmarks.serving.records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ModelError

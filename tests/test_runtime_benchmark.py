@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.readings.runtimes import fastest_reading, runtimes_reading
-from benchmarks.runtime_table import runtime_block
-from benchmarks.runtimes import RuntimeBenchmark, compare_runtimes
+from benchmarks.documents.readings.runtimes import fastest_reading, runtimes_reading
+from benchmarks.runtimes.measuring import RuntimeBenchmark, compare_runtimes
+from benchmarks.runtimes.table import runtime_block
 from bertender.core.artifact import Artifact
 from bertender.measure.compare import CompareConfig
 from bertender.tasks.task import Task

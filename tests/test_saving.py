@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from benchmarks import readme, saving
-from benchmarks.block import Block
-from benchmarks.kernel_times import KernelTimes
-from benchmarks.saving import (
+from benchmarks import readme
+from benchmarks.common import saving
+from benchmarks.common.kernel_times import KernelTimes
+from benchmarks.common.saving import (
     RESULTS,
     check_noisy_files,
     check_noisy_out,
     save_benchmark,
 )
+from benchmarks.documents.block import Block
 from bertender.core.errors import MachineBusyError
 from bertender.measure.load import MachineLoad, noisy_loads
 

@@ -16,15 +16,15 @@ import typer
 from tritonclient.grpc import service_pb2
 from typer.testing import CliRunner
 
-from benchmarks import serving
-from benchmarks.pinning import NOT_PINNED, Pins, pinned
-from benchmarks.readings.serving import AIMS, serving_reading
+from benchmarks.common.pinning import NOT_PINNED, Pins, pinned
+from benchmarks.common.saving import RESULTS
+from benchmarks.documents.readings.serving import AIMS, serving_reading
 from benchmarks.rivals.plain_model import PlainModel
-from benchmarks.saving import RESULTS
-from benchmarks.serving import measure_serving, prepared_texts
-from benchmarks.serving_askers import Asker, Open
-from benchmarks.serving_loads import StartedSystem, started
-from benchmarks.serving_records import (
+from benchmarks.serving import measuring as serving
+from benchmarks.serving.clients import Asker, Open
+from benchmarks.serving.loads import StartedSystem, started
+from benchmarks.serving.measuring import measure_serving, prepared_texts
+from benchmarks.serving.records import (
     CALLS,
     LOADS,
     Ceiling,
@@ -36,10 +36,10 @@ from benchmarks.serving_records import (
     ServingRun,
     ServingVisit,
 )
-from benchmarks.serving_systems import OWN, PADDED, SYSTEMS, Service
-from benchmarks.serving_table import serving_block
-from benchmarks.serving_texts import LONGEST_TOKENS, WORKLOADS, TextLengths
-from benchmarks.undisturbed import undisturbed
+from benchmarks.serving.systems import OWN, PADDED, SYSTEMS, Service
+from benchmarks.serving.table import serving_block
+from benchmarks.serving.texts import LONGEST_TOKENS, WORKLOADS, TextLengths
+from benchmarks.serving.undisturbed import undisturbed
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, LoadTestError, MachineBusyError, ModelError

@@ -8,17 +8,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks import soak as benchmark
-from benchmarks.serving_records import ServingConfig
-from benchmarks.soak import soak
-from benchmarks.soak_records import (
+from benchmarks.serving.records import ServingConfig
+from benchmarks.soak import measuring as benchmark
+from benchmarks.soak.measuring import soak
+from benchmarks.soak.records import (
     MemorySample,
     Overload,
     Segment,
     SoakBenchmark,
     SoakConfig,
 )
-from benchmarks.soak_table import FIRST, soak_block
+from benchmarks.soak.table import FIRST, soak_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import LoadTestError

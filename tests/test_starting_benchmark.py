@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pinning import NOT_PINNED, Pins
-from benchmarks.starting import ProcessMemory, Start, StartBenchmark, measure_starts
-from benchmarks.starting_table import TITLES, starting_block
+from benchmarks.common.pinning import NOT_PINNED, Pins
+from benchmarks.starting.measuring import ProcessMemory, Start, StartBenchmark, measure_starts
+from benchmarks.starting.table import TITLES, starting_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ServingError
@@ -32,7 +32,7 @@ def test_every_process_of_every_start_is_looked_at(exported: Artifact, task: Tas
 def test_a_server_that_does_not_start_is_an_error(
     exported: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.starting.sys.executable", "/bin/false")
+    monkeypatch.setattr("benchmarks.starting.measuring.sys.executable", "/bin/false")
     with pytest.raises(ServingError, match="run it by hand"):
         measure_starts(exported, task.dev.examples, 1, NOT_PINNED, noisy=True)
 

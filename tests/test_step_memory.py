@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.step_memory import (
+from benchmarks.step_memory.measuring import (
     COMMANDS,
     MeasuredCommandError,
     Step,
@@ -14,7 +14,7 @@ from benchmarks.step_memory import (
     StepUse,
     measure_step,
 )
-from benchmarks.step_memory_table import step_memory_block
+from benchmarks.step_memory.table import step_memory_block
 from bertender.cli.main import commands
 from bertender.core.environment import environment
 

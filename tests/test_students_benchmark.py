@@ -9,9 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import students
-from benchmarks.students import StudentsBenchmark, groups_of, made_by, run, scored_students
-from benchmarks.students_table import change_of, read_students, retained, students_block
+from benchmarks.students import measuring as students
+from benchmarks.students.measuring import (
+    StudentsBenchmark,
+    groups_of,
+    made_by,
+    run,
+    scored_students,
+)
+from benchmarks.students.table import change_of, read_students, retained, students_block
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.metrics.scores import score

@@ -9,10 +9,11 @@ import pytest
 import torch
 import typer
 
-from benchmarks import training, training_table
-from benchmarks.training import TrainingBenchmark, begun, run, take_turns, without_further
-from benchmarks.training_table import training_block
-from benchmarks.training_ways import WAYS, TrainingRun, padded
+from benchmarks.training import measuring as training
+from benchmarks.training import table as training_table
+from benchmarks.training.measuring import TrainingBenchmark, begun, run, take_turns, without_further
+from benchmarks.training.table import training_block
+from benchmarks.training.ways import WAYS, TrainingRun, padded
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.measure.load import MachineLoad

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.saving import RESULTS
-from benchmarks.tune_table import tune_block
+from benchmarks.common.saving import RESULTS
+from benchmarks.documents.tune_table import tune_block
 
 RAW = RESULTS / "2026-11-23-sst2-tune-cpu.json"
 

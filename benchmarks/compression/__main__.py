@@ -28,13 +28,13 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.common.making import seconds_of
+from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.compression.graphs import Graphs, graphs_of
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
 from benchmarks.compression.systems import SYSTEMS
 from benchmarks.compression.training import Sources, Trainer, pretrained_by
-from benchmarks.making import seconds_of
-from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.students import check_scorable, scored_students
+from benchmarks.students.measuring import check_scorable, scored_students
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
 from bertender.core.progress import show_progress

@@ -6,8 +6,8 @@ import statistics
 
 from benchmarks.compression.records import CompressionBenchmark
 from benchmarks.compression.systems import CONTROLS
-from benchmarks.points import gained
-from benchmarks.students import groups_of
+from benchmarks.documents.points import gained
+from benchmarks.students.measuring import groups_of
 from bertender.metrics.records import Change, LabelSet
 
 __all__ = ["control_of", "gains_of"]

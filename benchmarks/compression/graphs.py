@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.making import made_once
+from benchmarks.common.making import made_once
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, GateError, ModelError, ParityError
 from bertender.measure.gate_config import GateConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from benchmarks.students import StudentsBenchmark
+from benchmarks.students.measuring import StudentsBenchmark
 from bertender.core.config import Record
 from bertender.measure.comparison import Comparison
 

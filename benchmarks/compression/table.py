@@ -9,10 +9,10 @@ from pathlib import Path
 from benchmarks.compression.gains import control_of, gains_of
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
 from benchmarks.compression.systems import SYSTEMS, Published
-from benchmarks.points import points
-from benchmarks.readings.compression import compression_reading
-from benchmarks.students import ScoredModel, groups_of
-from benchmarks.students_table import retained
+from benchmarks.documents.points import points
+from benchmarks.documents.readings.compression import compression_reading
+from benchmarks.students.measuring import ScoredModel, groups_of
+from benchmarks.students.table import retained
 from bertender.core.processors import processor_name
 from bertender.measure.comparison import ComparisonRow
 from bertender.metrics.records import Change

@@ -19,15 +19,15 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.pinning import NOT_PINNED, PINNED, Pins
-from benchmarks.resuming import continued
+from benchmarks.common.pinning import NOT_PINNED, PINNED, Pins
+from benchmarks.common.resuming import continued
+from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.rivals.figures import RivalFigures
+from benchmarks.rivals.libraries import RIVALS
 from benchmarks.rivals.measuring import Contest, entries_of
 from benchmarks.rivals.records import MeasuredModel, RivalBenchmark
-from benchmarks.rivals.table import RIVALS
-from benchmarks.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.serving import check_servable, measure_serving, show_left_out
-from benchmarks.serving_records import ServingConfig
+from benchmarks.serving.measuring import check_servable, measure_serving, show_left_out
+from benchmarks.serving.records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import cache_directory
 from bertender.core.environment import environment

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.rivals.environments import python_of
+from benchmarks.rivals.libraries import RIVALS, Rival
 from benchmarks.rivals.records import RivalBenchmark, RivalResults, RivalRow
-from benchmarks.rivals.table import RIVALS, Rival
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.progress import progress_bar, track

@@ -1,181 +1,104 @@
-"""RIVALS: libraries that run the same model in process, ours among them."""
+"""The table of one model in other libraries and in bertender, from its raw result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
-from bertender.core.card import Kind
-from bertender.core.table import Table
+from benchmarks.documents.readings.rivals import rivals_reading
+from benchmarks.documents.readings.words import ticked
+from benchmarks.rivals.figures import RivalFigures, over, over_in_batches
+from benchmarks.rivals.libraries import RIVALS
+from benchmarks.rivals.records import RivalBenchmark, RivalRow
+from bertender.core.processors import processor_name
+from bertender.measure.load import busiest
+from bertender.report.cells import number
 
-__all__ = ["FIRST", "RIVALS", "Rival"]
+__all__ = ["rivals_block"]
 
-TRANSFORMERS = ("numpy==1.26.4", "torch==2.13.0", "transformers==4.57.6")
-"""The versions of constraints.txt, so that libraries are compared and not releases of PyTorch."""
-
-
-@dataclass(frozen=True)
-class Rival:
-    """A row of RIVALS."""
-
-    title: str
-    opens: str
-    """module:function that takes an `Opening` and returns a `Predict`; imported in the rival's own
-    process and environment."""
-    reads: Kind
-    """The kind of artifact that it opens: each of that kind is a row of the result."""
-    packages: tuple[str, ...]
-    """Those whose versions are recorded."""
-    requirements: tuple[str, ...] = ()
-    """Packages that pip installs into a separate environment; without any it runs in this one."""
-    unwanted: tuple[str, ...] = ()
-    """Packages that pip uninstalls again: dependencies of the requirements that do not fit."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    precision: str | None = None
-    """What it computes in, where that is not the artifact's precision."""
-    float_precision: str | None = None
-    """Precision of its computation on a float32 file, where that is not float32."""
-    own: bool = False
-    """It is bertender."""
-    single_texts: bool = True
-    """It classifies single texts, besides pairs."""
-    note: str = ""
-    """What a reader of the table must know."""
-
-    def computes_in(self, precision: str) -> str:
-        """Return what it computes in, by its settings, of a file of some precision."""
-        if self.float_precision and precision == "float32":
-            return self.float_precision
-        return self.precision or precision
-
-
-FIRST = "transformers"
-"""What speedups and predictions are compared with, where it is timed."""
-
-RIVALS = Table(
-    "rival",
-    {
-        FIRST: Rival(
-            title="transformers, pipeline",
-            opens="benchmarks.rivals.transformers_models:open_pipeline",
-            reads="torch",
-            packages=("transformers", "torch"),
-        ),
-        "torch-compile": Rival(
-            title="PyTorch, `torch.compile`",
-            opens="benchmarks.rivals.transformers_models:open_compiled",
-            reads="torch",
-            packages=("torch", "transformers"),
-            settings={"dtype": "float32"},
-        ),
-        "torch-compile-bfloat16": Rival(
-            title="PyTorch, `torch.compile`, bfloat16",
-            opens="benchmarks.rivals.transformers_models:open_compiled",
-            reads="torch",
-            packages=("torch", "transformers"),
-            settings={"dtype": "bfloat16"},
-            precision="bfloat16",
-        ),
-        "optimum": Rival(
-            title="Optimum, ONNX Runtime pipeline",
-            opens="benchmarks.rivals.optimum_pipeline:open_optimum",
-            reads="onnx",
-            packages=("optimum", "optimum-onnx", "onnxruntime", "transformers"),
-        ),
-        "sentence-transformers": Rival(
-            title="sentence-transformers",
-            opens="benchmarks.rivals.cross_encoder:open_cross_encoder",
-            reads="torch",
-            packages=("sentence-transformers", "torch"),
-            settings={"backend": "torch"},
-            single_texts=False,
-        ),
-        "sentence-transformers-onnx": Rival(
-            title="sentence-transformers, ONNX",
-            opens="benchmarks.rivals.cross_encoder:open_cross_encoder",
-            reads="onnx",
-            packages=("sentence-transformers", "optimum-onnx", "onnxruntime"),
-            settings={"backend": "onnx"},
-            single_texts=False,
-        ),
-        "sentence-transformers-openvino": Rival(
-            title="sentence-transformers, OpenVINO",
-            opens="benchmarks.rivals.cross_encoder:open_cross_encoder",
-            reads="torch",
-            packages=("sentence-transformers", "optimum-intel", "openvino"),
-            requirements=("sentence-transformers[openvino]==5.7.0", *TRANSFORMERS),
-            # transformers imports it where it is installed, and the build that pip finds does not
-            # fit a PyTorch for CPUs
-            unwanted=("torchvision",),
-            settings={"backend": "openvino"},
-            single_texts=False,
-            note="converts the PyTorch model itself, and computes in what OpenVINO takes: bfloat16 "
-            "where the CPU has it",
-        ),
-        "ctranslate2": Rival(
-            title="CTranslate2",
-            opens="benchmarks.rivals.ctranslate2_encoder:open_ctranslate2",
-            reads="torch",
-            packages=("ctranslate2", "transformers"),
-            requirements=("ctranslate2==4.8.5", "safetensors", *TRANSFORMERS),
-            settings={"compute_type": "float32"},
-            note="runs the encoder; the classification head is numpy's",
-        ),
-        "ctranslate2-int8": Rival(
-            title="CTranslate2, int8",
-            opens="benchmarks.rivals.ctranslate2_encoder:open_ctranslate2",
-            reads="torch",
-            packages=("ctranslate2", "transformers"),
-            requirements=("ctranslate2==4.8.5", "safetensors", *TRANSFORMERS),
-            settings={"compute_type": "int8"},
-            precision="int8",
-            note="runs the encoder; the classification head is numpy's",
-        ),
-        "onnxruntime": Rival(
-            title="tokenizers and ONNX Runtime",
-            opens="benchmarks.rivals.plain_onnx:open_plain",
-            reads="onnx",
-            packages=("onnxruntime", "tokenizers"),
-        ),
-        "openvino": Rival(
-            title="tokenizers and OpenVINO",
-            opens="benchmarks.rivals.openvino_file:open_openvino",
-            reads="onnx",
-            packages=("openvino", "tokenizers"),
-            note="computes in what OpenVINO takes by itself: bfloat16 where the CPU has it",
-        ),
-        "bertender-torch": Rival(
-            title="bertender, PyTorch",
-            opens="benchmarks.rivals.own:open_own",
-            reads="torch",
-            packages=("torch", "transformers"),
-            own=True,
-        ),
-        "bertender": Rival(
-            title="bertender, ONNX Runtime",
-            opens="benchmarks.rivals.own:open_own",
-            reads="onnx",
-            packages=("onnxruntime",),
-            settings={"runtime": "onnxruntime"},
-            own=True,
-        ),
-        "bertender-openvino": Rival(
-            title="bertender, OpenVINO",
-            opens="benchmarks.rivals.own:open_own",
-            reads="onnx",
-            packages=("openvino",),
-            settings={"runtime": "openvino"},
-            own=True,
-        ),
-        "bertender-openvino-bf16": Rival(
-            title="bertender, OpenVINO in bfloat16",
-            opens="benchmarks.rivals.own:open_own",
-            reads="onnx",
-            packages=("openvino",),
-            settings={"runtime": "openvino-bf16"},
-            float_precision="bfloat16",
-            own=True,
-        ),
-    },
+TITLES = (
+    "Library",
+    "Model",
+    "one {}, p50 ms",
+    "speed",
+    "in batches, {}s/s",
+    "speed",
+    "same label",
+    "largest difference of a probability",
+    "accuracy",
 )
+
+
+def rivals_block(file: str, path: Path) -> str:
+    """Return the table, the rows that are missing, the reading and the conditions, as Markdown."""
+    result = RivalBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    figures = RivalFigures(result)
+    lines = [
+        _line([title.format(result.unit) for title in TITLES]),
+        _line(["---", "---", *["---:"] * (len(TITLES) - 2)]),
+        *(_line(_cells(figures, row)) for row in figures.rows),
+        "",
+        *(f"- Not measured, `{name}`: {why}" for name, why in result.measured.absent.items()),
+        *_left_out(result),
+        *_notes(result),
+        *rivals_reading(figures),
+        "",
+        _conditions(figures),
+        "",
+        f"Raw: `{file}`",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(figures: RivalFigures, row: RivalRow) -> list[str]:
+    own, first = figures.latency[row.name], figures.reference
+    return [
+        f"{RIVALS[row.rival].title} (`{row.name}`)",
+        f"{row.artifact}, {RIVALS[row.rival].computes_in(row.precision)}",
+        f"{own.single.p50_ms:.2f}",
+        str(over(first, own)),
+        number(own.texts_per_second),
+        str(over_in_batches(first, own)),
+        f"{row.agreement:.4f}",
+        f"{row.max_probability_difference:.1g}",
+        f"{row.score.value:.4f}",
+    ]
+
+
+def _left_out(result: RivalBenchmark) -> list[str]:
+    """Return a line with the rivals that could have been asked for, and were not."""
+    measured = result.measured
+    asked = {row.rival for row in measured.rows} | {name.split()[0] for name in measured.absent}
+    able = [name for name, row in RIVALS.items() if row.single_texts or result.of_pairs]
+    names = [name for name in able if name not in asked]
+    return [f"- Not asked for in this run: {ticked(names)}."] if names else []
+
+
+def _notes(result: RivalBenchmark) -> list[str]:
+    noted = {row.rival: RIVALS[row.rival].note for row in result.measured.rows}
+    return [f"- `{name}` {note}." for name, note in noted.items() if note]
+
+
+def _conditions(figures: RivalFigures) -> str:
+    result = figures.result
+    reports, here = result.measured.repetitions, result.environment
+    first, one = result.measured.rows[0], reports[0]
+    load = busiest([report.load for report in reports if report.load])
+    versions = {
+        name: version for row in result.measured.rows for name, version in row.versions.items()
+    }
+    return (
+        f"{result.n} held-out {result.unit}s of {result.task}, cut at {result.max_length} "
+        f"tokens; {result.unit} in, "
+        "probabilities out, tokenisation included, at natural length, in batches of "
+        f"{one.batch_texts}. A process for each row, {len(reports)} repetitions of "
+        f"{result.config.rounds} rounds, all rows in turns. Speeds are over `{first.name}`, with "
+        "intervals of 95 % over repetitions and rounds; labels and probabilities are compared with "
+        f"its own. Noise floor (`{first.name}` timed a second time): "
+        f"{figures.noise_floor}. Busiest repetition: {load}. {processor_name(here)}, threads: "
+        f"{one.threads}; {', '.join(f'{name} {each}' for name, each in versions.items())}."
+    )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

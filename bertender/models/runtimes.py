@@ -38,7 +38,7 @@ class Runtime:
     dynamic_scales: bool = False
     """It multiplies in integers also where the scales of activations are found while running."""
     compiles_shapes: Callable[[Path], bool] = lambda graph: False
-    """Whether it takes much longer for the first batch of each shape (`benchmarks/new_lengths.py`)
+    """Whether it takes much longer for the first batch of each shape (`benchmarks/new_lengths`)
     """
     needs_gpu: bool = False
     """It runs on an NVIDIA GPU, and nowhere else."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.gate_faults import FAULTS
+from benchmarks.gate.faults import FAULTS
 from bertender.core.artifact import Artifact
 from bertender.measure.parity_inputs import input_problems
 from bertender.models.opening import open_classifier

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from packaging.requirements import Requirement
 
-from benchmarks.block import ROOT
+from benchmarks.documents.block import ROOT
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task

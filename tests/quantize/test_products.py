@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.product_faults import FAULTS, planted
+from benchmarks.gate.product_faults import FAULTS, planted
 from bertender.core.errors import GateError, ModelError
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from benchmarks.nginx import make_certificate
+from benchmarks.bad_clients.nginx import make_certificate
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
 from bertender.core.findings import Findings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.nginx import Nginx, make_certificate, nginx_before, nginx_binary
+from benchmarks.bad_clients.nginx import Nginx, make_certificate, nginx_before, nginx_binary
 from bertender.core.errors import ServerMissingError
 
 __all__ = ["KEY", "SECRET", "Proxy", "proxy_before", "skipped_where_absent"]

@@ -14,7 +14,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.replica_processes import Proxy, Replica, proxied, replicas_on
+from benchmarks.replicas.processes import Proxy, Replica, proxied, replicas_on
 from bertender.core.artifact import Artifact
 from serve.client import Endpoint
 

@@ -21,9 +21,9 @@ from urllib.request import urlopen
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
-from benchmarks.nginx import configured, is_listening, nginx_binary
-from benchmarks.proxy_process import proxy_process
-from benchmarks.replica_processes import SOCKET, Proxy
+from benchmarks.bad_clients.nginx import configured, is_listening, nginx_binary
+from benchmarks.replicas.processes import SOCKET, Proxy
+from benchmarks.serving.proxy_process import proxy_process
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.environment import data_directory
