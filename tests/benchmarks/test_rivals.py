@@ -51,8 +51,10 @@ SMALL = LatencyConfig(
     threads=1,
     noisy=True,  # a process sees the machine as it is
 )
-TOY = Rival("a toy", "tests.toy_rivals:open_constant", "torch", ("numpy", "no-such-package"))
-LOST = replace(TOY, opens="tests.toy_rivals:open_nothing")
+TOY = Rival(
+    "a toy", "tests.benchmarks.toy_rivals:open_constant", "torch", ("numpy", "no-such-package")
+)
+LOST = replace(TOY, opens="tests.benchmarks.toy_rivals:open_nothing")
 NEEDY = replace(TOY, requirements=("/no/such/place/toy-1.0-py3-none-any.whl",))
 
 
@@ -173,7 +175,7 @@ def test_repetitions_are_timed_and_continued(teacher: Artifact, task: Task, tmp_
 def brittle(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: Any) -> None:
     """Add a row that fails so many times after its predictions."""
     settings["seen"] = str(folder / "seen")
-    row = replace(TOY, opens="tests.toy_rivals:open_brittle", settings=settings)
+    row = replace(TOY, opens=f"{TOYS}:open_brittle", settings=settings)
     monkeypatch.setitem(RIVALS, "brittle", row)
 
 
