@@ -51,10 +51,9 @@ SMALL = LatencyConfig(
     threads=1,
     noisy=True,  # a process sees the machine as it is
 )
-TOY = Rival(
-    "a toy", "tests.benchmarks.toy_rivals:open_constant", "torch", ("numpy", "no-such-package")
-)
-LOST = replace(TOY, opens="tests.benchmarks.toy_rivals:open_nothing")
+TOYS = "tests.benchmarks.toy_rivals"
+TOY = Rival("a toy", f"{TOYS}:open_constant", "torch", ("numpy", "no-such-package"))
+LOST = replace(TOY, opens=f"{TOYS}:open_nothing")
 NEEDY = replace(TOY, requirements=("/no/such/place/toy-1.0-py3-none-any.whl",))
 
 
