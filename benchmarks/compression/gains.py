@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 
+from benchmarks.common.points import gained
 from benchmarks.compression.records import CompressionBenchmark
 from benchmarks.compression.systems import CONTROLS
-from benchmarks.documents.points import gained
 from benchmarks.students.measuring import groups_of
 from bertender.metrics.records import Change, LabelSet
 

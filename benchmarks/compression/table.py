@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.common.points import points
 from benchmarks.compression.gains import control_of, gains_of
+from benchmarks.compression.reading import compression_reading
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
 from benchmarks.compression.systems import SYSTEMS, Published
-from benchmarks.documents.points import points
-from benchmarks.documents.readings.compression import compression_reading
 from benchmarks.students.measuring import ScoredModel, groups_of
 from benchmarks.students.table import retained
 from bertender.core.processors import processor_name

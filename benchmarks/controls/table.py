@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.common.points import points
 from benchmarks.controls.measuring import ControlBenchmark, TrainedStudent, chosen_lengths
 from benchmarks.controls.ways import CONTROLS, WAYS
-from benchmarks.documents.points import points
 from benchmarks.methods.table import METRIC_NAMES
 from bertender.metrics.changes import ResampledChange, mean_change, resampled_change
 from bertender.metrics.records import Change, LabelSet

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.common.words import paragraph
 from benchmarks.documents.readings.control import control_words
 from benchmarks.documents.readings.speed import change_of_runtime, within_one_runtime
-from benchmarks.documents.readings.words import paragraph
 from bertender.core.processors import processor_name
 from bertender.measure.compare import Comparison, ComparisonRow
 from bertender.report.cells import markdown_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.documents.readings.words import paragraph
+from benchmarks.common.words import paragraph
 from bertender.compression.records import CompressionReport
 from bertender.compression.report import markdown_report, sentence
 from bertender.core.processors import processor_name

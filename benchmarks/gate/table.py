@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scipy.stats import binomtest
 
-from benchmarks.documents.points import points
+from benchmarks.common.points import points
 from benchmarks.gate.faults import FAULTS
 from benchmarks.gate.measuring import VARIANTS, GateBenchmark, Judged
 from bertender.measure.tolerances import TOLERANCES

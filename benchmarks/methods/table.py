@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.documents.points import gain
+from benchmarks.common.points import gain
 from benchmarks.methods.measuring import CONTROL, MethodsBenchmark, StudentResult
 from bertender.measure.constant import most_frequent
 from bertender.metrics.scores import score

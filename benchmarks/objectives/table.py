@@ -6,8 +6,10 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.documents.points import points
-from benchmarks.documents.readings.objectives import (
+from benchmarks.common.points import points
+from benchmarks.methods.table import CONSTANT
+from benchmarks.objectives.measuring import ObjectivesBenchmark, PretrainedEncoder, ScoredTask
+from benchmarks.objectives.reading import (
     REFERENCE,
     Gains,
     classifiers_of,
@@ -15,8 +17,6 @@ from benchmarks.documents.readings.objectives import (
     gains_of,
     objectives_reading,
 )
-from benchmarks.methods.table import CONSTANT
-from benchmarks.objectives.measuring import ObjectivesBenchmark, PretrainedEncoder, ScoredTask
 from bertender.core.processors import processor_name
 from bertender.report.cells import DASH, markdown_rows
 

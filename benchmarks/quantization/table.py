@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.common.kernel_times import KernelTimes
 from benchmarks.common.long_texts import LONG_TOKENS
-from benchmarks.documents.points import points
+from benchmarks.common.points import points
 from benchmarks.quantization.measuring import QuantizationBenchmark
 from bertender.measure.comparison import ComparisonRow
 from bertender.measure.constant import ConstantRow

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.documents.readings.words import verdict
+from benchmarks.common.words import verdict
 from benchmarks.replicas.records import COUNTS, Cores, ReplicaBenchmark, ReplicaRun
 from bertender.core.processors import processor_name
 from bertender.core.speedup import Speedup

@@ -1,1 +1,1 @@
-"""Ways to serve a model that endpoints are compared with, as an engineer would write them."""
+"""Other libraries that run the same model, and bertender among them."""

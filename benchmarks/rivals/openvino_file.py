@@ -7,8 +7,8 @@ from typing import Any
 
 import openvino
 
+from benchmarks.plain_servers.tokenizer import PlainTokenizer
 from benchmarks.rivals.opening import Example, Opening, Predict, inputs_of
-from benchmarks.rivals.plain_tokenizer import PlainTokenizer
 from benchmarks.rivals.probabilities import softmax
 
 __all__ = ["open_openvino"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.plain_servers.model import PlainModel
 from benchmarks.rivals.opening import Opening, Predict, inputs_of
-from benchmarks.rivals.plain_model import PlainModel
 from benchmarks.rivals.probabilities import softmax
 
 __all__ = ["open_plain"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.documents.readings.rivals import rivals_reading
-from benchmarks.documents.readings.words import ticked
+from benchmarks.common.words import ticked
 from benchmarks.rivals.figures import RivalFigures, over, over_in_batches
 from benchmarks.rivals.libraries import RIVALS
+from benchmarks.rivals.reading import rivals_reading
 from benchmarks.rivals.records import RivalBenchmark, RivalRow
 from bertender.core.processors import processor_name
 from bertender.measure.load import busiest

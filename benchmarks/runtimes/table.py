@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.common.points import points
 from benchmarks.common.shapes import SHAPES, Shape, Times
-from benchmarks.documents.points import points
 from benchmarks.runtimes.measuring import RuntimeBenchmark
 from bertender.core.processors import processor_name
 from bertender.measure.comparison import ComparisonRow

@@ -16,6 +16,8 @@ from bertender.core.errors import ServingError
 
 __all__ = ["time_in_process"]
 
+IN_PROCESS = "benchmarks.plain_servers.in_process"
+
 
 def time_in_process(
     artifact: Artifact,
@@ -43,7 +45,13 @@ def time_in_process(
         json.dump([*texts], file)
         file.flush()
         command = [
-            *(sys.executable, "-m", "benchmarks.rivals.in_process", str(artifact.path), file.name),
+            *(
+                sys.executable,
+                "-m",
+                "benchmarks.plain_servers.in_process",
+                str(artifact.path),
+                file.name,
+            ),
             *("--seconds", str(seconds), "--calls", ",".join(map(str, calls))),
             *("--pause-ms", str(pause_ms)),
         ]

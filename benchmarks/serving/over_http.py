@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.rivals.plain_model import ARTIFACT_VARIABLE, LENGTH_VARIABLE
+from benchmarks.plain_servers.model import ARTIFACT_VARIABLE, LENGTH_VARIABLE
 from bertender.core.errors import ServingError
 
 __all__ = ["READY_TIMEOUT_S", "child_environment", "free_port", "http_server"]

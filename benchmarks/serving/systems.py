@@ -39,7 +39,7 @@ __all__ = [
 PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
 IN_OPENVINO = PORTS.changed({"runtime": "openvino"})
 
-PLAIN_MODEL = "benchmarks.rivals.triton_model"
+PLAIN_MODEL = "benchmarks.plain_servers.triton_model"
 
 MODEL_FILE = """\
 import os
@@ -178,7 +178,7 @@ def write_python_model(
 def _fastapi(service: Service) -> Iterator[Open]:
     port = free_port()
     where = ("--host", "127.0.0.1", "--port", str(port), "--log-level", "warning")
-    words = ("uvicorn", "benchmarks.rivals.fastapi_app:app", "--factory", *where)
+    words = ("uvicorn", "benchmarks.plain_servers.fastapi_app:app", "--factory", *where)
     with _http(service, words, port, "ready") as opened:
         yield opened
 
@@ -186,7 +186,9 @@ def _fastapi(service: Service) -> Iterator[Open]:
 @contextmanager
 def _litserve(service: Service) -> Iterator[Open]:
     port = free_port()
-    with _http(service, ("benchmarks.rivals.litserve_app", str(port)), port, "health") as opened:
+    with _http(
+        service, ("benchmarks.plain_servers.litserve_app", str(port)), port, "health"
+    ) as opened:
         yield opened
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.documents.readings.serving import serving_reading
 from benchmarks.serving.figures import ServingFigures
+from benchmarks.serving.reading import serving_reading
 from benchmarks.serving.records import (
     LOADS,
     Ceiling,

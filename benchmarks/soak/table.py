@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.documents.readings.words import verdict
+from benchmarks.common.words import verdict
 from benchmarks.soak.records import SoakBenchmark
 from bertender.core.processors import processor_name
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.documents.readings.words import verdict
+from benchmarks.common.words import verdict
 from benchmarks.serving.watched_server import SERVER, STUB, SUPERVISOR
 from benchmarks.starting.measuring import COMMAND, ProcessMemory, Start, StartBenchmark
 from bertender.core.processors import processor_name

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.documents.points import gained, points
+from benchmarks.common.points import gained, points
 from benchmarks.students.measuring import ScoredModel, StudentsBenchmark, groups_of, made_by
 from bertender.core.processors import processor_name
 from bertender.metrics.records import Change, LabelSet

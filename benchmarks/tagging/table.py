@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.documents.points import points
+from benchmarks.common.points import points
 from benchmarks.tagging.measuring import CONTROL, TaggerResult, TaggingBenchmark
 from bertender.metrics.entities import Counts, entity_change
 from bertender.metrics.records import Change

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.documents.points import gain, gained, points
+from benchmarks.common.points import gain, gained, points
 from benchmarks.training.measuring import TrainingBenchmark
 from benchmarks.training.ways import WAYS, TrainingRun
 from bertender.core.environment import Environment

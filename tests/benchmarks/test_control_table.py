@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.controls import reading as readings
 from benchmarks.controls.measuring import ControlBenchmark, TrainedStudent
+from benchmarks.controls.reading import controls_reading
 from benchmarks.controls.table import (
     average_gain,
     average_gain_of_the_better,
     control_block,
     read_students,
 )
-from benchmarks.documents.readings import controls as readings
-from benchmarks.documents.readings.controls import controls_reading
 from bertender.core.environment import environment
 from bertender.metrics.scores import score
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.points import gain
 from benchmarks.documents import block
-from benchmarks.documents.points import gain
 from benchmarks.methods.measuring import (
     Budget,
     MethodsBenchmark,

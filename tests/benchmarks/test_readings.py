@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common.words import above, below, holding, listed, span
 from benchmarks.documents.block import ROOT
 from benchmarks.documents.blocks import BLOCKS, TABLES
 from benchmarks.documents.readings import READINGS
 from benchmarks.documents.readings.control import control_reading
-from benchmarks.documents.readings.methods import methods_reading
-from benchmarks.documents.readings.quantization import quantization_reading
-from benchmarks.documents.readings.words import above, below, holding, listed, span
+from benchmarks.methods.reading import methods_reading
+from benchmarks.quantization.reading import quantization_reading
 from bertender.metrics.records import Change
 
 INTERVAL = re.compile(r"([+-]\d+\.\d) \[([+-]\d+\.\d), ([+-]\d+\.\d)\]")

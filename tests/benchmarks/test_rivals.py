@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 from benchmarks.common.pinning import Pins
 from benchmarks.common.saving import RESULTS
-from benchmarks.documents.readings.rivals import rivals_reading
 from benchmarks.rivals import __main__ as command
 from benchmarks.rivals.environments import python_of
 from benchmarks.rivals.figures import RivalFigures
 from benchmarks.rivals.libraries import FIRST, RIVALS, Rival
 from benchmarks.rivals.measuring import Contest, entries_of
 from benchmarks.rivals.probabilities import softmax
+from benchmarks.rivals.reading import rivals_reading
 from benchmarks.rivals.records import MeasuredModel, RivalBenchmark, RivalResults, RivalRow
 from benchmarks.rivals.table import TITLES, rivals_block
 from benchmarks.rivals.worker import Timer, opened, versions_of

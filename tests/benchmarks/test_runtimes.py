@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.documents.readings.runtimes import fastest_reading, runtimes_reading
 from benchmarks.runtimes.measuring import RuntimeBenchmark, compare_runtimes
+from benchmarks.runtimes.reading import fastest_reading, runtimes_reading
 from benchmarks.runtimes.table import runtime_block
 from bertender.core.artifact import Artifact
 from bertender.measure.compare import CompareConfig

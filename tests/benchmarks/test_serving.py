@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 from benchmarks.common.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.common.saving import RESULTS
-from benchmarks.documents.readings.serving import AIMS, serving_reading
-from benchmarks.rivals.plain_model import PlainModel
+from benchmarks.plain_servers.model import PlainModel
 from benchmarks.serving import measuring as serving
 from benchmarks.serving.clients import Asker, Open
 from benchmarks.serving.loads import StartedSystem, started
 from benchmarks.serving.measuring import measure_serving, prepared_texts
+from benchmarks.serving.reading import AIMS, serving_reading
 from benchmarks.serving.records import (
     CALLS,
     LOADS,

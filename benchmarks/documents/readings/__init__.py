@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.controls.reading import controls_reading
 from benchmarks.documents.readings.bert_base import bert_base_reading
 from benchmarks.documents.readings.chain import TRIED, chain_reading
 from benchmarks.documents.readings.control import FIRST_RUN, control_reading
-from benchmarks.documents.readings.controls import controls_reading
-from benchmarks.documents.readings.fusion import fusion_reading
-from benchmarks.documents.readings.methods import methods_reading
-from benchmarks.documents.readings.pruning import pruning_reading
-from benchmarks.documents.readings.quantization import quantization_reading
-from benchmarks.documents.readings.runtimes import fastest_reading, runtimes_reading
 from benchmarks.documents.readings.speed import speed_reading
-from benchmarks.documents.readings.tagging import tagging_reading
-from benchmarks.documents.readings.training import training_reading
+from benchmarks.fusion.reading import fusion_reading
+from benchmarks.methods.reading import methods_reading
+from benchmarks.pruning.reading import pruning_reading
+from benchmarks.quantization.reading import quantization_reading
+from benchmarks.runtimes.reading import fastest_reading, runtimes_reading
+from benchmarks.tagging.reading import tagging_reading
+from benchmarks.training.reading import training_reading
 
 __all__ = ["READINGS", "Reading"]
 

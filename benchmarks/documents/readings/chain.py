@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.documents.points import points
-from benchmarks.documents.readings.words import above, below, listed, paragraph, ticked
+from benchmarks.common.points import points
+from benchmarks.common.words import above, below, listed, paragraph, ticked
 from bertender.measure.comparison import Comparison, ComparisonRow
 from bertender.measure.samples import speedup_over_processes
 from bertender.report.cells import speedup_cell

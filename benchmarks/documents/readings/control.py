@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.documents.readings.words import paragraph
+from benchmarks.common.words import paragraph
 from bertender.measure.comparison import Comparison
 
 __all__ = ["FIRST_RUN", "control_reading", "control_words"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.documents.points import points
-from benchmarks.documents.readings.words import paragraph, ratio
+from benchmarks.common.points import points
+from benchmarks.common.words import paragraph, ratio
 from bertender.core.environment import Environment
 from bertender.measure.comparison import Comparison, ComparisonRow
 from bertender.measure.samples import speedup_over_processes

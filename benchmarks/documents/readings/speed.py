@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.documents.points import points
-from benchmarks.documents.readings.words import paragraph
+from benchmarks.common.points import points
+from benchmarks.common.words import paragraph
 from bertender.measure.comparison import Comparison, ComparisonRow
 from bertender.measure.samples import speedup_over_processes
 from bertender.report.cells import speedup_cell

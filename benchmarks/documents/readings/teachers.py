@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.documents.readings.words import paragraph
+from benchmarks.common.words import paragraph
 
 __all__ = ["teachers_reading"]
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.documents.readings.words import above, below, holding, paragraph, ticked
+from benchmarks.common.words import above, below, holding, paragraph, ticked
 from benchmarks.tagging.measuring import CONTROL, TaggerResult, TaggingBenchmark
 from benchmarks.tagging.table import tagging_gain
 

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.common.points import points
+from benchmarks.common.words import above, below, listed, paragraph, verdict
 from benchmarks.controls.table import (
     Students,
     average_gain,
@@ -13,8 +15,6 @@ from benchmarks.controls.table import (
     read_students,
 )
 from benchmarks.controls.ways import WAYS
-from benchmarks.documents.points import points
-from benchmarks.documents.readings.words import above, below, listed, paragraph, verdict
 from bertender.metrics.records import Change
 
 __all__ = ["LEAST_GAIN", "controls_reading"]

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.common.points import points
 from benchmarks.common.shapes import SHAPES, Shape
-from benchmarks.documents.points import points
-from benchmarks.documents.readings.words import ratio
+from benchmarks.common.words import ratio
 from benchmarks.runtimes.measuring import RuntimeBenchmark
 from benchmarks.runtimes.table import Timed, read_runtimes, rows_of
 from bertender.core.processors import processor_name

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.documents.points import gained
-from benchmarks.documents.readings.words import above, below, listed, paragraph, ticked
+from benchmarks.common.points import gained
+from benchmarks.common.words import above, below, listed, paragraph, ticked
 from benchmarks.training.measuring import TrainingBenchmark
 from benchmarks.training.table import epochs_s, further_gain, speedup_of
 from benchmarks.training.ways import WAYS, TrainingRun

@@ -6,7 +6,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from benchmarks.rivals.plain_model import ARTIFACT_VARIABLE, LENGTH_VARIABLE, PlainModel
+from benchmarks.plain_servers.model import ARTIFACT_VARIABLE, LENGTH_VARIABLE, PlainModel
 
 __all__ = ["Predictions", "Texts", "app"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rivals.plain_model import PlainModel
+from benchmarks.plain_servers.model import PlainModel
 
 __all__ = ["TritonPythonModel"]
 

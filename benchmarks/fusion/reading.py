@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.common.shapes import SHAPES
-from benchmarks.documents.readings.words import above, below, holding, listed
+from benchmarks.common.words import above, below, holding, listed
 from benchmarks.fusion.measuring import GRAPHS, FusionBenchmark
 from benchmarks.fusion.table import speedup_over_plain
 from bertender.measure.samples import Speedup

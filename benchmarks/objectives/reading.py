@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks.documents.points import gained
-from benchmarks.documents.readings.words import above, below, holding, ticked
+from benchmarks.common.points import gained
+from benchmarks.common.words import above, below, holding, ticked
 from benchmarks.objectives.measuring import (
     FineTuned,
     ObjectivesBenchmark,

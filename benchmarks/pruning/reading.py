@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.documents.readings.words import listed
+from benchmarks.common.words import listed
 from benchmarks.methods.measuring import MethodsBenchmark
 from benchmarks.pruning.curve import curve
 from benchmarks.pruning.measuring import CONTROL, IMPORTANCES_SHOWN, PruningBenchmark

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from benchmarks.rivals.plain_tokenizer import PlainTokenizer
+from benchmarks.plain_servers.tokenizer import PlainTokenizer
 
 __all__ = ["ARTIFACT_VARIABLE", "LENGTH_VARIABLE", "PlainModel"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.documents.points import Predicted, gained
-from benchmarks.documents.readings.words import above, below, holding, paragraph, ticked
+from benchmarks.common.points import Predicted, gained
+from benchmarks.common.words import above, below, holding, paragraph, ticked
 from benchmarks.methods.measuring import CONTROL, MethodsBenchmark
 from benchmarks.methods.table import titles_of
 from bertender.measure.constant import most_frequent

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.common.words import above, below, holding, paragraph, ticked
 from benchmarks.compression.gains import control_of, gains_of
 from benchmarks.compression.records import CompressionBenchmark
-from benchmarks.documents.readings.words import above, below, holding, paragraph, ticked
 
 __all__ = ["compression_reading"]
 

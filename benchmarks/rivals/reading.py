@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from benchmarks.documents.readings.words import above, below, holding, listed, ratio, ticked
+from benchmarks.common.words import above, below, holding, listed, ratio, ticked
 from benchmarks.rivals.figures import RivalFigures, over, over_in_batches
 from benchmarks.rivals.libraries import RIVALS
 from benchmarks.rivals.records import RivalRow

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common.long_texts import LONG_TOKENS
-from benchmarks.documents.points import points
-from benchmarks.documents.readings.words import above, below, holding, listed, ratio, span, ticked
+from benchmarks.common.points import points
+from benchmarks.common.words import above, below, holding, listed, ratio, span, ticked
 from benchmarks.quantization.measuring import QuantizationBenchmark
 from bertender.measure.comparison import ComparisonRow
 

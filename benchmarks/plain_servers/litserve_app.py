@@ -1,6 +1,6 @@
 """LitServe around `PlainModel`: requests that wait together are one run.
 
-    python -m benchmarks.rivals.litserve_app PORT
+    python -m benchmarks.plain_servers.litserve_app PORT
 
 Its settings are variables of the environment, as those of `fastapi_app`.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import litserve
 import numpy as np
 
-from benchmarks.rivals.fastapi_app import Predictions, Texts
-from benchmarks.rivals.plain_model import ARTIFACT_VARIABLE, LENGTH_VARIABLE, PlainModel
+from benchmarks.plain_servers.fastapi_app import Predictions, Texts
+from benchmarks.plain_servers.model import ARTIFACT_VARIABLE, LENGTH_VARIABLE, PlainModel
 
 __all__ = ["main"]
 

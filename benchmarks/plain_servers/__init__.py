@@ -1,0 +1,1 @@
+"""Ways to serve a model that endpoints are compared with, as an engineer would write them."""
