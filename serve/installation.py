@@ -32,7 +32,7 @@ LAYOUT_HINT = (
     "Lay it out as in NVIDIA's container: ROOT/bin/tritonserver, ROOT/backends/python, ROOT/lib."
 )
 LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
-FIRST_UNREAD_NUMPY = 2
+FIRST_UNSUPPORTED_NUMPY = 2
 INSTALL_HINT = "Install it with `pip install 'bertender[serve]'`."
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 STUB_NAME = "triton_python_backend_stub"
@@ -168,16 +168,16 @@ def _check_python(installation: Installation) -> None:
 
 
 def _check_numpy() -> None:
-    """Refuse the NumPy whose arrays have no strides in the wheel's stub.
+    """Raise ServerMissingError for a NumPy that the wheel's stub was not compiled for.
 
-    The stub was compiled for the layout of NumPy 1. With NumPy 2 the server starts, says that it
-    is ready, and ends at the first request.
+    It reads arrays of NumPy 2 with strides of zero: the server starts, says that it is ready, and
+    ends at the first request. What bertender requires excludes it, unless it is installed by force.
     """
-    if int((version := metadata.version("numpy")).split(".")[0]) >= FIRST_UNREAD_NUMPY:
+    if int((version := metadata.version("numpy")).split(".")[0]) >= FIRST_UNSUPPORTED_NUMPY:
         raise ServerMissingError(
-            f"the server of {WHEEL} ends at its first request with numpy {version}; it was made "
-            f"for those before {FIRST_UNREAD_NUMPY}. Run `pip install "
-            f"'numpy<{FIRST_UNREAD_NUMPY}'`, or name another server with --tritonserver."
+            f"the server of {WHEEL} ends at its first request with numpy {version}. Run `pip "
+            f"install 'numpy<{FIRST_UNSUPPORTED_NUMPY}'`, or name another server with "
+            "--tritonserver."
         )
 
 

@@ -106,7 +106,7 @@ def typed_numbers(text: str, allowed: Mapping[str, str]) -> list[str]:
 def test_measured_numbers_are_not_typed(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     assert typed_numbers(text, ALLOWED.get(document, {})) == [], (
-        "make it a block of benchmarks/readme.py"
+        "make it a row of benchmarks/documents/blocks.py"
     )
 
 

@@ -1,0 +1,1 @@
+"""Good requests beside bad ones."""

@@ -30,7 +30,7 @@ from benchmarks.bad_clients.nginx import nginx_before
 from benchmarks.bad_clients.process import MODULE, begin_turn, end_turn
 from benchmarks.common.pinning import NOT_PINNED, PINNED, pinned
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.serving.clients import TritonAsker
+from benchmarks.serving.clients import TritonClient
 from benchmarks.serving.loads import StartedSystem
 from benchmarks.serving.measuring import check_servable, prepared_texts
 from benchmarks.serving.records import ServingConfig
@@ -153,7 +153,7 @@ def measure_bad_clients(
         check_load_now()
     own = prepared_texts(artifact, texts)["natural"].texts
     with _served(artifact, config) as served:
-        asked = StartedSystem(served.asker, own, config.measured)
+        asked = StartedSystem(served.open_client, own, config.measured)
         meter = LoadMeter()
         slo_p99_ms = config.measured.slo_p99_ms
         limit = asked.known_limit(config.limit, slo_p99_ms, "no rate for good requests")
@@ -184,9 +184,9 @@ class _Served:
     access: AccessConfig
     clients: LineProcess
 
-    def asker(self) -> TritonAsker:
+    def open_client(self) -> TritonClient:
         """Return what sends good requests."""
-        return TritonAsker(self.url, self.access)
+        return TritonClient(self.url, self.access)
 
     def target(self, pause_s: float) -> Target:
         """Return what bad clients are sent to."""

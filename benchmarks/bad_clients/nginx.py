@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.serving.proxy_process import proxy_process
+from benchmarks.common.proxy_process import proxy_process
 from bertender.core.errors import ServerMissingError
 from serve.client.access import AccessConfig
 

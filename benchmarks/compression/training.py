@@ -8,9 +8,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.budget import Probe, amount_in
 from benchmarks.common.making import made_once, seconds_of, timed
 from benchmarks.compression.systems import ENCODER, SYSTEMS, TEACHER
-from benchmarks.objectives.budget import Probe, amount_in
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError

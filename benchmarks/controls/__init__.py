@@ -1,0 +1,1 @@
+"""Distilling against labels alone."""

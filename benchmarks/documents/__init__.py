@@ -1,0 +1,1 @@
+"""The marked parts of the documents, and what each is made from."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.words import paragraph
-from benchmarks.documents.readings.control import control_words
+from benchmarks.documents.readings.distilling_gain import control_words
 from benchmarks.documents.readings.speed import change_of_runtime, within_one_runtime
 from bertender.core.processors import processor_name
 from bertender.measure.compare import Comparison, ComparisonRow

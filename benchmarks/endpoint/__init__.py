@@ -1,0 +1,1 @@
+"""What one endpoint does under load."""

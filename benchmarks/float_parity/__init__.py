@@ -1,0 +1,1 @@
+"""Float graphs in other runtimes against ONNX Runtime."""

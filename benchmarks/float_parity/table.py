@@ -8,7 +8,6 @@ from pathlib import Path
 from benchmarks.float_parity.measuring import FloatParity, FloatParityBenchmark
 from bertender.core.processors import processor_name
 from bertender.measure.parity import Parity
-from bertender.measure.tolerances import TOLERANCES
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.report.cells import DASH, markdown_rows
 
@@ -16,7 +15,7 @@ __all__ = ["float_parity_block", "verified_block"]
 
 HEADINGS = (
     "Model",
-    "Runtime (row of the gate's tolerances)",
+    "Runtime",
     "Largest difference of a logit, allowed",
     "Median text, allowed",
     "95th percentile, allowed",
@@ -25,11 +24,11 @@ HEADINGS = (
     "Score, points",
     "Passes",
 )
-READING = (
+HOW_TO_READ = (
     "held-out texts alone, in batches of two sizes, and texts of one word and over-long ones. A "
-    "logit's difference is a share of the largest logit. Those of the median and of the 95th "
-    "percentile are in spreads of the logits over the texts, and like decided labels (no "
-    "near-ties) and the score they are of the worst arrangement."
+    "logit's difference is a share of the largest logit. The median and the 95th percentile are in "
+    "standard deviations of the logits over the texts. They, the decided labels (without "
+    "near-ties) and the score are those of the worst arrangement."
 )
 
 
@@ -40,19 +39,31 @@ def float_parity_block(file: str, path: Path) -> str:
     measured = dict.fromkeys((DEFAULT_RUNTIME, *(row.parity.runtime for row in result.rows)))
     packages = dict.fromkeys(RUNTIMES[name].package for name in measured if name)
     versions = (f"{name} {result.environment.versions.get(name, DASH)}" for name in packages)
+    machine = processor_name(result.environment)
     conditions = (
-        f"Each file against itself in ONNX Runtime: {READING} {processor_name(result.environment)}"
-        f"; {', '.join(versions)}."
+        f"Each file against itself in ONNX Runtime: {HOW_TO_READ} {machine}; {', '.join(versions)}."
     )
     return "\n".join([*lines, "", conditions, "", f"Raw: `{file}`", ""])
 
 
 def verified_block(files: Mapping[str, Path]) -> str:
-    """Return a row for each result of `bertender verify --out`, and how to read it."""
-    results = (path.read_text(encoding="utf-8") for path in files.values())
-    lines = _table(map(_verified_cells, map(Parity.model_validate_json, results)))
+    """Return a row for each result of `bertender verify --out` on onnx artifacts."""
+    texts = (path.read_text(encoding="utf-8") for path in files.values())
+    results = [Parity.model_validate_json(text) for text in texts]
+    machines = ", ".join(dict.fromkeys(map(_machine, results)))
+    conditions = f"Against ONNX Runtime on the CPU: {HOW_TO_READ} Machine: {machines}."
     raw = ", ".join(f"`{file}`" for file in files)
-    return "\n".join([*lines, "", f"Against ONNX Runtime: {READING}", "", f"Raw: {raw}", ""])
+    lines = _table(map(_verified_cells, results))
+    return "\n".join([*lines, "", conditions, "", f"Raw: {raw}", ""])
+
+
+def _machine(parity: Parity) -> str:
+    if (where := parity.environment) is None:
+        return "not recorded"
+    assert parity.runtime is not None, "of an onnx artifact"
+    package = RUNTIMES[parity.runtime].package
+    gpu = where.gpu if RUNTIMES[parity.runtime].needs_gpu else None
+    return f"{gpu or processor_name(where)} with {package} {where.versions.get(package, DASH)}"
 
 
 def _table(rows: Iterable[list[str]]) -> list[str]:
@@ -63,15 +74,14 @@ def _table(rows: Iterable[list[str]]) -> list[str]:
 def _cells(row: FloatParity) -> list[str]:
     return [
         f"{row.task}, {row.layers} layers, {row.texts} texts",
-        f"{_title(row.parity)} (`{row.tolerance}`)",
+        f"{_title(row.parity)} (judged as `{row.tolerance}`)",
         *_figures(row.parity),
     ]
 
 
 def _verified_cells(parity: Parity) -> list[str]:
     model = f"{parity.candidate} against {parity.reference}, {parity.texts} texts"
-    (tolerance,) = (name for name, row in TOLERANCES.items() if row == parity.tolerance)
-    return [model, f"{_title(parity)} (`{tolerance}`)", *_figures(parity)]
+    return [model, _title(parity), *_figures(parity)]
 
 
 def _title(parity: Parity) -> str:

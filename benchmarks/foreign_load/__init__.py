@@ -1,0 +1,1 @@
+"""Timings beside other work."""

@@ -28,7 +28,7 @@ from pydantic import Field
 
 from benchmarks.common.pinning import NOT_PINNED, PINNED, Pins, pinned
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.serving.clients import TritonAsker
+from benchmarks.serving.clients import TritonClient
 from benchmarks.serving.measuring import check_servable, prepared_texts
 from benchmarks.serving.systems import PORTS
 from bertender.core.artifact import Artifact
@@ -166,27 +166,27 @@ def _served(artifact: Artifact, config: ForeignLoadConfig) -> Iterator[TritonSer
 
 def _prepared(server: TritonServer, texts: Sequence[str]) -> Request:
     async def prepare() -> Request:
-        asker = TritonAsker(server.http_url)
+        client = TritonClient(server.http_url)
         try:
-            return asker.prepare(texts)
+            return client.prepare(texts)
         finally:
-            await asker.close()
+            await client.close()
 
     return asyncio.run(prepare())
 
 
 def _own(server: TritonServer, request: Request, config: ForeignLoadConfig) -> _Figures:
     async def ask() -> LoadRun:
-        asker = TritonAsker(server.http_url)
+        client = TritonClient(server.http_url)
 
         async def send(number: int) -> Outcome:
-            return await asker.send(request)
+            return await client.send(request)
 
         settings = LoadConfig(duration_s=config.duration_s, warmup_s=0.0)
         try:
             return await closed_run(send, config.clients, settings)
         finally:
-            await asker.close()
+            await client.close()
 
     with asyncio.Runner(loop_factory=precise_loop) as runner:
         run = runner.run(ask())

@@ -1,0 +1,1 @@
+"""Distillation methods at equal epochs."""

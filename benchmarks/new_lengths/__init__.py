@@ -1,0 +1,1 @@
+"""The first batch of a length."""

@@ -22,8 +22,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
+from benchmarks.common.budget import Probe, amount_in
 from benchmarks.common.making import made_once, seconds_of, timed
-from benchmarks.objectives.budget import Probe, amount_in
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment

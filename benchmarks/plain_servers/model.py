@@ -17,7 +17,7 @@ from benchmarks.plain_servers.tokenizer import PlainTokenizer
 
 __all__ = ["ARTIFACT_VARIABLE", "LENGTH_VARIABLE", "PlainModel"]
 
-ARTIFACT_VARIABLE, LENGTH_VARIABLE = "RIVAL_ARTIFACT", "RIVAL_MAX_LENGTH"
+ARTIFACT_VARIABLE, LENGTH_VARIABLE = "PLAIN_MODEL_ARTIFACT", "PLAIN_MODEL_MAX_LENGTH"
 """Environment variables that tell a server process which model to run."""
 
 

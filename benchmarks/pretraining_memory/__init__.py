@@ -1,0 +1,1 @@
+"""Memory of pre-training on a corpus."""

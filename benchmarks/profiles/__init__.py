@@ -1,0 +1,1 @@
+"""Times of a graph's operators."""

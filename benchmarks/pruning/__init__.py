@@ -1,0 +1,1 @@
+"""Scores of pruned models, by importance and share."""

@@ -1,0 +1,1 @@
+"""One endpoint and several, and their restarts."""

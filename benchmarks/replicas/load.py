@@ -9,14 +9,14 @@ from threading import Event
 from benchmarks.common.pinning import Pins
 from benchmarks.replicas.processes import Proxy, Replica, cpu_seconds_of
 from benchmarks.replicas.records import ReplicaConfig
-from benchmarks.serving.clients import TritonAsker
+from benchmarks.serving.clients import TritonClient
 from benchmarks.serving.loads import StartedSystem
 from benchmarks.serving.records import Load, ServingConfig
 from bertender.core.artifact import Artifact
 from serve.loadtest.records import LoadRun, Outcome
 from serve.loadtest.senders import Request
 
-__all__ = ["Deployment", "Watch", "WatchedAsker"]
+__all__ = ["Deployment", "Watch", "WatchedClient"]
 
 
 class Deployment:
@@ -40,7 +40,7 @@ class Deployment:
             pins=Pins(generator=self.config.cores.generator),
             seed=self.config.seed,
         )
-        return StartedSystem(lambda: WatchedAsker(watch), self.texts, settings).closed(self.load)
+        return StartedSystem(lambda: WatchedClient(watch), self.texts, settings).closed(self.load)
 
 
 class Watch:
@@ -79,7 +79,7 @@ class Watch:
         }
 
 
-class WatchedAsker(TritonAsker):
+class WatchedClient(TritonClient):
     """Requests through the proxy; a watch knows when the first is sent, and when all have ended."""
 
     def __init__(self, watch: Watch) -> None:

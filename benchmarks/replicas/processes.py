@@ -21,8 +21,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.common.pinning import pinned
-from benchmarks.serving.over_http import READY_TIMEOUT_S, child_environment
-from benchmarks.serving.proxy_process import PROXY_TIMEOUT_S, proxy_process, wait_until
+from benchmarks.common.proxy_process import PROXY_TIMEOUT_S, proxy_process, wait_until
+from benchmarks.serving.http_server import READY_TIMEOUT_S, child_environment
 from bertender.core.errors import ServerMissingError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
 from serve.launch import STOP_TIMEOUT_S, is_ready

@@ -57,7 +57,7 @@ __all__ = [
 SINGLE_TEXTS = tuple(name for name, row in LOADS.items() if row.texts_per_request == 1)
 """Rows of LOADS."""
 PAUSES_MS = (0.0, 1.0)
-CONSTANT_MODEL = "benchmarks.plain_servers.constant_model"
+CONSTANT_MODEL = "benchmarks.request_costs.constant_model"
 
 
 class RequestLoad(Record):

@@ -1,0 +1,1 @@
+"""The same artifacts in every runtime."""

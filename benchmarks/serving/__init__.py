@@ -1,0 +1,1 @@
+"""An endpoint next to other servers and to its model in process."""

@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Sequence
 
 from benchmarks.common.pinning import pinned
-from benchmarks.serving.over_http import child_environment
+from benchmarks.serving.http_server import child_environment
 from benchmarks.serving.records import CALLS, CeilingCell
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError
 
 __all__ = ["time_in_process"]
 
-IN_PROCESS = "benchmarks.plain_servers.in_process"
+IN_PROCESS = "benchmarks.serving.in_process"
 
 
 def time_in_process(
@@ -45,13 +45,7 @@ def time_in_process(
         json.dump([*texts], file)
         file.flush()
         command = [
-            *(
-                sys.executable,
-                "-m",
-                "benchmarks.plain_servers.in_process",
-                str(artifact.path),
-                file.name,
-            ),
+            *(sys.executable, "-m", IN_PROCESS, str(artifact.path), file.name),
             *("--seconds", str(seconds), "--calls", ",".join(map(str, calls))),
             *("--pause-ms", str(pause_ms)),
         ]

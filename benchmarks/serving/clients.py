@@ -16,14 +16,14 @@ from serve.loadtest.records import Outcome
 from serve.loadtest.senders import SENDERS, Request
 from serve.wire import to_arrays
 
-__all__ = ["Asker", "HttpAsker", "Open", "TritonAsker"]
+__all__ = ["BenchmarkClient", "HttpClient", "Open", "TritonClient"]
 
 TIMEOUT_S = 120.0
 """Longest wait for a response: a full batch of padded texts takes seconds on one core."""
 MODEL = ServedModel(max_batch_size=64, text_columns=1, problem=SINGLE_LABEL, digest="")
 
 
-class Asker:
+class BenchmarkClient:
     """Sends prepared requests to a server, inside of an event loop."""
 
     def prepare(self, texts: Sequence[str]) -> Request:
@@ -36,7 +36,7 @@ class Asker:
         raise NotImplementedError
 
 
-class TritonAsker(Asker):
+class TritonClient(BenchmarkClient):
     """Over the url's protocol, with a request that was serialised before."""
 
     def __init__(self, url: str, access: AccessConfig = NO_ACCESS) -> None:
@@ -54,7 +54,7 @@ class TritonAsker(Asker):
         await self.sender.close()
 
 
-class HttpAsker(Asker):
+class HttpClient(BenchmarkClient):
     """Over HTTP/1.1, with JSON that was written before."""
 
     def __init__(self, url: str) -> None:
@@ -85,4 +85,4 @@ class HttpAsker(Asker):
         await self.session.close()
 
 
-Open = Callable[[], Asker]
+Open = Callable[[], BenchmarkClient]

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.common.pinning import pinned
-from benchmarks.serving.clients import Asker, Open
+from benchmarks.serving.clients import BenchmarkClient, Open
 from benchmarks.serving.records import Load, ServingConfig
 from benchmarks.serving.systems import Service, System
 from bertender.core.errors import LoadTestError
@@ -125,21 +125,21 @@ class StartedSystem:
             pinned(self.config.pins.generator),
             asyncio.Runner(loop_factory=precise_loop) as runner,
         ):
-            asker = runner.run(_inside(self.opened))
-            requests = self._requests(asker, size)
+            client = runner.run(_inside(self.opened))
+            requests = self._requests(client, size)
 
             async def send(number: int) -> Outcome:
-                return await asker.send(requests[number % len(requests)])
+                return await client.send(requests[number % len(requests)])
 
             try:
                 yield runner, send
             finally:
-                runner.run(asker.close())
+                runner.run(client.close())
 
-    def _requests(self, asker: Asker, size: int) -> list[Request]:
+    def _requests(self, client: BenchmarkClient, size: int) -> list[Request]:
         draw = np.random.default_rng(self.config.seed)
         rows = draw.integers(0, len(self.texts), (PREPARED, size)).tolist()
-        return [asker.prepare([self.texts[row] for row in request]) for request in rows]
+        return [client.prepare([self.texts[row] for row in request]) for request in rows]
 
 
 def _closed_loop(load: Load, duration_s: float, warmup_s: float) -> LoadConfig:

@@ -13,8 +13,8 @@ from typing import Any
 
 from tritonclient.grpc import model_config_pb2 as triton
 
-from benchmarks.serving.clients import HttpAsker, Open, TritonAsker
-from benchmarks.serving.over_http import free_port, http_server
+from benchmarks.serving.clients import HttpClient, Open, TritonClient
+from benchmarks.serving.http_server import free_port, http_server
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.opening import onnx_file
@@ -92,7 +92,7 @@ def _bertender(
         with temporary_folder() as folder:
             repository = write_repository(service.artifact, folder / "models", config)
             with TritonServer(repository, config, folder / "run") as server:
-                yield lambda: TritonAsker(url(server))
+                yield lambda: TritonClient(url(server))
 
     return start
 
@@ -114,7 +114,7 @@ def _triton(max_batch_size: int, padded: Callable[[Service], int]) -> Callable[[
         with temporary_folder() as folder:
             _write_plain(folder / "models", service, max_batch_size, padded(service))
             with TritonServer(folder / "models", PORTS, folder / "run") as server:
-                yield lambda: TritonAsker(server.grpc_url)
+                yield lambda: TritonClient(server.grpc_url)
 
     return start
 
@@ -196,7 +196,7 @@ def _litserve(service: Service) -> Iterator[Open]:
 def _http(service: Service, words: Sequence[str], port: int, ready: str) -> Iterator[Open]:
     url = f"http://127.0.0.1:{port}"
     with http_server(service.artifact.path, service.longest, words, url, ready):
-        yield lambda: HttpAsker(url)
+        yield lambda: HttpClient(url)
 
 
 @contextmanager

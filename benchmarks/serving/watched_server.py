@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import psutil
 
-from benchmarks.serving.clients import Open, TritonAsker
+from benchmarks.serving.clients import Open, TritonClient
 from benchmarks.serving.systems import Service
 from serve.server import TritonServer
 from serve.supervisor import STUB_NAME
@@ -35,7 +35,7 @@ class WatchedServer:
         """Start it, as a row of SYSTEMS does."""
         with self.serve(service) as self.server:
             url = self.server.grpc_url
-            yield lambda: TritonAsker(url)
+            yield lambda: TritonClient(url)
 
     def memory(self) -> dict[str, int]:
         """Return the resident bytes of the processes, by what they are."""

@@ -1,0 +1,1 @@
+"""Minutes below an endpoint's limit, and twice the limit."""

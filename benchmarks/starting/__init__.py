@@ -1,0 +1,1 @@
+"""How soon an endpoint responds, and its memory."""

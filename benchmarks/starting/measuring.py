@@ -28,8 +28,8 @@ from pydantic import Field
 
 from benchmarks.common.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
+from benchmarks.serving.http_server import READY_TIMEOUT_S
 from benchmarks.serving.measuring import check_servable
-from benchmarks.serving.over_http import READY_TIMEOUT_S
 from benchmarks.serving.watched_server import role_of
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record

@@ -1,0 +1,1 @@
+"""Memory of training steps."""

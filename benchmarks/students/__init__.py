@@ -1,0 +1,1 @@
+"""Several students of one teacher."""

@@ -1,0 +1,1 @@
+"""Distilling on tags of words."""

@@ -86,7 +86,7 @@ class Parity(Figures):
         None, description="whether the float graph of a quantized one was there; None if not asked"
     )
     environment: Environment | None = Field(
-        None, description="where `bertender verify` compared them; None elsewhere"
+        None, description="of a verification; None in gates of other stages, and in older results"
     )
     cases: tuple[CaseParity, ...]
     failures: tuple[str, ...] = Field(description="every check that failed; empty when all passed")

@@ -69,7 +69,7 @@ def _obstacle(name: str) -> str:
 def tolerance_in(runtime: str, precision: str) -> str:
     """Return the row of TOLERANCES for an artifact of a precision in a runtime.
 
-    A runtime that computes floats in fewer bits than a float artifact has needs the wider one.
+    A runtime that rounds activations to fewer bits than float32 has moves single texts far.
 
     Args:
         runtime: a row of RUNTIMES, or what runs elsewhere.
@@ -77,5 +77,5 @@ def tolerance_in(runtime: str, precision: str) -> str:
     """
     if precision not in FLOAT_PRECISIONS or runtime not in RUNTIMES:
         return precision
-    computed = RUNTIMES[runtime].float_type
-    return precision if computed == "float32" else f"{computed}-activations"
+    activations = RUNTIMES[runtime].activations_of(precision)
+    return precision if activations == "float32" else f"{activations}-activations"

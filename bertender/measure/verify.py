@@ -38,8 +38,9 @@ class VerifyConfig(Config):
     )
     tolerance: Annotated[str | None, TOLERANCES.validator()] = Field(
         None,
-        description="float32, float16, bfloat16, bfloat16-activations, int8, int4, int3, int2 or "
-        "served; by default the candidate's precision, or what the runtime computes floats in",
+        description="float32, float16, bfloat16, float16-activations, bfloat16-activations, "
+        "int8, int4, int3, int2 or served; by default the candidate's precision, or what the "
+        "runtime computes floats in",
     )
     runtime: RuntimeName = Field(
         DEFAULT_RUNTIME, description=f"runtime of an onnx candidate: {', '.join(RUNTIMES)}"

@@ -31,6 +31,8 @@ class Runtime:
     install: str
     float_type: str = "float32"
     """Data type that it computes floating-point operators in."""
+    own_float_types: tuple[str, ...] = ()
+    """Precisions of files that it computes in instead, where the file has one of them."""
     cpu_flags: tuple[str, ...] = ()
     """It runs where the CPU has one of these; everywhere without any."""
     exact_on_x86: bool = False
@@ -50,6 +52,10 @@ class Runtime:
     def runs_on(self, flags: Collection[str]) -> bool:
         """Return whether a CPU with these flags has what it needs."""
         return not self.cpu_flags or bool({*self.cpu_flags} & {*flags})
+
+    def activations_of(self, precision: str) -> str:
+        """Return the data type that activations of a float artifact are rounded to."""
+        return precision if precision in self.own_float_types else self.float_type
 
     @property
     def version(self) -> str | None:
@@ -102,6 +108,7 @@ RUNTIMES = Table(
             open=on_demand("bertender.models.cuda_predictor:CudaPredictor"),
             package="onnxruntime-gpu",
             install=ONNXRUNTIME_GPU,
+            own_float_types=("float16",),
             needs_gpu=True,
             integer_products=False,
         ),

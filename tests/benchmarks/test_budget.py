@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.objectives.budget import Probe, amount_for, amount_in
+from benchmarks.common.budget import Probe, amount_for, amount_in
 
 
 @pytest.mark.parametrize(

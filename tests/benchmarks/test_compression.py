@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.budget import Amount, Probe
 from benchmarks.compression import __main__ as benchmark
 from benchmarks.compression import graphs, training
 from benchmarks.compression.__main__ import run
@@ -15,7 +16,6 @@ from benchmarks.compression.records import CompressionBenchmark
 from benchmarks.compression.systems import CONTROLS, SYSTEMS
 from benchmarks.compression.table import compression_block
 from benchmarks.compression.training import Extent, Sources, Trainer, config_of, extent_of
-from benchmarks.objectives.budget import Amount, Probe
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ParityError
 from bertender.measure.compare import compare

@@ -12,6 +12,7 @@ from benchmarks.float_parity.table import float_parity_block, verified_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
+from bertender.core.processors import processor_name
 from bertender.core.saving import save_result
 from bertender.measure.runtimes import tolerance_in
 from bertender.measure.verify import VerifyConfig, verify
@@ -64,7 +65,12 @@ def test_results_of_verify_are_rows_of_a_table(
     text = verified_block(files)
     rows = [line for line in text.splitlines() if line.startswith(f"| {exported.name} against")]
     assert [row.split(" | ")[-1] for row in rows] == ["yes |", "no |"]
-    assert all("ONNX Runtime (`float32`)" in row for row in rows)
+    assert all("| ONNX Runtime |" in row for row in rows)
+    assert f"{processor_name(environment())} with onnxruntime" in text
+    unknown = parity.model_copy(update={"environment": None})
+    save_result(unknown, files["two.json"])
+    text = verified_block(files)
+    assert "Machine: " in text and "not recorded." in text
     assert "Raw: `one.json`, `two.json`" in text
 
 

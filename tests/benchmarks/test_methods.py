@@ -18,15 +18,6 @@ from benchmarks.methods.measuring import (
     with_earlier,
 )
 from benchmarks.methods.table import METRIC_NAMES, method_block
-from benchmarks.tagging import measuring as tagging
-from benchmarks.tagging.measuring import (
-    CONTROL,
-    LOSSES,
-    TaggerBudget,
-    TaggerResult,
-    TaggingBenchmark,
-)
-from benchmarks.tagging.table import tagging_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
@@ -37,8 +28,7 @@ from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.phases import phase_settings
 from distill.methods import METHODS
 from tests.front import write_toy_files
-from tests.toy_models import save_artifact, save_encoder, tiny_classifier
-from tests.toy_tagging import TASK
+from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import toy_task
 
 BUDGET = Budget(epochs=4, learning_rate=1e-3, batch_size=8, layers=3, max_train=12)
@@ -211,84 +201,3 @@ def test_students_that_are_there_are_not_trained_again(
     assert {result.score.n for result in saved.students} == {len(own.dev)}
     assert saved.constant and saved.constant.label in own.labels
     assert made == [Artifact.load(tmp_path / "work" / n).digest for n in ("hard-0", "pkd-0")]
-
-
-def tagger(loss: str, seed: int, found: tuple[int, ...]) -> TaggerResult:
-    """A tagger that answers an entity a sentence, of one that is there."""
-    share = sum(found) / len(found)
-    return TaggerResult(
-        loss=loss,
-        seed=seed,
-        parameters=10_000_000,
-        size_bytes=41_200_000,
-        score=Score(metric="entity_f1", value=share, low=0.0, high=1.0, n=len(found)),
-        found=found,
-        answered=(1,) * len(found),
-    )
-
-
-def test_the_tagging_table_shows_means_and_what_a_loss_gains(tmp_path: Path) -> None:
-    budget = TaggerBudget(
-        max_train=2000,
-        epochs=8,
-        learning_rate=1e-3,
-        batch_size=32,
-        teacher_epochs=1,
-        teacher_learning_rate=2e-4,
-    )
-    benchmark = TaggingBenchmark(
-        task="toy",
-        encoder="some-encoder",
-        train_sentences=9000,
-        entities=(1, 1, 1, 1),
-        budget=budget,
-        environment=environment(),
-        teacher=tagger("labels", 0, (1, 1, 1, 1)),
-        students=(
-            tagger(CONTROL, 0, (1, 0, 0, 0)),
-            tagger(CONTROL, 1, (1, 1, 0, 0)),
-            tagger("soft", 0, (1, 1, 1, 0)),
-            tagger("soft", 1, (1, 1, 1, 1)),
-        ),
-    )
-    (tmp_path / "result.json").write_text(benchmark.model_dump_json())
-    text = tagging_block("result.json", tmp_path / "result.json")
-    rows = [line.split("|")[1].strip() for line in text.splitlines()[2:5]]
-    assert rows == ["teacher", "`minibert`, soft", f"`minibert`, {CONTROL}"]
-    assert "| 10.0 | 41 | 0.875 | 0.750, 1.000 | +50.0 [" in text
-    assert "| 0.375 | 0.250, 0.500 | - |" in text
-    assert "some-encoder, learned from all 9000 training sentences, 1 epoch at" in text
-    assert "Every student: 2000 of them, 8 epochs" in text
-
-
-def write_tagged(folder: Path) -> None:
-    """The toy tagging task as SNIPS comes, its held-out sentences as the test split."""
-    folder.mkdir(parents=True)
-    for split, tagged in (("train", TASK.train), ("test", TASK.dev)):
-        tags = [" ".join(TASK.labels[number] for number in row) for row in tagged.label_ids]
-        words = [" ".join(sentence) for sentence in tagged.examples]
-        (folder / f"{split}.seq.in").write_text("\n".join(words))
-        (folder / f"{split}.seq.out").write_text("\n".join(tags))
-
-
-@pytest.mark.slow
-def test_taggers_that_are_there_are_not_trained_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_tagged(tmp_path / "data" / tagging.FOLDER)
-    monkeypatch.setenv("BERTENDER_DATA", str(tmp_path / "data"))
-    encoder = str(save_encoder("bert", tmp_path / "encoder"))
-    settings = {"work": tmp_path / "work", "seeds": 1, "max_train": 16, "epochs": 1}
-    tagging.run(encoder, **settings)
-    for name in ("finetune_by_name", "distill"):
-        monkeypatch.setattr(tagging, name, lambda *given: pytest.fail("trained again"))
-    tagging.run(encoder, out=tmp_path / "result.json", **settings)
-    saved = TaggingBenchmark.model_validate_json((tmp_path / "result.json").read_text())
-    assert [result.loss for result in saved.students] == list(LOSSES)
-    assert sum(saved.entities) == sum(
-        tag.startswith("B")
-        for row in TASK.dev.label_ids
-        for tag in (TASK.labels[number] for number in row)
-    )
-    weights = tmp_path / "work" / "soft-0" / "model.safetensors"
-    assert saved.students[1].size_bytes == weights.stat().st_size

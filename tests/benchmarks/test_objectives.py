@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.common.budget import Amount
 from benchmarks.objectives import measuring as benchmark
-from benchmarks.objectives.budget import Amount
 from benchmarks.objectives.measuring import (
     UNTRAINED,
     FineTuned,

@@ -14,7 +14,7 @@ from benchmarks.common.words import above, below, holding, listed, span
 from benchmarks.documents.block import ROOT
 from benchmarks.documents.blocks import BLOCKS, TABLES
 from benchmarks.documents.readings import READINGS
-from benchmarks.documents.readings.control import control_reading
+from benchmarks.documents.readings.distilling_gain import control_reading
 from benchmarks.methods.reading import methods_reading
 from benchmarks.quantization.reading import quantization_reading
 from bertender.metrics.records import Change

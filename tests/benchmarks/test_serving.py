@@ -20,7 +20,7 @@ from benchmarks.common.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.common.saving import RESULTS
 from benchmarks.plain_servers.model import PlainModel
 from benchmarks.serving import measuring as serving
-from benchmarks.serving.clients import Asker, Open
+from benchmarks.serving.clients import BenchmarkClient, Open
 from benchmarks.serving.loads import StartedSystem, started
 from benchmarks.serving.measuring import measure_serving, prepared_texts
 from benchmarks.serving.reading import AIMS, serving_reading
@@ -165,30 +165,30 @@ def test_rivals_over_http_return_the_logits_of_each_request(
 
 async def logits_over_http(opened: Open, requests: list[list[str]]) -> list[Any]:
     """Send requests at once; return the logits of each."""
-    asker: Any = opened()
+    client: Any = opened()
 
     async def sent(texts: list[str]) -> Any:
-        async with asker.session.post(asker.url, data=asker.prepare(texts).body) as response:
+        async with client.session.post(client.url, data=client.prepare(texts).body) as response:
             return (await response.json())["logits"]
 
     try:
         return await asyncio.gather(*map(sent, requests))
     finally:
-        await asker.close()
+        await client.close()
 
 
 async def logits_of(opened: Open, texts: list[str]) -> np.ndarray:
-    asker: Any = opened()
+    client: Any = opened()
     try:
-        request = service_pb2.ModelInferRequest.FromString(asker.prepare(texts).body)
-        reply = await asker.sender.infer(request.SerializeToString())
+        request = service_pb2.ModelInferRequest.FromString(client.prepare(texts).body)
+        reply = await client.sender.infer(request.SerializeToString())
     finally:
-        await asker.close()
+        await client.close()
     response = service_pb2.ModelInferResponse.FromString(reply)
     return np.frombuffer(response.raw_output_contents[0], np.float32).reshape(len(texts), -1)
 
 
-class SlowAsker(Asker):
+class SlowClient(BenchmarkClient):
     """A server that runs the requests of all clients as one batch, which takes its time."""
 
     def __init__(self, batch_s: float) -> None:
@@ -213,14 +213,14 @@ def test_a_slow_server_is_measured_for_as_long_as_it_needs(
 ) -> None:
     """Two clients of one text each; the last needs longer than the longest measurement."""
     config = ServingConfig(duration_s=0.1, warmup_s=0.02, longest_s=longest_s)
-    system = StartedSystem(lambda: SlowAsker(batch_s), ["a"], config)
+    system = StartedSystem(lambda: SlowClient(batch_s), ["a"], config)
     measured = ServingRun.of_load("toy", system.closed(Load(texts_per_request=1, clients=2)))
     assert 0.05 * speed < measured.texts_per_second < 1.5 * speed
     assert measured.outcomes["ok"] >= 2
 
 
 def test_a_server_without_any_response_is_an_error() -> None:
-    class Silent(SlowAsker):
+    class Silent(SlowClient):
         async def send(self, request: Request) -> Outcome:
             await asyncio.sleep(0.05)
             return "failed"

@@ -58,7 +58,7 @@ def test_a_numpy_that_ends_the_stub_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = lay_out(tmp_path / "other", "2.99.0")
-    monkeypatch.setattr(installation, "FIRST_UNREAD_NUMPY", 1)
+    monkeypatch.setattr(installation, "FIRST_UNSUPPORTED_NUMPY", 1)
     with pytest.raises(ServerMissingError, match=r"numpy 1\.\d.*pip install 'numpy<1'.*--tritons"):
         find_installation()
     assert find_installation(other).version == "2.99.0"

@@ -22,8 +22,8 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 
 from benchmarks.bad_clients.nginx import configured, is_listening, nginx_binary
+from benchmarks.common.proxy_process import proxy_process
 from benchmarks.replicas.processes import SOCKET, Proxy
-from benchmarks.serving.proxy_process import proxy_process
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.environment import data_directory

@@ -1,6 +1,8 @@
 """READINGS: the words under the tables, made from the same files as these.
 
 So no number in them is typed, and what they claim follows the intervals when the files change.
+Those of a benchmark are beside its table (`reading.py`); here are those of results that a command
+of bertender writes, as `bertender compare`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from pathlib import Path
 from benchmarks.controls.reading import controls_reading
 from benchmarks.documents.readings.bert_base import bert_base_reading
 from benchmarks.documents.readings.chain import TRIED, chain_reading
-from benchmarks.documents.readings.control import FIRST_RUN, control_reading
+from benchmarks.documents.readings.distilling_gain import FIRST_RUN, control_reading
 from benchmarks.documents.readings.speed import speed_reading
 from benchmarks.fusion.reading import fusion_reading
 from benchmarks.methods.reading import methods_reading

@@ -1,6 +1,6 @@
 """The ceiling: the model of an endpoint in a process of its own, without a server.
 
-    python -m benchmarks.plain_servers.in_process ARTIFACT TEXTS.json --seconds 1.5 --calls 1,16,64
+    python -m benchmarks.serving.in_process ARTIFACT TEXTS.json --seconds 1.5 --calls 1,16,64
 
 It tokenises, buckets and runs as the endpoint does, with as many texts a call as are asked for,
 and prints texts a second and the median latency of each number as a line of JSON. With
