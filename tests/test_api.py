@@ -16,7 +16,7 @@ import bertender
 from benchmarks.documents.api_page import NAMES, example_of
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.measure.parity import Parity
+from bertender.measure.verify import Verification
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from quantize import targets
@@ -136,7 +136,7 @@ def test_paths_and_objects_go_in_and_artifacts_and_records_come_out(
     out = tmp_path / "parity.json"
     parity = bertender.verify(str(teacher.path), onnx, settings, out=out, texts=4)
     assert parity.passed and parity.candidate == "onnx"
-    assert Parity.model_validate_json(out.read_text(encoding="utf-8")) == parity
+    assert Verification.model_validate_json(out.read_text(encoding="utf-8")) == parity
     assert bertender.open_model(onnx.path).labels == task.labels
 
 

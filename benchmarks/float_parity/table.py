@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.float_parity.measuring import FloatParity, FloatParityBenchmark
 from bertender.core.processors import processor_name
 from bertender.measure.parity import Parity
+from bertender.measure.verify import Verification
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.report.cells import DASH, markdown_rows
 
@@ -49,7 +50,7 @@ def float_parity_block(file: str, path: Path) -> str:
 def verified_block(files: Mapping[str, Path]) -> str:
     """Return a row for each result of `bertender verify --out` on onnx artifacts."""
     texts = (path.read_text(encoding="utf-8") for path in files.values())
-    results = [Parity.model_validate_json(text) for text in texts]
+    results = [Verification.model_validate_json(text) for text in texts]
     machines = ", ".join(dict.fromkeys(map(_machine, results)))
     conditions = f"Against ONNX Runtime on the CPU: {HOW_TO_READ} Machine: {machines}."
     raw = ", ".join(f"`{file}`" for file in files)
@@ -57,7 +58,7 @@ def verified_block(files: Mapping[str, Path]) -> str:
     return "\n".join([*lines, "", conditions, "", f"Raw: {raw}", ""])
 
 
-def _machine(parity: Parity) -> str:
+def _machine(parity: Verification) -> str:
     if (where := parity.environment) is None:
         return "not recorded"
     assert parity.runtime is not None, "of an onnx artifact"

@@ -11,7 +11,7 @@ from bertender.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from bertender.measure.comparison import Comparison
-    from bertender.measure.parity import Parity
+    from bertender.measure.verify import Verification
     from bertender.models.predictor import Classifier
     from bertender.pipeline.calls import ArtifactLike, PathLike, TaskLike
 
@@ -25,7 +25,7 @@ def verify(
     *,
     out: PathLike | None = None,
     **settings: Any,
-) -> Parity:
+) -> Verification:
     """Check that a model predicts as its reference does.
 
     Args:
@@ -42,7 +42,7 @@ def verify(
         parity = bertender.verify("runs/student", "runs/int8")
         print(parity.agreement, parity.max_abs_difference)
     """
-    return cast("Parity", _report("verify", [reference, candidate], task, settings, out))
+    return cast("Verification", _report("verify", [reference, candidate], task, settings, out))
 
 
 def compare(

@@ -18,9 +18,9 @@ from bertender.core.errors import DataError
 from bertender.core.runtime_notes import save_note
 from bertender.core.saving import check_savable, save_result, save_text
 from bertender.measure.compare import CompareConfig, Comparison, compare
-from bertender.measure.parity import Parity, require_parity
+from bertender.measure.parity import require_parity
 from bertender.measure.runtime_note import runtime_note
-from bertender.measure.verify import VerifyConfig, verify
+from bertender.measure.verify import Verification, VerifyConfig, verify
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.stage import provided_by
 from bertender.report.html import html_report
@@ -124,7 +124,7 @@ def compare_command() -> Callable[..., None]:
 
 def show_parity(output: Path) -> None:
     """Print a saved parity."""
-    parity = Parity.model_validate_json(output.read_text(encoding="utf-8"))
+    parity = Verification.model_validate_json(output.read_text(encoding="utf-8"))
     print_words(
         f"{parity.candidate} predicts as {parity.reference} does: agreement "
         f"{parity.agreement:.4f} over {parity.texts} texts in {parity.rows} arrangements"

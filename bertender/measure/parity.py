@@ -14,7 +14,6 @@ import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.core.environment import Environment
 from bertender.core.errors import ParityError
 from bertender.core.findings import ParitySummary
 from bertender.measure.accuracy import word_count
@@ -84,9 +83,6 @@ class Parity(Figures):
     )
     graphs_compared: bool | None = Field(
         None, description="whether the float graph of a quantized one was there; None if not asked"
-    )
-    environment: Environment | None = Field(
-        None, description="of a verification; None in gates of other stages, and in older results"
     )
     cases: tuple[CaseParity, ...]
     failures: tuple[str, ...] = Field(description="every check that failed; empty when all passed")

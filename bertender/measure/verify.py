@@ -9,7 +9,7 @@ from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
-from bertender.core.environment import environment
+from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
 from bertender.measure.parity import (
     TOLERANCES,
@@ -23,7 +23,7 @@ from bertender.models.opening import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 from bertender.tasks.task import Task
 
-__all__ = ["GraphFailures", "VerifyConfig", "verify"]
+__all__ = ["GraphFailures", "Verification", "VerifyConfig", "verify"]
 
 GraphFailures: TypeAlias = Callable[[Artifact, Artifact, Task], tuple[str, ...] | None]
 """(reference, candidate, task) -> what is wrong in the candidate's graph; None where there are no
@@ -48,13 +48,19 @@ class VerifyConfig(Config):
     seed: int = Field(0, ge=0, description="which texts are drawn, and in which order")
 
 
+class Verification(Parity):
+    """Findings of the gate, and where they were made."""
+
+    environment: Environment | None = Field(None, description="None in older results")
+
+
 def verify(
     reference: Artifact,
     candidate: Artifact,
     task: Task,
     config: VerifyConfig,
     graph_failures: GraphFailures,
-) -> Parity:
+) -> Verification:
     """Compare two artifacts; a failure is in the result, not raised.
 
     Only the candidate runs in `config.runtime`: so a runtime can be checked against another.
@@ -82,9 +88,8 @@ def verify(
         "runtime": runtime_of(candidate, config.runtime),
         "failures": failures,
         "graphs_compared": compared,
-        "environment": environment(),
     }
-    return parity.model_copy(update=update)
+    return Verification(**{**dict(parity), **update}, environment=environment())
 
 
 def _check_same_problem(reference: Artifact, candidate: Artifact) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertender.core.saving import save_result
-from bertender.measure.parity import Parity, require_parity
+from bertender.measure.parity import require_parity
 from bertender.measure.runtimes import check_installed
-from bertender.measure.verify import VerifyConfig, verify
+from bertender.measure.verify import Verification, VerifyConfig, verify
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
 
 __all__ = ["VERIFY"]
 
 
-def _verify(inputs: Inputs, config: VerifyConfig, out: Path) -> Parity:
+def _verify(inputs: Inputs, config: VerifyConfig, out: Path) -> Verification:
     reference, candidate = inputs.sources
     parity = verify(reference, candidate, inputs.task, config, inputs.provided["quantize.failures"])
     if not parity.passed:

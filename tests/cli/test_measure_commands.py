@@ -16,7 +16,7 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.measure import load
 from bertender.measure.comparison import Comparison
 from bertender.measure.load import CpuSeconds
-from bertender.measure.parity import Parity
+from bertender.measure.verify import Verification
 from bertender.report.html import html_report
 from bertender.report.table import markdown_table
 from tests.cli.made import FAST, Made
@@ -57,7 +57,7 @@ def saved(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_verify_passes(made: Made, tmp_path: Path) -> None:
     result = succeed("verify", made["student"], made["int8"], "--out", tmp_path / "parity.json")
-    parity = Parity.model_validate_json((tmp_path / "parity.json").read_text())
+    parity = Verification.model_validate_json((tmp_path / "parity.json").read_text())
     assert "parity of int8 with student: passed" in result.stdout
     assert parity.passed and parity.texts >= 32, "every held-out text"
 

@@ -47,8 +47,12 @@ def test_a_runtime_that_is_not_installed_is_refused_before_the_start(
     config = ServeConfig(**ANY_PORTS, runtime="openvino")
     repository = write_repository(onnx_artifact, tmp_path / "models", config)
 
+    version = metadata.version
+
     def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
+        if name == "openvino":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
 
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(RuntimeMissingError, match="runtime 'openvino' is not installed"):
