@@ -143,7 +143,7 @@ TABLES: Mapping[str, Block] = {
     ),
     "float-parity": Block(
         "docs/runtimes.md",
-        ("benchmarks/results/2026-11-26-sst2-float-parity-cpu.json",),
+        ("benchmarks/results/2026-11-26-sst2-float-parity-both-cpu.json",),
         of_one(float_parity_block),
     ),
     "gpu-parity": Block(

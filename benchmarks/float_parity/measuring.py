@@ -21,9 +21,8 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
 from bertender.core.saving import check_savable, save_result
-from bertender.measure.parity import Parity
 from bertender.measure.runtimes import check_installed, tolerance_in
-from bertender.measure.verify import VerifyConfig, verify
+from bertender.measure.verify import Verification, VerifyConfig, verify
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.pipeline.recorded_task import recorded_task
 
@@ -37,7 +36,7 @@ class FloatParity(Record):
     task: str
     texts: int = Field(description="held-out ones; the gate adds some of its own")
     tolerance: str = Field(description="row of TOLERANCES")
-    parity: Parity
+    parity: Verification
 
 
 class FloatParityBenchmark(Record):
