@@ -1,1 +1,1 @@
-"""What several benchmarks share."""
+"""Modules that several benchmarks use."""

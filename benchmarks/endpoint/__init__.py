@@ -1,1 +1,1 @@
-"""What one endpoint does under load."""
+"""Latency of an endpoint next to that of its model in process."""

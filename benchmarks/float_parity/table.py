@@ -9,7 +9,7 @@ from benchmarks.float_parity.measuring import FloatParity, FloatParityBenchmark
 from bertender.core.processors import processor_name
 from bertender.measure.parity import Parity
 from bertender.measure.verify import Verification
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, Runtime
 from bertender.report.cells import DASH, markdown_rows
 
 __all__ = ["float_parity_block", "verified_block"]
@@ -61,10 +61,9 @@ def verified_block(files: Mapping[str, Path]) -> str:
 def _machine(parity: Verification) -> str:
     if (where := parity.environment) is None:
         return "not recorded"
-    assert parity.runtime is not None, "of an onnx artifact"
-    package = RUNTIMES[parity.runtime].package
-    gpu = where.gpu if RUNTIMES[parity.runtime].needs_gpu else None
-    return f"{gpu or processor_name(where)} with {package} {where.versions.get(package, DASH)}"
+    runtime = _runtime(parity)
+    device = (where.gpu if runtime.needs_gpu else None) or processor_name(where)
+    return f"{device} with {runtime.package} {where.versions.get(runtime.package, DASH)}"
 
 
 def _table(rows: Iterable[list[str]]) -> list[str]:
@@ -75,19 +74,19 @@ def _table(rows: Iterable[list[str]]) -> list[str]:
 def _cells(row: FloatParity) -> list[str]:
     return [
         f"{row.task}, {row.layers} layers, {row.texts} texts",
-        f"{_title(row.parity)} (judged as `{row.tolerance}`)",
+        f"{_runtime(row.parity).title} (judged as `{row.tolerance}`)",
         *_figures(row.parity),
     ]
 
 
 def _verified_cells(parity: Parity) -> list[str]:
     model = f"{parity.candidate} against {parity.reference}, {parity.texts} texts"
-    return [model, _title(parity), *_figures(parity)]
+    return [model, _runtime(parity).title, *_figures(parity)]
 
 
-def _title(parity: Parity) -> str:
-    assert parity.runtime is not None, "of a float artifact that was exported"
-    return RUNTIMES[parity.runtime].title
+def _runtime(parity: Parity) -> Runtime:
+    assert parity.runtime is not None, "of an onnx artifact"
+    return RUNTIMES[parity.runtime]
 
 
 def _figures(parity: Parity) -> list[str]:

@@ -1,1 +1,1 @@
-"""What a request costs beside its model."""
+"""Time of a request outside of its model."""

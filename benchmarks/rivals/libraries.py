@@ -33,7 +33,7 @@ class Rival:
     """Packages that pip uninstalls again: dependencies of the requirements that do not fit."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     precision: str | None = None
-    """What it computes in, where that is not the artifact's precision."""
+    """Precision of its computation, where it is not the artifact's."""
     float_precision: str | None = None
     """Precision of its computation on a float32 file, where that is not float32."""
     own: bool = False
@@ -41,7 +41,7 @@ class Rival:
     single_texts: bool = True
     """It classifies single texts, besides pairs."""
     note: str = ""
-    """What a reader of the table must know."""
+    """Note below the table."""
 
     def computes_in(self, precision: str) -> str:
         """Return what it computes in, by its settings, of a file of some precision."""
@@ -51,7 +51,7 @@ class Rival:
 
 
 FIRST = "transformers"
-"""What speedups and predictions are compared with, where it is timed."""
+"""The reference of speedups and predictions, where it is timed."""
 
 RIVALS = Table(
     "rival",
