@@ -18,7 +18,7 @@ __all__ = ["bounds_block", "gate_block"]
 
 MOVED = (
     "How far a text's logits move, as a share of the spread of the float model's logits over the "
-    "texts"
+    "texts, and what moves all texts alike as a share of their size"
 )
 
 BOUNDED = (
@@ -34,8 +34,8 @@ BOUNDED = (
     ),
     (
         "edge texts",
-        "The same of single words, of over-long texts and of the first tokens of one, alone and in "
-        "batches: the median of the worst arrangement, at most",
+        "All of it in spreads, of single words, of over-long texts and of the first tokens of one, "
+        "alone and in batches: the median of the worst arrangement, at most",
         "max_edge",
     ),
     (
@@ -53,11 +53,16 @@ BOUNDED = (
 )
 """Check, what it asks, and the field of Tolerance."""
 
+JUDGED = ("median_difference_low", "p95_difference_low", "common_shift")
+"""What the columns of sound candidates show."""
 SOUND_HEADINGS: tuple[Cell, ...] = (
     ("Variant",),
     ("Candidates",),
     ("Refused",),
     ("By",),
+    ("Median, at most",),
+    ("95th percentile, at most",),
+    ("Shift of all texts, at most",),
     ("Change of the score of those refused, points",),
 )
 FAULT_HEADINGS: tuple[Cell, ...] = (
@@ -65,6 +70,7 @@ FAULT_HEADINGS: tuple[Cell, ...] = (
     ("Planted",),
     ("Caught",),
     ("By",),
+    ("By the logits alone",),
     ("Change of the score where it passed, points",),
 )
 
@@ -117,7 +123,8 @@ def _counted(rows: Sequence[Judged], what: str, done: str) -> str:
 
 
 def _table(headings: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    return markdown_rows(headings, rows, [False, True, True, False, True])
+    numbers = [name not in (("Variant",), ("Fault",), ("By",)) for name in headings]
+    return markdown_rows(headings, rows, numbers)
 
 
 def _seen(rows: Iterable[list[Cell]]) -> list[list[Cell]]:
@@ -128,14 +135,22 @@ def _seen(rows: Iterable[list[Cell]]) -> list[list[Cell]]:
 def _sound_cells(name: str, rows: Sequence[Judged]) -> list[Cell]:
     own = [row for row in rows if row.variant == name]
     refused = [row for row in own if row.refused_by]
-    return [(f"`{name}`",), *_counts(own, refused), *_reasons(refused), _changes(refused)]
+    return [
+        (f"`{name}`",),
+        *_counts(own, refused),
+        *_reasons(refused),
+        *(_most(own, figure) for figure in JUDGED),
+        _changes(refused),
+    ]
 
 
 def _fault_cells(name: str, rows: Sequence[Judged]) -> list[Cell]:
     own = [row for row in rows if row.fault == name]
     caught = [row for row in own if row.refused_by]
     passed = [row for row in own if not row.refused_by]
-    return [(name,), *_counts(own, caught), *_reasons(caught), _changes(passed)]
+    by_logits = [row for row in own if row.refused_by_logits is not None]
+    alone = str(sum(bool(row.refused_by_logits) for row in by_logits)) if by_logits else DASH
+    return [(name,), *_counts(own, caught), *_reasons(caught), (alone,), _changes(passed)]
 
 
 def _counts(rows: Sequence[Judged], some: Sequence[Judged]) -> tuple[Cell, Cell]:
@@ -147,6 +162,13 @@ def _reasons(rows: Iterable[Judged]) -> tuple[Cell]:
     names = [row.refused_by[0].rstrip(",") for row in rows]  # earlier files have a comma
     listed = sorted(set(names), key=lambda name: (-names.count(name), name))
     return ((", ".join(f"{name} ({names.count(name)})" for name in listed) or DASH,),)
+
+
+def _most(rows: Iterable[Judged], figure: str) -> Cell:
+    """Return the largest of a figure; a dash where none was recorded."""
+    values = [getattr(row.figures, figure) for row in rows if row.figures]
+    measured = [value for value in values if value is not None]
+    return (f"{max(measured):.2g}" if measured else DASH,)
 
 
 def _changes(rows: Sequence[Judged]) -> Cell:

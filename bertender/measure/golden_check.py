@@ -141,6 +141,7 @@ def _paired(
         actual=np.concatenate([prediction.logits for prediction in predictions.values()]),
         scale=golden.logit_scale,
         spread=golden.logit_spread,
+        size=golden.logit_spread,  # no shift is told apart
         problems=(),
         places=np.concatenate([np.array(text.places) for text in texts]),
         problem=problem,

@@ -33,7 +33,7 @@ class PairedLogits:
 
     `scale` is the largest absolute logit of the reference, over all texts; `spread` the standard
     deviation over the task's texts of its logits, all labels together, without what changes no
-    probability.
+    probability; `size` their root mean square, so that it is no smaller.
     """
 
     texts: tuple[Question, ...]
@@ -44,6 +44,7 @@ class PairedLogits:
     actual: FloatArray
     scale: float
     spread: float
+    size: float
     problems: tuple[str, ...]
     places: IntArray
     """(rows,): the place of a row in its text, such as the number of a word."""
@@ -79,16 +80,39 @@ class PairedLogits:
         return np.asarray((first == second).all(axis=tuple(range(1, first.ndim))))
 
     @cached_property
-    def relative_differences(self) -> FloatArray:
-        """Differences that change probabilities, as shares of the spread (rows,).
-
-        The root mean square over labels of the differences, without what changes no probability,
-        such as what is added to all logits of a text.
-        """
+    def moved(self) -> FloatArray:
+        """Differences (rows, labels) without what changes no probability, such as what is added to
+        all logits of a text."""
         probable = self.problem.probable
-        moved = probable(self.actual) - probable(self.expected)  # (rows, labels)
-        of_rows = np.sqrt((moved**2).mean(axis=1))
-        return np.asarray(of_rows / self.spread if self.spread else of_rows)
+        return np.asarray(probable(self.actual) - probable(self.expected))
+
+    @cached_property
+    def shifts(self) -> FloatArray:
+        """The part of `moved` that all texts of a case have in common (rows, labels); of edge cases
+        0, whose few texts would have all of it in common."""
+        shifts = np.zeros_like(self.moved)
+        for case in self.wide_cases():
+            shifts[case] = self.moved[case].mean(axis=0)
+        return shifts
+
+    @cached_property
+    def relative_shifts(self) -> FloatArray:
+        """Root mean squares over labels of `shifts`, as shares of the size (rows,)."""
+        return _shares(self.shifts, self.size)
+
+    @cached_property
+    def relative_differences(self) -> FloatArray:
+        """Differences that change probabilities, as shares of the reference's logits (rows,).
+
+        What moves all texts alike brings each nearer to a tie, or further from one, and leaves
+        their order: it is a share of the size. What is left blurs one text against another: it is a
+        share of the spread. The larger of the two shares counts, each a root mean square over
+        labels. Of a model whose logits are balanced, size and spread are the same. Of one that
+        gives nearly all texts one label, the spread is little of the size, and a shift that turns
+        none of them would be many spreads.
+        """
+        blurs = _shares(self.moved - self.shifts, self.spread)
+        return np.asarray(np.maximum(self.relative_shifts, blurs))
 
     def decided(self, tolerance: Tolerance) -> npt.NDArray[np.bool_]:
         """Whether the reference's prediction is not a near-tie (rows,)."""
@@ -142,4 +166,9 @@ class PairedLogits:
 def no_logits(labels: int) -> PairedLogits:
     """Return the outputs of a candidate that could not be run."""
     nothing = np.empty((0, labels))
-    return PairedLogits((), (), NOBODY, NOBODY, nothing, nothing, 0.0, 0.0, (), NOBODY)
+    return PairedLogits((), (), NOBODY, NOBODY, nothing, nothing, 0.0, 0.0, 0.0, (), NOBODY)
+
+
+def _shares(moved: FloatArray, unit: float) -> FloatArray:
+    """Return root mean squares over labels (rows,) as shares of a unit; of 0, as they are."""
+    return np.asarray(np.sqrt((moved**2).mean(axis=1)) / (unit or 1.0))

@@ -29,9 +29,10 @@ __all__ = ["pair_logits"]
 
 LEAST_SPREAD = 0.05
 """Of the root mean square of the centred logits."""
-LEAST_SPREAD_LOGITS = 0.02
-"""In logits. Two that each move so far, in opposite directions, change a probability by a hundredth
-at most: p (1 - p) times the 0.04 by which their distance changes."""
+LEAST_SPREAD_LOGITS = 0.05
+"""In logits. Where two move in opposite directions, each by a fifth of it, as the median text of 8
+bits may, a probability changes by half a hundredth at most: p (1 - p) times the 0.02 by which their
+distance changes."""
 
 
 def pair_logits(
@@ -95,10 +96,10 @@ class _Known:
         return float(np.abs(logits[np.isfinite(logits)]).max(initial=0.0))
 
     @property
-    def spread(self) -> float:
-        """How far the logits spread over the task's texts."""
+    def size_and_spread(self) -> tuple[float, float]:
+        """How large the logits of the task's texts are, and how far they spread over them."""
         of_texts = self.below([each.logits for each in self.outputs[: self.examples]])
-        return _spread(self.reference.problem.probable, of_texts)
+        return _size_and_spread(self.reference.problem.probable, of_texts)
 
     def below(self, parts: Sequence[npt.NDArray[Any]]) -> FloatArray:
         """Return logits below one another, (rows, labels); no rows where there are no parts."""
@@ -122,6 +123,7 @@ def _side_by_side(
     text_ids = _of_rows([reply.text for reply in replies], replies)
     asked = [known.texts[text] for text in text_ids]
     finite = np.isfinite(expected).all(axis=1) & np.isfinite(actual).all(axis=1)
+    size, spread = known.size_and_spread
     return PairedLogits(
         texts=known.texts,
         cases=cases,
@@ -130,7 +132,8 @@ def _side_by_side(
         expected=expected[finite],
         actual=actual[finite],
         scale=known.scale,
-        spread=known.spread,
+        spread=spread,
+        size=size,
         problems=(*problems, *known.problems(), *_non_finite("candidate", actual, asked)),
         places=np.concatenate([NOBODY, *(each.places for each in own)])[finite],
         problem=known.reference.problem,
@@ -142,18 +145,21 @@ def _of_rows(numbers: Sequence[int], replies: Sequence[_Reply]) -> IntArray:
     return np.repeat(np.array(numbers, dtype=np.int64), [len(reply.logits) for reply in replies])
 
 
-def _spread(probable: Callable[[FloatArray], FloatArray], logits: FloatArray) -> float:
-    """Return how far finite logits (texts, labels) spread over the texts; 0 of none.
+def _size_and_spread(
+    probable: Callable[[FloatArray], FloatArray], logits: FloatArray
+) -> tuple[float, float]:
+    """Return the size of finite logits (texts, labels), and their spread over texts; 0 of none.
 
-    Of a model that hardly distinguishes texts, a share of the size of its logits, or what hardly
+    Of a model that hardly distinguishes texts, the spread is a share of the size, or what hardly
     changes a probability: what rounding adds to so little decides nothing.
     """
     finite = probable(logits[np.isfinite(logits).all(axis=1)])
     if not len(finite):
-        return 0.0
+        return 0.0, 0.0
     size = float(np.sqrt(np.square(finite).mean()))
     spread = float(np.sqrt(finite.var(axis=0).mean()))
-    return max(spread, LEAST_SPREAD * size, LEAST_SPREAD_LOGITS)
+    least = max(spread, LEAST_SPREAD * size, LEAST_SPREAD_LOGITS)
+    return max(size, least), least
 
 
 def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> list[Outputs]:

@@ -78,6 +78,9 @@ class Parity(Figures):
     logit_spread: float | None = Field(
         None, description="standard deviation of the reference's centred logits over the texts"
     )
+    logit_size: float | None = Field(
+        None, description="root mean square of these; None in older results"
+    )
     inputs_compared: bool | None = Field(
         None, description="whether both read tokens of one vocabulary; None in older results"
     )
@@ -136,6 +139,7 @@ def check_parity(
         rows=len(paired),
         logit_scale=paired.scale or None,
         logit_spread=paired.spread or None,
+        logit_size=paired.size or None,
         inputs_compared=inputs_comparable(reference, candidate),
         cases=_cases(paired),
         failures=(*problems, *paired.problems, *filter(None, failures)),

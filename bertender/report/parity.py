@@ -77,11 +77,22 @@ def _distribution(parity: Parity) -> Iterator[str]:
     if tolerance.max_median is None or tolerance.max_p95 is None or tolerance.max_edge is None:
         return
     yield (
-        f"difference in spreads: median text {_figure(parity.median_difference)}, "
+        f"difference in spreads{_shifted(parity)}: "
+        f"median text {_figure(parity.median_difference)}, "
         f"{_figure(parity.median_difference_low)} at best (allowed {tolerance.max_median:g}), "
         f"95th percentile {_figure(parity.p95_difference)}, "
         f"{_figure(parity.p95_difference_low)} at best (allowed {tolerance.max_p95:g}), "
         f"edge texts {_figure(parity.edge_difference)} (allowed {tolerance.max_edge:g})"
+    )
+
+
+def _shifted(parity: Parity) -> str:
+    """Return what is in sizes instead; nothing in older results."""
+    if parity.common_shift is None:
+        return ""
+    return (
+        f", and a shift of all texts alike in sizes of {_figure(parity.logit_size)} (it is "
+        f"{_figure(parity.common_shift)})"
     )
 
 

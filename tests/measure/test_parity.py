@@ -174,6 +174,59 @@ def test_rounding_that_hardly_changes_probabilities_refuses_no_model_of_one_labe
     assert parity.passed is passes, parity.failures
 
 
+def leaning(shift: float, blur: float = 0.0) -> Answer:
+    """Logits of a model that gives nearly all texts one label, some of them farther from a tie."""
+
+    def answer(batch: Batch) -> np.ndarray:
+        signs = np.array([1 if len(example[0]) % 2 else -1 for example in batch.examples])
+        own = 0.05 * honest(batch)[:, 1] + blur * signs
+        return np.stack([-shift - own, shift + own], axis=1)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("candidate", "passes"),
+    [
+        (leaning(0.9), True),  # a shift of 0.1 is nearly a spread, which is 0.12, and 0.1 sizes
+        (leaning(0.75), False),
+        (leaning(0.85, blur=0.02), True),
+        (leaning(1.0, blur=0.03), False),  # of the size, it would be as little as the shift
+        (leaning(-1.0), False),
+    ],
+)
+def test_what_moves_all_texts_alike_is_measured_by_the_size_of_the_logits(
+    candidate: Answer, passes: bool
+) -> None:
+    parity = check_parity(
+        fake_classifier("reference", leaning(1.0)),
+        fake_classifier("candidate", candidate),
+        EXAMPLES,
+        TOLERANCES["int8"],
+    )
+    assert parity.logit_spread == pytest.approx(0.05 * SPREAD)
+    assert parity.logit_size == pytest.approx(1.0, abs=0.02)
+    assert parity.passed is passes, parity.failures
+    if not passes:
+        (failure,) = [each for each in parity.failures if "median_difference_low" in each]
+        assert f"of what moves all texts alike, of their size, {parity.logit_size:.4g}" in failure
+
+
+def test_edge_texts_are_too_few_to_have_a_shift_in_common() -> None:
+    def moved(batch: Batch) -> np.ndarray:
+        known = np.array([example in EXAMPLES for example in batch.examples])
+        return leaning(1.0)(batch) + np.where(known[:, None], 0.0, [[0.2, -0.2]])
+
+    parity = check_parity(
+        fake_classifier("reference", leaning(1.0)),
+        fake_classifier("candidate", moved),
+        EXAMPLES,
+        TOLERANCES["int8"],
+    )
+    assert parity.common_shift == 0.0
+    assert parity.edge_difference == pytest.approx(0.2 / (0.05 * SPREAD))
+
+
 def every_fifth_wrong(batch: Batch) -> np.ndarray:
     logits = honest(batch)
     turned = [EXAMPLES.index(example) % 5 == 0 for example in batch.examples if example in EXAMPLES]
