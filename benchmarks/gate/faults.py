@@ -28,6 +28,8 @@ __all__ = ["FAULTS", "Fault"]
 CUT_TOKENS = 16
 FLOAT, QUANTIZED = ("float32",), ("dynamic", "static-mse")
 BOTH = (*FLOAT, *QUANTIZED)
+OF_PAIRS = {"token types dropped": frozenset({"token_type_ids"})}
+"""Faults of graphs that read pairs, and the inputs that they are about."""
 OF_SCHEME = {"dynamic": "dynamic", "static": "static-mse"}
 
 
@@ -44,6 +46,8 @@ class Fault:
     saturates: bool = False
     """The graph is sound, and the CPU adds pairs of products in 16 bits."""
     pairs_only: bool = False
+    reads: frozenset[str] = frozenset()
+    """Inputs of the graph that it is about."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,9 @@ FAULTS: Mapping[str, Fault] = {
     "tokenizer of another case": Fault(BOTH, classifier=_cased),
     "texts of a pair swapped": Fault(BOTH, classifier=_turned, pairs_only=True),
     **{
-        name: Fault(BOTH, graph=plant, pairs_only=name == "token types dropped")
+        name: Fault(
+            BOTH, graph=plant, pairs_only=name in OF_PAIRS, reads=OF_PAIRS.get(name, frozenset())
+        )
         for name, plant in GRAPH_FAULTS.items()
     },
     "weights of a layer zeroed, before": Fault(FLOAT, graph=_zero_weight),

@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from benchmarks.gate.product_faults import change
+
 __all__ = ["GRAPH_FAULTS", "PlantGraph"]
 
 PlantGraph = Callable[[onnx.ModelProto], None]
@@ -104,10 +106,30 @@ def attend_by_queries(model: onnx.ModelProto) -> None:
     _insert(model, scores, made)
 
 
+def raise_bias(model: onnx.ModelProto) -> None:
+    """Add a tenth to each number of a feed-forward bias in the middle: it moves all texts alike.
+
+    Feed-forward biases are the longest. One of keys would be no fault: it adds the same to all
+    scores of a query.
+    """
+    sizes = {item.name: item.dims[0] for item in model.graph.initializer if len(item.dims) == 1}
+    biases = [
+        name
+        for node in model.graph.node
+        if node.op_type in ("Add", "Gemm")
+        for name in node.input
+        if name in sizes
+    ]
+    longest = [name for name in biases if sizes[name] == max(map(sizes.__getitem__, biases))]
+    constants = {item.name: item for item in model.graph.initializer}
+    change(constants, longest[len(longest) // 2], lambda bias: bias + 0.1)
+
+
 GRAPH_FAULTS: Mapping[str, PlantGraph] = {
     "mask ignored": ignore_mask,
     "token types dropped": drop_token_types,
     "positions off by one": shift_positions,
     "GELU by tanh": approximate_gelu,
     "scores without keys": attend_by_queries,
+    "bias of a layer raised": raise_bias,
 }

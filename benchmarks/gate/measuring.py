@@ -1,11 +1,14 @@
 """Runs the gate on sound candidates and on planted faults, and counts where it is wrong.
 
     python -m benchmarks.gate TEACHER... --work DIR --out FILE.json [--no-sound | --no-faults]
+        [--variants A,B]
 
 Each teacher is exported and quantized by every row of VARIANTS; each fault of FAULTS is planted in
 some of them. A candidate is judged by every check that `export` and `quantize` have, without their
-raising. No bound was chosen on a teacher that is read here. A call continues where an earlier one
-of the same `--out` has stopped.
+raising. A fault counts as caught by the first check that refuses it; the checks of the logits are
+asked anyway, since they alone see a fault that a machine adds to a sound graph. No bound was chosen
+on a teacher that is read here. A call continues where an earlier one of the same `--out` has
+stopped.
 """
 
 from __future__ import annotations
@@ -36,8 +39,16 @@ from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError
 from bertender.core.progress import show_progress
 from bertender.core.saving import save_result
+from bertender.core.table import Table
 from bertender.measure.accuracy import evaluate
-from bertender.measure.parity import PARITY_TEXTS, TOLERANCES, check_parity, labelled_sample
+from bertender.measure.parity import (
+    PARITY_TEXTS,
+    TOLERANCES,
+    Parity,
+    check_parity,
+    labelled_sample,
+)
+from bertender.measure.parity_checks import Figures
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import Change, LabelSet
 from bertender.models.graph_file import MOST_MB, save_graph
@@ -66,17 +77,20 @@ __all__ = ["VARIANTS", "GateBenchmark", "Judged", "run", "subject_of"]
 Ranges = Mapping[str, Range]
 FloatArray = npt.NDArray[np.float32]
 
-VARIANTS: Mapping[str, dict[str, Any]] = {
-    "float32": {},
-    "dynamic": {"scheme": "dynamic"},
-    "static-mse": {"scheme": "static", "calibrator": "mse"},
-    "static-minmax": {"scheme": "static", "calibrator": "minmax"},
-    "static-percentile": {"scheme": "static", "calibrator": "percentile"},
-    "static-entropy": {"scheme": "static", "calibrator": "entropy"},
-    "mixed": {"scheme": "mixed", "max_drop": 1.0, "sensitivity_texts": 64},
-    "four-bit-embeddings": {"scheme": "four-bit-embeddings"},
-    "four-bit": {"scheme": "four-bit"},
-}
+VARIANTS: Table[dict[str, Any]] = Table(
+    "variant",
+    {
+        "float32": {},
+        "dynamic": {"scheme": "dynamic"},
+        "static-mse": {"scheme": "static", "calibrator": "mse"},
+        "static-minmax": {"scheme": "static", "calibrator": "minmax"},
+        "static-percentile": {"scheme": "static", "calibrator": "percentile"},
+        "static-entropy": {"scheme": "static", "calibrator": "entropy"},
+        "mixed": {"scheme": "mixed", "max_drop": 1.0, "sensitivity_texts": 64},
+        "four-bit-embeddings": {"scheme": "four-bit-embeddings"},
+        "four-bit": {"scheme": "four-bit"},
+    },
+)
 """Name -> the settings of its quantization; the float graph has none."""
 
 
@@ -86,7 +100,15 @@ class Judged(Record):
     teacher: str
     variant: str = Field(description="a row of VARIANTS")
     fault: str | None = Field(description="a row of FAULTS; None of a sound candidate")
-    refused_by: tuple[str, ...] = Field(description="checks; empty where it passed")
+    refused_by: tuple[str, ...] = Field(
+        description="checks; empty where it passed, and the first of a fault"
+    )
+    refused_by_logits: tuple[str, ...] | None = Field(
+        None, description="the checks of the logits among all; None in older results"
+    )
+    figures: Figures | None = Field(
+        None, description="what the checks of the logits judge; None in older results"
+    )
     change: Change | None = Field(
         description="of the score on all held-out texts, where it was asked"
     )
@@ -137,6 +159,18 @@ class Subject:
     def torch(self) -> Classifier:
         return _cached(open_classifier(self.teacher))
 
+    def can_have(self, fault: Fault) -> bool:
+        """Return whether a fault can be planted: single texts have no second one, and some models
+        read no token types."""
+        pairs = len(self.task.text_columns) > 1
+        return (pairs or not fault.pairs_only) and fault.reads <= self._inputs
+
+    @cached_property
+    def _inputs(self) -> set[str]:
+        """Inputs of the float graph."""
+        graph = onnx.load(onnx_file(self.source), load_external_data=False).graph
+        return {each.name for each in graph.input}
+
     def context(self, settings: dict[str, Any], graph: Path) -> QuantizationContext:
         config, folder = QuantizeConfig(**settings), self.folder
         return QuantizationContext(
@@ -183,7 +217,7 @@ def planted_in(context: QuantizationContext, graph: Path, fault: Fault) -> Path:
 
 
 def judged(subject: Subject, variant: str, name: str | None) -> Judged:
-    """Judge a candidate by every check, or, with a fault, until one refuses it."""
+    """Judge a candidate by every check; of the graph's, by those up to one that finds the fault."""
     fault = FAULTS[name] if name else None
     with TemporaryDirectory(dir=subject.folder) as folder:
         graph, ranges = subject.written(variant, fault, Path(folder))
@@ -191,24 +225,31 @@ def judged(subject: Subject, variant: str, name: str | None) -> Judged:
         if fault and fault.classifier:
             candidate = fault.classifier(candidate)
         of_graph = _refusals_of_graph(subject, graph, ranges, fault) if ranges is not None else ()
-        refusals = itertools.chain(of_graph, _refusals_of_logits(subject, variant, candidate))
-        refused = tuple(itertools.islice(refusals, 1 if fault else None))
+        by_graph = tuple(itertools.islice(of_graph, 1 if fault else None))
+        parity = _parity_of(subject, variant, candidate)
+        of_logits = tuple(failure.split()[0].rstrip(":,") for failure in parity.failures)
+        refused = (*by_graph, *of_logits)[: 1 if fault else None]
         # a fault that was caught needs no further proof
         change = None if fault and refused else _change(subject, candidate)
     return Judged(
-        teacher=subject.name, variant=variant, fault=name, refused_by=refused, change=change
+        teacher=subject.name,
+        variant=variant,
+        fault=name,
+        refused_by=refused,
+        refused_by_logits=of_logits,
+        figures=Figures(**{each: getattr(parity, each) for each in Figures.model_fields}),
+        change=change,
     )
 
 
-def _refusals_of_logits(subject: Subject, variant: str, candidate: Classifier) -> Iterator[str]:
-    """Yield the checks of the parity gate that refuse a candidate."""
+def _parity_of(subject: Subject, variant: str, candidate: Classifier) -> Parity:
+    """Return what the parity gate finds of a candidate."""
     settings = VARIANTS[variant]
     scheme = settings.get("scheme")
     precision = SCHEMES[scheme].precision(QuantizeConfig(**settings)) if scheme else "float32"
     reference = subject.reference if scheme else subject.torch
     examples, truth = labelled_sample(subject.task, subject.task.choices, PARITY_TEXTS, 0)
-    parity = check_parity(reference, candidate, examples, TOLERANCES[precision], truth=truth)
-    yield from (failure.split()[0].rstrip(":,") for failure in parity.failures)
+    return check_parity(reference, candidate, examples, TOLERANCES[precision], truth=truth)
 
 
 def _refusals_of_graph(
@@ -245,13 +286,14 @@ def _change(subject: Subject, candidate: Classifier) -> Change:
     return paired_change(task.metric, task.dev.label_ids, first, second, LabelSet(len(task.labels)))
 
 
-def _asked(subject: Subject, sound: bool, faults: bool) -> Iterator[tuple[str, str | None]]:
+def _asked(
+    subject: Subject, variants: Sequence[str], sound: bool, faults: bool
+) -> Iterator[tuple[str, str | None]]:
     """Yield each candidate, as a variant and a fault."""
-    yield from ((variant, None) for variant in VARIANTS if sound)
-    pairs = len(subject.task.text_columns) > 1
+    yield from ((variant, None) for variant in variants if sound)
     for name, fault in FAULTS.items() if faults else ():
-        if pairs or not fault.pairs_only:
-            yield from ((variant, name) for variant in fault.variants)
+        if subject.can_have(fault):
+            yield from ((variant, name) for variant in fault.variants if variant in variants)
 
 
 def subject_of(teacher: Path, work: Path) -> Subject:
@@ -271,16 +313,20 @@ def run(
     out: Annotated[Path, typer.Option(help="the JSON to write, and to go on from")],
     sound: Annotated[bool, typer.Option(help="or planted faults alone")] = True,
     faults: Annotated[bool, typer.Option(help="or sound candidates alone")] = True,
+    variants: Annotated[str, typer.Option(help="by commas; all by default")] = "",
 ) -> None:
     """Judge every candidate of every teacher and write the JSON as each is done."""
     show_progress()
+    chosen = [name.strip() for name in variants.split(",") if name.strip()] or [*VARIANTS]
+    for name in chosen:
+        VARIANTS[name]  # an unknown name is an error before the first model is made
     benchmark = continued(
         GateBenchmark(environment=environment(), candidates=()), out, "candidates"
     )
     done = {(each.teacher, each.variant, each.fault) for each in benchmark.candidates}
     for teacher in teachers:
         subject = subject_of(teacher, work)
-        for variant, fault in _asked(subject, sound, faults):
+        for variant, fault in _asked(subject, chosen, sound, faults):
             if (subject.name, variant, fault) in done:
                 continue
             row = judged(subject, variant, fault)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from benchmarks.gate.faults import FAULTS
 from benchmarks.gate.measuring import VARIANTS, GateBenchmark, Judged, Subject, judged
 from benchmarks.gate.table import gate_block
 from bertender.core.environment import environment
+from bertender.core.errors import UnknownNameError
+from bertender.measure.parity_checks import Figures
 from bertender.metrics.records import Change
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
@@ -51,6 +54,7 @@ def test_every_fault_is_caught_where_it_is_planted(name: str, subject: Subject) 
     row = judged(subject, FAULTS[name].variants[-1], name)
     assert row.refused_by, "no check refuses it"
     assert row.change is None, "it was caught"
+    assert row.figures is not None and row.refused_by_logits is not None
 
 
 def test_a_reference_runs_once_for_a_batch() -> None:
@@ -67,6 +71,20 @@ def test_a_reference_runs_once_for_a_batch() -> None:
         Batch((("a",),) * len(ids), {"input_ids": ids}) for ids in (rows, rows[:1], rows + 1, rows)
     ]
     assert [cached.logits(batch)[0, 0] for batch in batches] == [1, 2, 3, 1]
+
+
+def test_token_types_are_dropped_where_a_graph_reads_them(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = FAULTS["token types dropped"]
+    assert subject.can_have(fault)
+    monkeypatch.setitem(subject.__dict__, "_inputs", {"input_ids", "attention_mask"})
+    assert not subject.can_have(fault) and subject.can_have(FAULTS["mask ignored"])
+
+
+def test_an_unknown_variant_is_named_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="dynamik"):
+        gate.run([tmp_path / "none"], tmp_path, tmp_path / "gate.json", variants="dynamik")
 
 
 def test_a_sound_candidate_is_asked_everything(subject: Subject) -> None:
@@ -93,16 +111,25 @@ def test_a_call_goes_on_where_the_last_one_stopped(
     assert len(json.loads(out.read_text())["candidates"]) == len(VARIANTS)
 
 
-def row(variant: str, fault: str | None, *refused: str, change: Change | None = None) -> Judged:
-    return Judged(teacher="toy-0", variant=variant, fault=fault, refused_by=refused, change=change)
+def row(variant: str, fault: str | None, *refused: str, **fields: Any) -> Judged:
+    return Judged(
+        teacher="toy-0",
+        variant=variant,
+        fault=fault,
+        refused_by=refused,
+        **{"change": None, **fields},
+    )
 
 
 def test_the_tables_count_refusals_and_name_what_caught(tmp_path: Path) -> None:
     lost = Change(value=-0.1, low=-0.4, high=0.2)
+    moved = Figures(median_difference_low=0.123, common_shift=0.0456)
     rows = (
-        row("dynamic", None, change=lost),
+        row("dynamic", None, change=lost, figures=moved),
         row("static-mse", None, "p95_difference_low", change=lost),
         row("dynamic", "labels permuted", "decided_agreement_high"),
+        row("dynamic", "mask ignored", "rest", refused_by_logits=("p95_difference_low",)),
+        row("static-mse", "mask ignored", "rest", refused_by_logits=()),
         row("dynamic", "GELU by tanh", change=lost),
     )
     path = tmp_path / "gate.json"
@@ -110,6 +137,9 @@ def test_the_tables_count_refusals_and_name_what_caught(tmp_path: Path) -> None:
     path.write_text(result.model_dump_json(), encoding="utf-8")
     block = gate_block({"results/gate.json": path})
     assert "**2 sound candidates, 1 refused (50.0 % [9.5, 90.5])**" in block
-    assert "**2 planted faults, 1 caught (50.0 % [9.5, 90.5])**" in block
-    assert "| `static-mse` | 1 | 1 | p95_difference_low (1) | toy-0 static-mse -0.1" in block
-    assert "| GELU by tanh | 1 | 0 | - | toy-0 dynamic -0.1" in block
+    assert "**4 planted faults, 3 caught (75.0 % [30.1, 95.4])**" in block
+    assert "| `dynamic` | 1 | 0 | - | 0.12 | - | 0.046 | - |" in block
+    assert "| `static-mse` | 1 | 1 | p95_difference_low (1) | - | - | - | toy-0 static-m" in block
+    assert "| labels permuted | 1 | 1 | decided_agreement_high (1) | - | - |" in block
+    assert "| mask ignored | 2 | 2 | rest (2) | 1 | - |" in block
+    assert "| GELU by tanh | 1 | 0 | - | - | toy-0 dynamic -0.1" in block
