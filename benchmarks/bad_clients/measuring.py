@@ -28,6 +28,14 @@ from pydantic import Field
 from benchmarks.bad_clients.kinds import KINDS, Target
 from benchmarks.bad_clients.nginx import nginx_before
 from benchmarks.bad_clients.process import MODULE, begin_turn, end_turn
+from benchmarks.common.options import (
+    HeldOutTaskOption,
+    LimitOption,
+    OutFile,
+    PinFlag,
+    ServedArtifactArgument,
+    SloOption,
+)
 from benchmarks.common.pinning import NOT_PINNED, PINNED, pinned
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.clients import TritonClient
@@ -252,17 +260,15 @@ def _turns(
 
 
 def run(
-    artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
-    task: Annotated[str, typer.Option(help="its held-out texts are sent")] = "sst2",
-    limit: Annotated[
-        float | None, typer.Option(help="requests/s, where known; by default it is looked for")
-    ] = None,
+    artifact: ServedArtifactArgument,
+    out: OutFile,
+    task: HeldOutTaskOption = "sst2",
+    limit: LimitOption = None,
     rounds: Annotated[int, typer.Option(min=3, max=10, help="turns of each kind")] = 5,
     seconds: Annotated[float, typer.Option(help="alone, and again with bad clients")] = 1.8,
     nginx: Annotated[bool, typer.Option("--nginx", help="all clients come through nginx")] = False,
-    slo_p99_ms: Annotated[float, typer.Option(help="p99 of the limit, in milliseconds")] = 50.0,
-    pin: Annotated[bool, typer.Option(help="server on core 0, the rest on core 1")] = True,
+    slo_p99_ms: SloOption = 50.0,
+    pin: PinFlag = True,
     noisy: NoisyFlag = False,
 ) -> None:
     """Measure good requests while bad clients act."""

@@ -14,12 +14,17 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import typer
 from pydantic import Field
 
+from benchmarks.common.options import (
+    OnnxArtifactArguments,
+    OptionalOutFile,
+    RuntimesOption,
+    ThreadsOption,
+)
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.profiles.measuring import check_timeable
 from bertender.core.artifact import Artifact
@@ -132,10 +137,10 @@ def _milliseconds(classifier: Classifier, text: Example) -> float:
 
 
 def run(
-    artifacts: Annotated[list[Path], typer.Argument(help="onnx artifacts of one task")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
-    runtime: Annotated[str, typer.Option(help="by commas")] = "onnxruntime,openvino",
-    threads: Annotated[int, typer.Option(help="of every runtime; 0: every core")] = 0,
+    artifacts: OnnxArtifactArguments,
+    out: OptionalOutFile = None,
+    runtime: RuntimesOption = "onnxruntime,openvino",
+    threads: ThreadsOption = 0,
     noisy: NoisyFlag = False,
 ) -> None:
     """Time the first text of every length in several runtimes."""

@@ -13,12 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from benchmarks.common.kernel_times import RUNS, WARM_UP_RUNS, KernelTimes, kernel_times
 from benchmarks.common.long_texts import LONG_TOKENS, long_texts
+from benchmarks.common.options import (
+    OnnxArtifactArguments,
+    OptionalOutFile,
+    RuntimesOption,
+    ThreadsOption,
+)
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -163,10 +168,10 @@ def _batches(artifact: Artifact, task: Task) -> list[Batch]:
 
 
 def run(
-    artifacts: Annotated[list[Path], typer.Argument(help="onnx artifacts of one task")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
-    runtime: Annotated[str, typer.Option(help="by commas")] = "onnxruntime,openvino",
-    threads: Annotated[int, typer.Option(help="of every runtime; 0: every core")] = 0,
+    artifacts: OnnxArtifactArguments,
+    out: OptionalOutFile = None,
+    runtime: RuntimesOption = "onnxruntime,openvino",
+    threads: ThreadsOption = 0,
     noisy: NoisyFlag = False,
 ) -> None:
     """Profile graphs in several runtimes."""

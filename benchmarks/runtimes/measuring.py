@@ -17,6 +17,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.long_texts import LONG_TOKENS, long_texts
+from benchmarks.common.options import OptionalOutFile, RuntimesOption, ThreadsOption
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -74,10 +75,10 @@ def compare_runtimes(
 
 
 def run(
-    artifacts: Annotated[list[Path], typer.Argument(help="onnx artifacts, the float one first")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
-    runtime: Annotated[str, typer.Option(help="by commas")] = "onnxruntime,openvino",
-    threads: Annotated[int, typer.Option(help="of every runtime; 0: every core")] = 0,
+    artifacts: Annotated[list[Path], typer.Argument(help="ONNX artifacts, the float one first")],
+    out: OptionalOutFile = None,
+    runtime: RuntimesOption = "onnxruntime,openvino",
+    threads: ThreadsOption = 0,
     noisy: NoisyFlag = False,
 ) -> None:
     """Score and time the same artifacts in several runtimes."""

@@ -14,13 +14,20 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import typer
 
+from benchmarks.common.options import (
+    HeldOutTaskOption,
+    LimitOption,
+    OutFile,
+    PinFlag,
+    ServedArtifactArgument,
+    SloOption,
+)
 from benchmarks.common.pinning import NOT_PINNED, PINNED
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.loads import StartedSystem, started
@@ -157,18 +164,16 @@ def _percentile(latency_ms: npt.NDArray[np.float64], percent: float) -> float | 
 
 
 def run(
-    artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
-    task: Annotated[str, typer.Option(help="its held-out texts are sent")] = "sst2",
-    limit: Annotated[
-        float | None, typer.Option(help="requests/s, where known; by default it is looked for")
-    ] = None,
+    artifact: ServedArtifactArgument,
+    out: OutFile,
+    task: HeldOutTaskOption = "sst2",
+    limit: LimitOption = None,
     minutes: Annotated[float, typer.Option(help="at 80 % of the limit")] = 10.0,
-    slo_p99_ms: Annotated[float, typer.Option(help="p99 that must hold, in milliseconds")] = 50.0,
+    slo_p99_ms: SloOption = 50.0,
     queue_timeout_ms: Annotated[
         float | None, typer.Option(help="of the server; by default two fifths of the p99")
     ] = None,
-    pin: Annotated[bool, typer.Option(help="server on core 0, generator on core 1")] = True,
+    pin: PinFlag = True,
     noisy: NoisyFlag = False,
 ) -> None:
     """Serve a model near its limit for minutes, and then beyond it."""
