@@ -29,6 +29,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.common.making import seconds_of
+from benchmarks.common.options import OptionalOutFile
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.compression.graphs import Graphs, graphs_of
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
@@ -57,7 +58,7 @@ TEACHER_ROW = ""
 def run(
     teacher: Annotated[Path, typer.Argument(help="artifact of the teacher")],
     work: Annotated[Path, typer.Option(help="folder for all that is made")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    out: OptionalOutFile = None,
     systems: Annotated[str, typer.Option(help="by commas; all by default")] = "",
     minutes: Annotated[float, typer.Option(min=0.01, help="processor time of a training")] = 3.0,
     seeds: Annotated[int, typer.Option(min=1, help="models of each system")] = 3,

@@ -35,6 +35,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.making import made_once, seconds_of, timed
+from benchmarks.common.options import OptionalOutFile
 from benchmarks.controls.ways import CONTROLS, ENCODER, FURTHER_TEXTS, STUDENT, WAYS
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -105,7 +106,7 @@ def _student(
 def run(
     teacher: Annotated[Path, typer.Argument(help="artifact of the teacher")],
     work: Annotated[Path, typer.Option(help="folder for the students")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    out: OptionalOutFile = None,
     ways: Annotated[str, typer.Option(help="by commas; all by default")] = "",
     seeds: Annotated[int, typer.Option(help="students of each way")] = 3,
     epochs: Annotated[int, typer.Option(help="of the last phase")] = 4,

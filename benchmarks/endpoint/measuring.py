@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
+from benchmarks.common.options import OnnxArtifactArguments, OutFile
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -124,8 +125,8 @@ def _asked_in_all_ways(artifact: Artifact, threads: int) -> Iterator[list[Classi
 
 
 def run(
-    artifacts: Annotated[list[Path], typer.Argument(help="ONNX artifacts of one task")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
+    artifacts: OnnxArtifactArguments,
+    out: OutFile,
     rounds: Annotated[int, typer.Option(help="timed rounds of each start")] = 30,
     single_texts: Annotated[int, typer.Option(help="texts of a round, one a request")] = 30,
     starts: Annotated[int, typer.Option(min=1, help="servers of each artifact")] = 3,

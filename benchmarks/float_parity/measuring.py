@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
+from benchmarks.common.options import OutFile, RuntimesOption
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -74,8 +75,8 @@ def measure_parity(artifact: Artifact, runtime: str, texts: int | None) -> Float
 
 def run(
     artifacts: Annotated[list[Path], typer.Argument(help="exported artifacts")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
-    runtime: Annotated[str, typer.Option(help="by commas")] = "openvino,openvino-bf16",
+    out: OutFile,
+    runtime: RuntimesOption = "openvino,openvino-bf16",
     texts: Annotated[int | None, typer.Option(min=1, help="of each; all by default")] = None,
 ) -> None:
     """Compare float artifacts in other runtimes with themselves in ONNX Runtime."""

@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -26,6 +25,7 @@ import numpy.typing as npt
 import typer
 from pydantic import Field
 
+from benchmarks.common.options import HeldOutTaskOption, OutFile, PinFlag, ServedArtifactArgument
 from benchmarks.common.pinning import NOT_PINNED, PINNED, Pins, pinned
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.clients import TritonClient
@@ -247,13 +247,13 @@ def _run_of(
 
 
 def run(
-    artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
-    task: Annotated[str, typer.Option(help="its held-out texts are sent")] = "sst2",
+    artifact: ServedArtifactArgument,
+    out: OutFile,
+    task: HeldOutTaskOption = "sst2",
     rounds: Annotated[int, typer.Option(min=3, max=20, help="turns of each generator")] = 5,
     duration_s: Annotated[float, typer.Option(help="seconds of each turn")] = 4.0,
     clients: Annotated[int, typer.Option(min=1, help="that each wait for their response")] = 8,
-    pin: Annotated[bool, typer.Option(help="server on core 0, generator on core 1")] = True,
+    pin: PinFlag = True,
     noisy: NoisyFlag = False,
 ) -> None:
     """Compare the load generator with a foreign one."""

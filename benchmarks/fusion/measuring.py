@@ -27,6 +27,7 @@ from pydantic import Field
 
 from benchmarks.common.kernel_times import KernelTimes, kernel_times
 from benchmarks.common.long_texts import LONG_TOKENS, long_texts
+from benchmarks.common.options import OptionalOutFile
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.fusion.graph_rewrites import (
     biases_in_gemms,
@@ -228,7 +229,7 @@ def _timed_models(graphs: Mapping[str, Path], teacher: Artifact) -> list[TimedMo
 def run(
     teacher: Annotated[Path, typer.Argument(help="torch artifact to export")],
     work: Annotated[Path, typer.Option(help="a folder for the graphs")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    out: OptionalOutFile = None,
     rounds: Annotated[int, typer.Option(help="timed rounds of each graph, by process")] = 10,
     single_texts: Annotated[int, typer.Option(help="texts of a round")] = 30,
     threads: Annotated[int, typer.Option(help="of ONNX Runtime; 0: every core")] = 0,

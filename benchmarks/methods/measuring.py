@@ -19,6 +19,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.making import made_once
+from benchmarks.common.options import OptionalOutFile
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -186,7 +187,7 @@ def _check_control(chosen: Sequence[str], out: Path | None) -> None:
 def run(
     teacher: Annotated[Path, typer.Argument(help="artifact of the teacher")],
     work: Annotated[Path, typer.Option(help="folder for the students")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    out: OptionalOutFile = None,
     methods: Annotated[str, typer.Option(help="by commas; all by default")] = "",
     seeds: Annotated[int, typer.Option(help="students of each method")] = 3,
     max_train: Annotated[int, typer.Option(help="training texts, the same for all")] = 4000,

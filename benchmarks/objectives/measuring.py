@@ -24,6 +24,7 @@ from pydantic import Field
 
 from benchmarks.common.budget import Probe, amount_in
 from benchmarks.common.making import made_once, seconds_of, timed
+from benchmarks.common.options import OptionalOutFile
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -152,7 +153,7 @@ class _Encoders:
 def run(
     corpus: Annotated[str, typer.Argument(help="text files by commas, as `bertender pretrain`")],
     work: Annotated[Path, typer.Option(help="folder for all that is made")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    out: OptionalOutFile = None,
     objectives: Annotated[str, typer.Option(help="by commas; all and untrained by default")] = "",
     tasks: Annotated[str, typer.Option(help="by commas")] = "sst2,mrpc",
     minutes: Annotated[float, typer.Option(help="of each pre-training, processor time")] = 3.0,

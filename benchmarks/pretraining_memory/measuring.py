@@ -23,6 +23,7 @@ import typer
 from pydantic import Field
 from transformers import PreTrainedTokenizerBase
 
+from benchmarks.common.options import OutFile
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
@@ -154,7 +155,7 @@ def _train(
 
 
 def run(
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
+    out: OutFile,
     tokenizers: Annotated[str, typer.Option(help="by commas")] = ",".join(TOKENIZERS),
     steps: Annotated[int, typer.Option(help="of the training")] = 5,
 ) -> None:

@@ -22,6 +22,7 @@ from pydantic import Field
 from benchmarks.common.kernel_times import KernelTimes, kernel_times
 from benchmarks.common.long_texts import LONG_TOKENS, long_texts
 from benchmarks.common.making import made_once
+from benchmarks.common.options import OptionalOutFile
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -125,7 +126,7 @@ def _stage(
 def run(
     teacher: Annotated[Path, typer.Argument(help="artifact of a torch classifier")],
     work: Annotated[Path, typer.Option(help="where the models stay")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    out: OptionalOutFile = None,
     max_train: Annotated[int | None, typer.Option(help="texts that qat learns from")] = None,
     epochs: Annotated[int, typer.Option(help="of qat")] = 1,
     learning_rate: Annotated[float, typer.Option(help="of qat")] = 2e-5,

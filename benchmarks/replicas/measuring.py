@@ -22,6 +22,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from benchmarks.common.options import HeldOutTaskOption, OutFile, ServedArtifactArgument
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.replicas.load import Deployment, Watch
 from benchmarks.replicas.processes import proxied, replicas_on
@@ -105,9 +106,9 @@ def _measured(deployment: Deployment, count: int, number: int) -> ReplicaRun:
 
 
 def run(
-    artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
-    task: Annotated[str, typer.Option(help="its held-out texts are sent")] = "sst2",
+    artifact: ServedArtifactArgument,
+    out: OutFile,
+    task: HeldOutTaskOption = "sst2",
     rounds: Annotated[int, typer.Option(min=3, max=20, help="starts of one and of two")] = 5,
     duration_s: Annotated[float, typer.Option(help="seconds of load of each start")] = 8.0,
     restart_s: Annotated[float, typer.Option(help="seconds of load while both restart")] = 60.0,

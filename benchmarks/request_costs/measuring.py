@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 from pydantic import Field
 
+from benchmarks.common.options import HeldOutTaskOption, OutFile, PinFlag, ServedArtifactArgument
 from benchmarks.common.pinning import NOT_PINNED, PINNED
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.ceiling import time_in_process
@@ -225,12 +225,12 @@ def _requests(load: str, asked: StartedSystem, server: WatchedServer) -> Request
 
 
 def run(
-    artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
-    task: Annotated[str, typer.Option(help="its held-out texts are sent")] = "sst2",
+    artifact: ServedArtifactArgument,
+    out: OutFile,
+    task: HeldOutTaskOption = "sst2",
     rounds: Annotated[int, typer.Option(min=3, max=20, help="starts of each server")] = 5,
     duration_s: Annotated[float, typer.Option(help="seconds of each load in a round")] = 4.0,
-    pin: Annotated[bool, typer.Option(help="server on core 0, generator on core 1")] = True,
+    pin: PinFlag = True,
     noisy: NoisyFlag = False,
 ) -> None:
     """Measure where the time of a request goes."""

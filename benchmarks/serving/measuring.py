@@ -15,13 +15,19 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import tokenizers
 import typer
 
+from benchmarks.common.options import (
+    HeldOutTaskOption,
+    OutFile,
+    PinFlag,
+    ServedArtifactArgument,
+    SloOption,
+)
 from benchmarks.common.pinning import NOT_PINNED, PINNED
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.ceiling import time_in_process
@@ -258,14 +264,14 @@ def show_left_out(result: ServingBenchmark) -> None:
 
 
 def run(
-    artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
-    task: Annotated[str, typer.Option(help="its held-out texts are sent")] = "sst2",
+    artifact: ServedArtifactArgument,
+    out: OutFile,
+    task: HeldOutTaskOption = "sst2",
     rounds: Annotated[int, typer.Option(min=3, max=20, help="starts of each system")] = 3,
     duration_s: Annotated[float, typer.Option(help="seconds of each load in a round")] = 1.5,
-    slo_p99_ms: Annotated[float, typer.Option(help="p99 of the limits, in milliseconds")] = 50.0,
+    slo_p99_ms: SloOption = 50.0,
     limits: Annotated[bool, typer.Option(help="look for the limits")] = True,
-    pin: Annotated[bool, typer.Option(help="server on core 0, generator on core 1")] = True,
+    pin: PinFlag = True,
     seed: Annotated[int, typer.Option(help="which texts are drawn")] = 0,
     noisy: NoisyFlag = False,
 ) -> None:

@@ -19,13 +19,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import psutil
 import typer
 from pydantic import Field
 
+from benchmarks.common.options import HeldOutTaskOption, OutFile, ServedArtifactArgument
 from benchmarks.common.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.http_server import READY_TIMEOUT_S
@@ -193,9 +193,9 @@ def _memory(process: subprocess.Popen[bytes]) -> tuple[tuple[ProcessMemory, ...]
 
 
 def run(
-    artifact: Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
-    task: Annotated[str, typer.Option(help="its held-out texts are classified")] = "sst2",
+    artifact: ServedArtifactArgument,
+    out: OutFile,
+    task: HeldOutTaskOption = "sst2",
     times: Annotated[int, typer.Option(help="starts", min=1)] = 5,
     pin: Annotated[bool, typer.Option(help="all of the server on core 0")] = True,
     noisy: NoisyFlag = False,

@@ -25,6 +25,7 @@ import psutil
 import typer
 from pydantic import Field
 
+from benchmarks.common.options import OutFile
 from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -194,7 +195,7 @@ def measure_chain(commands: Sequence[str], folder: Path) -> tuple[StepUse, ...]:
 
 
 def run(
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
+    out: OutFile,
     task: Annotated[str, typer.Option(help="a name from `bertender tasks`")] = "docs",
     rows: Annotated[int, typer.Option(help="training texts, at most")] = 2000,
     encoder: Annotated[str, typer.Option(help="that the teacher starts from")] = ENCODER,

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import typer
 from pydantic import Field
 
+from benchmarks.common.options import OutFile
 from bertender.core.artifact import Artifact
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
@@ -217,7 +218,7 @@ def _sources(artifact: Artifact) -> list[Artifact]:
 def run(
     teacher: Annotated[Path, typer.Argument(help="artifact of the teacher")],
     students: Annotated[list[Path], typer.Argument(help="artifacts that come from it")],
-    out: Annotated[Path, typer.Option(help="the JSON to write")],
+    out: OutFile,
 ) -> None:
     """Score the teacher and each student, and write what they score."""
     show_progress()

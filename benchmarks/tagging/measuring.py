@@ -19,6 +19,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.making import made_once
+from benchmarks.common.options import OptionalOutFile
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
@@ -144,7 +145,7 @@ def _task() -> Task:
 def run(
     encoder: Annotated[str, typer.Option(help="what the teacher starts from")],
     work: Annotated[Path, typer.Option(help="folder for the taggers")],
-    out: Annotated[Path | None, typer.Option(help="the JSON to write")] = None,
+    out: OptionalOutFile = None,
     losses: Annotated[str, typer.Option(help="by commas; all by default")] = "",
     seeds: Annotated[int, typer.Option(help="students of each loss")] = 3,
     max_train: Annotated[int, typer.Option(help="sentences that the students see")] = 2000,
