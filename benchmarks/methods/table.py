@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.common.metric_names import METRIC_NAMES
 from benchmarks.common.points import gain
 from benchmarks.methods.measuring import CONTROL, MethodsBenchmark, StudentResult
 from bertender.measure.constant import most_frequent
@@ -18,12 +19,6 @@ from bertender.metrics.scores import score
 
 __all__ = ["method_block", "titles_of"]
 
-METRIC_NAMES = {
-    "accuracy": "accuracy",
-    "f1": "F1",
-    "matthews": "Matthews",
-    "entity_f1": "entity F1",
-}
 NOT_RUN = "-"
 CONSTANT = "always the most frequent label"
 """The row of no method, which reads no text."""

@@ -17,12 +17,12 @@ from benchmarks.methods.measuring import (
     run,
     with_earlier,
 )
-from benchmarks.methods.table import METRIC_NAMES, method_block
+from benchmarks.methods.table import method_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.measure.constant import ConstantRow
-from bertender.metrics.scores import METRICS, Score
+from bertender.metrics.scores import Score
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.phases import phase_settings
@@ -66,10 +66,6 @@ def student(method: str, seed: int, predictions: tuple[int, ...]) -> StudentResu
         score=score,
         predictions=predictions,
     )
-
-
-def test_every_metric_has_a_name_in_the_table() -> None:
-    assert set(METRIC_NAMES) == set(METRICS)
 
 
 def benchmark_of(*students: StudentResult, task: str = "toy") -> MethodsBenchmark:
