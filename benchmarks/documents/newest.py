@@ -20,7 +20,7 @@ from benchmarks.request_costs.table import request_costs_block
 from benchmarks.rivals.table import rivals_block
 from benchmarks.serving.table import serving_block
 from benchmarks.soak.table import soak_block
-from benchmarks.starting.table import starting_block
+from benchmarks.startup.table import startup_block
 from benchmarks.students.table import students_block
 
 __all__ = ["NEWEST", "Newest", "newest_blocks"]
@@ -38,7 +38,7 @@ class Newest:
 NEWEST: Mapping[str, Newest] = {
     "endpoint": Newest(endpoint_block),
     "serving": Newest(serving_block),
-    "starting": Newest(starting_block),
+    "startup": Newest(startup_block),
     "soak": Newest(soak_block),
     "bad-clients": Newest(bad_clients_block),
     "bad-clients-nginx": Newest(bad_clients_block),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.pinning import NOT_PINNED, Pins
-from benchmarks.starting.measuring import ProcessMemory, Start, StartBenchmark, measure_starts
-from benchmarks.starting.table import TITLES, starting_block
+from benchmarks.startup.measuring import ProcessMemory, Start, StartupBenchmark, measure_starts
+from benchmarks.startup.table import TITLES, startup_block
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ServingError
@@ -32,12 +32,12 @@ def test_every_process_of_every_start_is_looked_at(exported: Artifact, task: Tas
 def test_a_server_that_does_not_start_is_an_error(
     exported: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.starting.measuring.sys.executable", "/bin/false")
+    monkeypatch.setattr("benchmarks.startup.measuring.sys.executable", "/bin/false")
     with pytest.raises(ServingError, match="run it by hand"):
         measure_starts(exported, task.dev.examples, 1, NOT_PINNED, noisy=True)
 
 
-def made_up(ready_s: float, megabytes: float) -> StartBenchmark:
+def made_up(ready_s: float, megabytes: float) -> StartupBenchmark:
     """Return three starts; the median one is of that time, and of that size without doubles."""
     starts = tuple(
         Start(
@@ -55,7 +55,7 @@ def made_up(ready_s: float, megabytes: float) -> StartBenchmark:
         )
         for factor in (1, 3, 0.5)
     )
-    return StartBenchmark(
+    return StartupBenchmark(
         task="toy",
         name="onnx",
         digest="0",
@@ -77,9 +77,9 @@ JUDGED = {
 @pytest.mark.parametrize("name", JUDGED)
 def test_the_table_judges_medians_against_the_aims(name: str, tmp_path: Path) -> None:
     ready_s, megabytes, said = JUDGED[name]
-    path = tmp_path / "starting.json"
+    path = tmp_path / "startup.json"
     path.write_text(made_up(ready_s, megabytes).model_dump_json())
-    text = starting_block("starting.json", path)
+    text = startup_block("startup.json", path)
     assert [words for words in said if words not in text] == []
     assert text.count(name) == 2
-    assert "on one core" in text and "Raw: `starting.json`" in text
+    assert "on one core" in text and "Raw: `startup.json`" in text

@@ -1,6 +1,6 @@
 """Starts `bertender serve` several times: how soon it responds, and the memory that it takes.
 
-    python -m benchmarks.starting ARTIFACT --out FILE.json [--task sst2] [--times 5]
+    python -m benchmarks.startup ARTIFACT --out FILE.json [--task sst2] [--times 5]
 
 A start is timed from the command to the moment at which the server says that it is ready, and to
 the end of a first request. Then the texts of the task are classified, and the memory of every
@@ -44,7 +44,7 @@ from bertender.text.example import Example
 from serve.client import Endpoint
 from serve.ports import PORT_FIELDS
 
-__all__ = ["COMMAND", "ProcessMemory", "Start", "StartBenchmark", "measure_starts", "run"]
+__all__ = ["COMMAND", "ProcessMemory", "Start", "StartupBenchmark", "measure_starts", "run"]
 
 COMMAND = "command"
 """The process of `bertender serve` itself."""
@@ -75,7 +75,7 @@ class Start(Record):
         return sum(each.own_bytes for each in self.memory) + self.file_bytes
 
 
-class StartBenchmark(Record):
+class StartupBenchmark(Record):
     """Every start, and the conditions."""
 
     task: str
@@ -91,7 +91,7 @@ class StartBenchmark(Record):
 
 def measure_starts(
     artifact: Artifact, texts: Sequence[Example], times: int, pins: Pins, noisy: bool
-) -> StartBenchmark:
+) -> StartupBenchmark:
     """Start the server so many times, classify all texts, and stop it.
 
     Raises:
@@ -111,7 +111,7 @@ def measure_starts(
             starts.append(start)
             loads.append(load)
             bar.advance()
-    return StartBenchmark(
+    return StartupBenchmark(
         task=artifact.card.task.name,
         name=artifact.name,
         digest=artifact.digest,

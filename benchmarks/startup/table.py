@@ -8,10 +8,10 @@ from pathlib import Path
 
 from benchmarks.common.words import verdict
 from benchmarks.serving.watched_server import SERVER, STUB, SUPERVISOR
-from benchmarks.starting.measuring import COMMAND, ProcessMemory, Start, StartBenchmark
+from benchmarks.startup.measuring import COMMAND, ProcessMemory, Start, StartupBenchmark
 from bertender.core.processors import processor_name
 
-__all__ = ["MOST_BYTES", "MOST_READY_S", "starting_block"]
+__all__ = ["MOST_BYTES", "MOST_READY_S", "startup_block"]
 
 MOST_READY_S, MOST_BYTES = 2.5, 250e6
 """Aims."""
@@ -24,9 +24,9 @@ TITLES = {
 """Process -> what it is called in the table."""
 
 
-def starting_block(file: str, path: Path) -> str:
+def startup_block(file: str, path: Path) -> str:
     """Return the memory of each process, and how soon the server was ready, as Markdown."""
-    result = StartBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    result = StartupBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     resident = _megabytes(result, lambda each: each.resident_bytes)
     own = _megabytes(result, lambda each: each.own_bytes)
     rows = [(title, resident[role], own[role]) for role, title in TITLES.items()]
@@ -53,7 +53,7 @@ def starting_block(file: str, path: Path) -> str:
     )
 
 
-def _megabytes(result: StartBenchmark, size: Callable[[ProcessMemory], int]) -> dict[str, float]:
+def _megabytes(result: StartupBenchmark, size: Callable[[ProcessMemory], int]) -> dict[str, float]:
     """Return the median over the starts, by process."""
     return {
         role: statistics.median(_size(start, role, size) for start in result.starts) / 1e6
@@ -65,7 +65,7 @@ def _size(start: Start, role: str, size: Callable[[ProcessMemory], int]) -> int:
     return sum(size(each) for each in start.memory if each.role == role)
 
 
-def _median(result: StartBenchmark, name: str) -> float:
+def _median(result: StartupBenchmark, name: str) -> float:
     return float(statistics.median(getattr(start, name) for start in result.starts))
 
 
@@ -73,7 +73,7 @@ def _row(title: str, resident: float, part: float) -> str:
     return f"| {title} | {resident:.1f} | {part:.1f} |"
 
 
-def _conditions(result: StartBenchmark) -> str:
+def _conditions(result: StartupBenchmark) -> str:
     here = result.environment
     cores = "on all cores" if result.pins.server is None else "on one core"
     return (
