@@ -42,7 +42,7 @@ REPLACED = {
 ALLOWED = {
     "benchmarks/quantization/measuring.py": {"found"},
     "benchmarks/tagging/measuring.py": {"answered", "found"},
-    "benchmarks/training/ways.py": {"kept_s"},
+    "benchmarks/training/ways_to_distil.py": {"kept_s"},
     "bertender/core/findings/pruning.py": {"pieces_per_text"},
     "bertender/measure/comparison.py": {"circumstances", "kept"},
     "bertender/measure/load.py": {"IDLE_FIELDS", "idle"},  # what systems call it of a core

@@ -36,7 +36,7 @@ from pydantic import Field
 
 from benchmarks.common.making import made_once, seconds_of, timed
 from benchmarks.common.options import OptionalOutFile
-from benchmarks.controls.ways import CONTROLS, ENCODER, FURTHER_TEXTS, STUDENT, WAYS
+from benchmarks.controls.ways_to_train import CONTROLS, ENCODER, FURTHER_TEXTS, STUDENT, WAYS
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment

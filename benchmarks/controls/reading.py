@@ -14,7 +14,7 @@ from benchmarks.controls.table import (
     average_gain_of_the_better,
     read_students,
 )
-from benchmarks.controls.ways import WAYS
+from benchmarks.controls.ways_to_train import WAYS
 from bertender.metrics.records import Change
 
 __all__ = ["LEAST_GAIN", "controls_reading"]

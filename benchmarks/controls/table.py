@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.common.metric_names import METRIC_NAMES
 from benchmarks.common.points import points
 from benchmarks.controls.measuring import ControlBenchmark, TrainedStudent, chosen_lengths
-from benchmarks.controls.ways import CONTROLS, WAYS
+from benchmarks.controls.ways_to_train import CONTROLS, WAYS
 from bertender.metrics.changes import ResampledChange, mean_change, resampled_change
 from bertender.metrics.records import Change, LabelSet
 

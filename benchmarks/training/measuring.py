@@ -20,7 +20,7 @@ from pydantic import Field
 
 from benchmarks.common.resuming import continued
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.training.ways import WAYS, TrainingRun, distil_by
+from benchmarks.training.ways_to_distil import WAYS, TrainingRun, distil_by
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment

@@ -10,7 +10,7 @@ from benchmarks.common.points import gained
 from benchmarks.common.words import above, below, listed, paragraph, ticked
 from benchmarks.training.measuring import TrainingBenchmark
 from benchmarks.training.table import epochs_s, further_gain, speedup_of
-from benchmarks.training.ways import WAYS, TrainingRun
+from benchmarks.training.ways_to_distil import WAYS, TrainingRun
 from bertender.metrics.records import Change
 
 __all__ = ["training_reading"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.common.points import gain, gained, points
 from benchmarks.training.measuring import TrainingBenchmark
-from benchmarks.training.ways import WAYS, TrainingRun
+from benchmarks.training.ways_to_distil import WAYS, TrainingRun
 from bertender.core.environment import Environment
 from bertender.core.processors import processor_name
 from bertender.measure.load import busiest

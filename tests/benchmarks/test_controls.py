@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.controls import measuring as controls
 from benchmarks.controls.measuring import ControlBenchmark, TrainedStudent, chosen_lengths, run
-from benchmarks.controls.ways import CONTROLS, ENCODER, FURTHER_TEXTS, STUDENT, WAYS
+from benchmarks.controls.ways_to_train import CONTROLS, ENCODER, FURTHER_TEXTS, STUDENT, WAYS
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.metrics.scores import score

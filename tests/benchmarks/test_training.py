@@ -13,7 +13,7 @@ from benchmarks.training import measuring as training
 from benchmarks.training import table as training_table
 from benchmarks.training.measuring import TrainingBenchmark, begun, run, take_turns, without_further
 from benchmarks.training.table import training_block
-from benchmarks.training.ways import WAYS, TrainingRun, padded
+from benchmarks.training.ways_to_distil import WAYS, TrainingRun, padded
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.measure.load import MachineLoad
