@@ -45,7 +45,7 @@ class Way:
     summary: str
     padded: bool
     """Every text as long as the longest that is allowed."""
-    keeps: bool
+    caches_outputs: bool
     """Teacher outputs are cached; else the teacher runs in each step."""
     precision: Literal["auto", "fp32"]
     batches: Literal["sorted", "random", "pooled"] = "sorted"
@@ -60,7 +60,7 @@ WAYS: Mapping[str, Way] = {
     "usual": Way(
         "the teacher in each step, random batches padded to `max_length`, fp32",
         padded=True,
-        keeps=False,
+        caches_outputs=False,
         precision="fp32",
         batches="random",
     ),
@@ -68,21 +68,21 @@ WAYS: Mapping[str, Way] = {
         "cached teacher outputs, random batches padded to their longest, bf16 where the "
         "machine has it: `bertender distill --batches random`",
         padded=False,
-        keeps=True,
+        caches_outputs=True,
         precision="auto",
         batches="random",
     ),
     "buckets": Way(
         "the teacher in each step, batches of like length, fp32",
         padded=False,
-        keeps=False,
+        caches_outputs=False,
         precision="fp32",
     ),
     "kept": Way(
         "cached teacher outputs, batches of like length, bf16 where the machine has it: "
         "`bertender distill --batches sorted`",
         padded=False,
-        keeps=True,
+        caches_outputs=True,
         precision="auto",
     ),
     **{
@@ -91,7 +91,7 @@ WAYS: Mapping[str, Way] = {
             f"{size} batches, one pool after the other, bf16 where the machine has it: "
             f"`bertender distill --batches pooled --pool-batches {size}`",
             padded=False,
-            keeps=True,
+            caches_outputs=True,
             precision="auto",
             batches="pooled",
             pool_batches=size,
@@ -166,7 +166,7 @@ def distil_by(
         "precision": way.precision,
         "batches": way.batches,
         "pool_batches": way.pool_batches,
-        "teacher_cache_mb": config.teacher_cache_mb * way.keeps,
+        "teacher_cache_mb": config.teacher_cache_mb * way.caches_outputs,
     }
     with TemporaryDirectory(dir=work) as folder:
         os.environ[CACHE_VARIABLE] = str(Path(folder) / "cache")

@@ -82,7 +82,7 @@ def test_every_way_trains_on_every_text_in_as_many_steps(
     (runs,) = take_turns(teacher, task, further, config, (1,), tmp_path)
     steps = {name: len(seen) for name, seen in shapes.items()}
     assert len(set(steps.values())) == 1
-    assert online == {name: 0 if way.keeps else steps[name] for name, way in WAYS.items()}
+    assert online == {name: 0 if way.caches_outputs else steps[name] for name, way in WAYS.items()}
     assert {sum(rows for rows, _ in seen) for seen in shapes.values()} == {96 + 2 * 96}
     assert {length for _, length in shapes["usual"]} == {32}
     assert shapes["buckets"] == shapes["kept"] != shapes["usual"]
@@ -94,7 +94,7 @@ def test_every_way_trains_on_every_text_in_as_many_steps(
     for each in runs:
         assert each.load is not None
         assert len(each.epoch_s) == 2 and min(each.epoch_s) > 0
-        assert (each.kept_s > 0.001) is WAYS[each.way].keeps
+        assert (each.kept_s > 0.001) is WAYS[each.way].caches_outputs
         assert 0 < each.teacher_s < each.seconds
         assert len(each.predictions) == len(result.labels)
         assert len(each.further_predictions) == len(result.further_labels) == 7
