@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["failure", "main", "parse", "request_body"]
+__all__ = ["main", "parse", "request_body"]
 
 MODEL_NAME = "classifier"
 TEXT = "ready?"
@@ -32,20 +32,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = parse(arguments)
     failures: list[str] = []
     # a socket's own timeout begins again with every byte
-    asked = (settings.url, settings.model, settings.timeout_s)
-    worker = threading.Thread(target=lambda: failures.append(failure(*asked)), daemon=True)
+    worker = threading.Thread(target=lambda: failures.append(_failure(settings)), daemon=True)
     worker.start()
     worker.join(settings.timeout_s)
-    reason = failures[0] if failures else f"no response in {settings.timeout_s:g} s"
-    if reason:
-        print(f"{settings.url}: {reason}", file=sys.stderr)
-    return int(bool(reason))
+    failure = failures[0] if failures else f"no response in {settings.timeout_s:g} s"
+    if failure:
+        print(f"{settings.url}: {failure}", file=sys.stderr)
+    return int(bool(failure))
 
 
-def failure(url: str, model: str, timeout_s: float) -> str:
+def _failure(settings: argparse.Namespace) -> str:
     """Return why a text cannot be classified; nothing where it can."""
     try:
-        status = _classify(url, f"/v2/models/{model}", timeout_s)
+        status = _classify(settings.url, f"/v2/models/{settings.model}", settings.timeout_s)
     except (OSError, http.client.HTTPException) as error:
         return str(error) or type(error).__name__
     except (ValueError, LookupError, TypeError):

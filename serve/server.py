@@ -25,7 +25,6 @@ from serve.config import ServeConfig
 from serve.installation import Installation, find_installation
 from serve.launch import STOP_TIMEOUT_S, Place, is_ready, launch
 from serve.ports import PORT_FIELDS, with_free_ports
-from serve.probe import failure
 from serve.repository import Models, model_names, write_repository
 from serve.running_servers import WORKSPACE_PREFIX, RunningServer, note_server
 from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
@@ -58,8 +57,7 @@ class TritonServer:
         ServerMissingError: there is no Triton binary.
         PortTakenError: another process listens on one of the ports.
         ConfigError: the log cannot be written.
-        ServingError: the server ended, was not ready in time, or cannot classify a text; the reason
-            is in the message.
+        ServingError: the server ended, or was not ready in time; the reason is in the message.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class TritonServer:
         try:
             self._start(find_installation(self.config.tritonserver))
             check_closed(self._reachable_host, self.config.http_port)
-            self._check_classifies()
             self._report_ready()
         except BaseException:
             self.stop()
@@ -221,21 +218,6 @@ class TritonServer:
                     f"{self._failure_reason()} Give it longer with --ready-timeout-s."
                 )
             time.sleep(POLL_S)
-
-    def _check_classifies(self) -> None:
-        """Raise ServingError for a model that cannot classify a text.
-
-        A model is ready once it is loaded. One whose process ends as it reads its first request,
-        for the sake of another version of a library, would be found by its users.
-        """
-        for model in self.models:
-            if model == ENCODER_NAME:  # it reads tokens, and another model asks it
-                continue
-            if reason := failure(self.http_url, model, self.config.ready_timeout_s):
-                raise ServingError(
-                    f"{model} is loaded and cannot classify a text ({reason}): "
-                    f"{self._failure_reason()}"
-                )
 
     def _report_ready(self) -> None:
         """Let the supervisor know that it is ready: what fails before is not started again."""

@@ -19,7 +19,6 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import PortTakenError, ServingError
 from bertender.models.opening import open_classifier
-from serve import probe
 from serve import server as serve_server
 from serve.client import classify
 from serve.config import ServeConfig
@@ -197,18 +196,3 @@ def test_other_free_ports_are_chosen_where_one_is_taken_meanwhile(
                 pass
         assert len(choices) == (2 if taken == 1 else serve_server.PORT_TRIES)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.server
-def test_a_model_that_is_loaded_and_cannot_classify_is_named(
-    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one whose process ends as it reads its first request."""
-    monkeypatch.setattr(probe, "request_body", lambda model: json.dumps({"inputs": []}))
-    config = ServeConfig(**ANY_PORTS)
-    repository = write_repository(onnx_artifact, tmp_path / "models", config)
-    server = TritonServer(repository, config, tmp_path / "run")
-    named = r"^classifier is loaded and cannot classify a text \(status 400\): "
-    with pytest.raises(ServingError, match=named), server:
-        pass
-    assert not (tmp_path / "run").exists() and not shared_memory_of(server)
