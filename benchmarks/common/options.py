@@ -35,4 +35,4 @@ LimitOption = Annotated[
     float | None, typer.Option(help="requests/s, where known; by default it is looked for")
 ]
 SloOption = Annotated[float, typer.Option(help="p99 that must hold, in milliseconds")]
-PinFlag = Annotated[bool, typer.Option(help="server on core 0, generator on core 1")]
+PinFlag = Annotated[bool, typer.Option(help="server on core 0, all else on core 1")]

@@ -231,6 +231,9 @@ TABLES: Mapping[str, Block] = {
         ),
         gate_block,
     ),
+    "gate-weak": Block(
+        "docs/quantization.md", ("benchmarks/results/2026-11-26-weak-gate-cpu.json",), gate_block
+    ),
     **newest_blocks(),
 }
 """Marked parts that show what was measured."""

@@ -107,7 +107,7 @@ def attend_by_queries(model: onnx.ModelProto) -> None:
 
 
 def raise_bias(model: onnx.ModelProto) -> None:
-    """Add a tenth to each number of a feed-forward bias in the middle: it moves all texts alike.
+    """Add 0.1 to each number of a feed-forward bias in the middle, for all texts alike.
 
     Feed-forward biases are the longest. One of keys would be no fault: it adds the same to all
     scores of a query.

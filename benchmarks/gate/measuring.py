@@ -6,8 +6,8 @@
 Each teacher is exported and quantized by every row of VARIANTS; each fault of FAULTS is planted in
 some of them. A candidate is judged by every check that `export` and `quantize` have, without their
 raising. A fault counts as caught by the first check that refuses it; the checks of the logits are
-asked anyway, since they alone see a fault that a machine adds to a sound graph. No bound was chosen
-on a teacher that is read here. A call continues where an earlier one of the same `--out` has
+asked in any case, since they alone see what a machine does wrong with a sound graph. No bound was
+chosen on a teacher that is read here. A call continues where an earlier one of the same `--out` has
 stopped.
 """
 
@@ -48,7 +48,7 @@ from bertender.measure.parity import (
     check_parity,
     labelled_sample,
 )
-from bertender.measure.parity_checks import Figures
+from bertender.measure.parity_checks import CHECKS, Figures
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import Change, LabelSet
 from bertender.models.graph_file import MOST_MB, save_graph
@@ -94,6 +94,10 @@ VARIANTS: Table[dict[str, Any]] = Table(
 """Name -> the settings of its quantization; the float graph has none."""
 
 
+FIGURES = frozenset(check.figure for check in CHECKS)
+"""Checks of the logits; others of the parity gate are of inputs and labels."""
+
+
 class Judged(Record):
     """A candidate and the gate's findings of it."""
 
@@ -101,10 +105,10 @@ class Judged(Record):
     variant: str = Field(description="a row of VARIANTS")
     fault: str | None = Field(description="a row of FAULTS; None of a sound candidate")
     refused_by: tuple[str, ...] = Field(
-        description="checks; empty where it passed, and the first of a fault"
+        description="every check that refused it; of a fault the first alone"
     )
     refused_by_logits: tuple[str, ...] | None = Field(
-        None, description="the checks of the logits among all; None in older results"
+        None, description="every check of the logits that did; None in older results"
     )
     figures: Figures | None = Field(
         None, description="what the checks of the logits judge; None in older results"
@@ -217,7 +221,7 @@ def planted_in(context: QuantizationContext, graph: Path, fault: Fault) -> Path:
 
 
 def judged(subject: Subject, variant: str, name: str | None) -> Judged:
-    """Judge a candidate by every check; of the graph's, by those up to one that finds the fault."""
+    """Judge a candidate by every check; with a fault, of those of the graph until one refuses it."""
     fault = FAULTS[name] if name else None
     with TemporaryDirectory(dir=subject.folder) as folder:
         graph, ranges = subject.written(variant, fault, Path(folder))
@@ -227,8 +231,8 @@ def judged(subject: Subject, variant: str, name: str | None) -> Judged:
         of_graph = _refusals_of_graph(subject, graph, ranges, fault) if ranges is not None else ()
         by_graph = tuple(itertools.islice(of_graph, 1 if fault else None))
         parity = _parity_of(subject, variant, candidate)
-        of_logits = tuple(failure.split()[0].rstrip(":,") for failure in parity.failures)
-        refused = (*by_graph, *of_logits)[: 1 if fault else None]
+        others = tuple(failure.split()[0].rstrip(":,") for failure in parity.failures)
+        refused = (*by_graph, *others)[: 1 if fault else None]
         # a fault that was caught needs no further proof
         change = None if fault and refused else _change(subject, candidate)
     return Judged(
@@ -236,7 +240,7 @@ def judged(subject: Subject, variant: str, name: str | None) -> Judged:
         variant=variant,
         fault=name,
         refused_by=refused,
-        refused_by_logits=of_logits,
+        refused_by_logits=tuple(name for name in others if name in FIGURES),
         figures=Figures(**{each: getattr(parity, each) for each in Figures.model_fields}),
         change=change,
     )
@@ -317,7 +321,8 @@ def run(
 ) -> None:
     """Judge every candidate of every teacher and write the JSON as each is done."""
     show_progress()
-    chosen = [name.strip() for name in variants.split(",") if name.strip()] or [*VARIANTS]
+    asked = (name.strip() for name in variants.split(","))
+    chosen = [*dict.fromkeys(filter(None, asked))] or [*VARIANTS]
     for name in chosen:
         VARIANTS[name]  # an unknown name is an error before the first model is made
     benchmark = continued(

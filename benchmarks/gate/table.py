@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from scipy.stats import binomtest
@@ -18,7 +18,7 @@ __all__ = ["bounds_block", "gate_block"]
 
 MOVED = (
     "How far a text's logits move, as a share of the spread of the float model's logits over the "
-    "texts, and what moves all texts alike as a share of their size"
+    "texts; a shift of all texts alike, where that is less, as a share of the logits' size"
 )
 
 BOUNDED = (
@@ -34,9 +34,15 @@ BOUNDED = (
     ),
     (
         "edge texts",
-        "All of it in spreads, of single words, of over-long texts and of the first tokens of one, "
-        "alone and in batches: the median of the worst arrangement, at most",
+        "The same of single words, of over-long texts and of the first tokens of one, alone and in "
+        "batches: the median of the worst arrangement, at most",
         "max_edge",
+    ),
+    (
+        "correlation",
+        "How the logits of both models go together over the texts: the upper end of its 95 % "
+        "interval, at least",
+        "min_correlation",
     ),
     (
         "agreement",
@@ -53,8 +59,13 @@ BOUNDED = (
 )
 """Check, what it asks, and the field of Tolerance."""
 
-JUDGED = ("median_difference_low", "p95_difference_low", "common_shift")
-"""What the columns of sound candidates show."""
+JUDGED: Mapping[str, Callable[[Iterable[float]], float]] = {
+    "median_difference_low": max,
+    "p95_difference_low": max,
+    "common_shift": max,
+    "correlation": min,
+}
+"""Figures in the columns of sound candidates, and which of several is shown."""
 SOUND_HEADINGS: tuple[Cell, ...] = (
     ("Variant",),
     ("Candidates",),
@@ -63,6 +74,7 @@ SOUND_HEADINGS: tuple[Cell, ...] = (
     ("Median, at most",),
     ("95th percentile, at most",),
     ("Shift of all texts, at most",),
+    ("Correlation, at least",),
     ("Change of the score of those refused, points",),
 )
 FAULT_HEADINGS: tuple[Cell, ...] = (
@@ -70,9 +82,13 @@ FAULT_HEADINGS: tuple[Cell, ...] = (
     ("Planted",),
     ("Caught",),
     ("By",),
-    ("By the logits alone",),
+    ("Refused by the logits",),
     ("Change of the score where it passed, points",),
 )
+
+
+WORDS: tuple[Cell, ...] = (("Variant",), ("Fault",), ("By",))
+ALWAYS = (*WORDS, SOUND_HEADINGS[-1], FAULT_HEADINGS[-1])
 
 
 def gate_block(files: Mapping[str, Path]) -> str:
@@ -123,8 +139,15 @@ def _counted(rows: Sequence[Judged], what: str, done: str) -> str:
 
 
 def _table(headings: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    numbers = [name not in (("Variant",), ("Fault",), ("By",)) for name in headings]
-    return markdown_rows(headings, rows, numbers)
+    """Return a table without the columns of what older results have not recorded."""
+    places = [
+        place
+        for place, heading in enumerate(headings)
+        if heading in ALWAYS or any(row[place] != (DASH,) for row in rows)
+    ]
+    numbers = [headings[place] not in WORDS for place in places]
+    shown = [[row[place] for place in places] for row in rows]
+    return markdown_rows([headings[place] for place in places], shown, numbers)
 
 
 def _seen(rows: Iterable[list[Cell]]) -> list[list[Cell]]:
@@ -139,7 +162,7 @@ def _sound_cells(name: str, rows: Sequence[Judged]) -> list[Cell]:
         (f"`{name}`",),
         *_counts(own, refused),
         *_reasons(refused),
-        *(_most(own, figure) for figure in JUDGED),
+        *(_worst(own, figure) for figure in JUDGED),
         _changes(refused),
     ]
 
@@ -164,11 +187,11 @@ def _reasons(rows: Iterable[Judged]) -> tuple[Cell]:
     return ((", ".join(f"{name} ({names.count(name)})" for name in listed) or DASH,),)
 
 
-def _most(rows: Iterable[Judged], figure: str) -> Cell:
-    """Return the largest of a figure; a dash where none was recorded."""
+def _worst(rows: Iterable[Judged], figure: str) -> Cell:
+    """Return the worst of a figure; a dash where none was recorded."""
     values = [getattr(row.figures, figure) for row in rows if row.figures]
     measured = [value for value in values if value is not None]
-    return (f"{max(measured):.2g}" if measured else DASH,)
+    return (f"{JUDGED[figure](measured):.2g}" if measured else DASH,)
 
 
 def _changes(rows: Sequence[Judged]) -> Cell:

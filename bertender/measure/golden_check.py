@@ -141,7 +141,7 @@ def _paired(
         actual=np.concatenate([prediction.logits for prediction in predictions.values()]),
         scale=golden.logit_scale,
         spread=golden.logit_spread,
-        size=golden.logit_spread,  # no shift is told apart
+        size=golden.logit_spread,  # few texts show no shift of all
         problems=(),
         places=np.concatenate([np.array(text.places) for text in texts]),
         problem=problem,

@@ -21,6 +21,8 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 NOBODY: IntArray = np.empty(0, dtype=np.int64)
+ROUNDING = 1e-5
+"""Of the largest logit: what float32 may add to each."""
 STRONG = 0.25
 """The direction of logits that are all near 0 is noise: cosines count from this share of the
 largest logit on."""
@@ -88,10 +90,14 @@ class PairedLogits:
 
     @cached_property
     def shifts(self) -> FloatArray:
-        """The part of `moved` that all texts of a case have in common (rows, labels); of edge cases
-        0, whose few texts would have all of it in common."""
-        shifts = np.zeros_like(self.moved)
-        for case in self.wide_cases():
+        """The average of `moved` over the task's texts, in the case of a row (rows, labels).
+
+        Rows of edge cases have that of all these texts: they are too few for one of their own.
+        """
+        wide, shifts = self.wide_cases(), np.zeros_like(self.moved)
+        if wide:
+            shifts[self.edge_rows] = self.moved[~self.edge_rows].mean(axis=0)
+        for case in wide:
             shifts[case] = self.moved[case].mean(axis=0)
         return shifts
 
@@ -104,15 +110,36 @@ class PairedLogits:
     def relative_differences(self) -> FloatArray:
         """Differences that change probabilities, as shares of the reference's logits (rows,).
 
-        What moves all texts alike brings each nearer to a tie, or further from one, and leaves
-        their order: it is a share of the size. What is left blurs one text against another: it is a
-        share of the spread. The larger of the two shares counts, each a root mean square over
-        labels. Of a model whose logits are balanced, size and spread are the same. Of one that
-        gives nearly all texts one label, the spread is little of the size, and a shift that turns
-        none of them would be many spreads.
+        They are root mean squares over labels, as shares of the spread. What moves all texts alike,
+        though, brings each nearer to a tie or further from one, and leaves their order: where it is
+        less so, that shift counts as a share of the size, and what is left of a row as a share of
+        the spread, whichever is larger. Of balanced logits, size and spread are the same. Of a
+        model that gives nearly all texts one label, the spread is little of the size, and a shift
+        that turns none of them would be many spreads.
         """
-        blurs = _shares(self.moved - self.shifts, self.spread)
-        return np.asarray(np.maximum(self.relative_shifts, blurs))
+        rests = _shares(self.moved - self.shifts, self.spread)
+        apart = np.maximum(self.relative_shifts, rests)
+        return np.asarray(np.minimum(apart, _shares(self.moved, self.spread)))
+
+    def correlation(self, case: npt.NDArray[np.bool_]) -> float | None:
+        """Return how the logits of both models go together over the texts of a case.
+
+        Pearson's coefficient of all labels together, each without its average: a shift changes
+        nothing. 0 for a candidate whose logits are the same for all texts, but for rounding of
+        float32; None where the reference's are.
+        """
+        probable = self.problem.probable
+        expected, actual = (
+            each - each.mean(axis=0)
+            for each in (probable(self.expected[case]), probable(self.actual[case]))
+        )
+        least = ROUNDING * self.scale
+        if np.abs(expected).max() <= least:
+            return None
+        if np.abs(actual).max() <= least:
+            return 0.0
+        lengths = np.linalg.norm(expected) * np.linalg.norm(actual)
+        return float((expected * actual).sum() / lengths)
 
     def decided(self, tolerance: Tolerance) -> npt.NDArray[np.bool_]:
         """Whether the reference's prediction is not a near-tie (rows,)."""

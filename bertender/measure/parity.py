@@ -76,10 +76,14 @@ class Parity(Figures):
     rows: int = Field(description="predictions compared: each text once for each arrangement")
     logit_scale: float | None = Field(description="largest absolute reference logit; None of none")
     logit_spread: float | None = Field(
-        None, description="standard deviation of the reference's centred logits over the texts"
+        None,
+        description="standard deviation of the reference's centred logits over the texts, or the "
+        "least that counts",
     )
     logit_size: float | None = Field(
-        None, description="root mean square of these; None in older results"
+        None,
+        description="root mean square of the reference's centred logits, no less than their "
+        "spread; None in older results",
     )
     inputs_compared: bool | None = Field(
         None, description="whether both read tokens of one vocabulary; None in older results"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
-from scipy.stats import binomtest, quantile_test
+from scipy.stats import binomtest, norm, quantile_test
 
 from bertender.core.config import Record
 from bertender.measure.paired_logits import PairedLogits
@@ -24,6 +25,10 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
+FISHER_ROWS = 3
+"""Rows that the interval of a correlation does without."""
+
+
 class Figures(Record):
     """The measured differences; None where nothing finite could be compared."""
 
@@ -32,8 +37,8 @@ class Figures(Record):
     min_cosine: float | None = Field(None, description="over rows with logits not all near 0")
     median_difference: float | None = Field(
         None,
-        description="of texts in the worst arrangement, in spreads of the reference's logits; what "
-        "moves all texts alike in sizes",
+        description="of texts in the worst arrangement, in spreads of the reference's logits over "
+        "texts; a shift of all texts alike, where that is less, in sizes of these logits",
     )
     median_difference_low: float | None = Field(
         None, description="lower end of the median's 95 % interval, in the worst arrangement"
@@ -43,12 +48,20 @@ class Figures(Record):
         None, description="lower end of the 95th percentile's 95 % interval, likewise"
     )
     edge_difference: float | None = Field(
-        None, description="median of the worst arrangement of edge texts, all of it in spreads"
+        None, description="median of the worst arrangement of edge texts, likewise"
     )
     common_shift: float | None = Field(
         None,
-        description="what moves all texts alike, in the worst arrangement, in sizes of the "
-        "reference's logits; None in older results",
+        description="how far the logits of all texts move on average, in the worst arrangement, in "
+        "sizes of the reference's logits; None in older results",
+    )
+    correlation: float | None = Field(
+        None,
+        description="of the logits over texts, in the worst arrangement; None in older results, "
+        "and where the reference's are the same for all texts",
+    )
+    correlation_high: float | None = Field(
+        None, description="the upper end of its 95 % interval, in the worst arrangement"
     )
     agreement: float | None = Field(None, description="share of equal predictions, of all rows")
     decided_agreement: float | None = Field(
@@ -75,18 +88,10 @@ class Unit:
 
     size: Callable[[PairedLogits], float]
     name: str
-    other: Callable[[PairedLogits], str] = lambda paired: ""
-    """What a part of the figure is a share of instead."""
 
 
-SPREADS = "the spread of the reference's logits over texts"
 LARGEST = Unit(lambda paired: paired.scale, "the largest reference logit")
-SPREAD = Unit(lambda paired: paired.spread, SPREADS)
-SHARES = Unit(
-    lambda paired: paired.spread,
-    SPREADS,
-    lambda paired: f"; of what moves all texts alike, of their size, {paired.size:.4g}",
-)
+SPREAD = Unit(lambda paired: paired.spread, "the spread of the reference's logits over texts")
 
 
 @dataclass(frozen=True)
@@ -113,13 +118,13 @@ class Check:
             return None
         limit = f"at {'most' if self.at_most else 'least'} {allowed:.4g}"
         if self.unit:
-            limit += f" ({share:g} x {self.unit.name}, {size:.4g}{self.unit.other(paired)})"
+            limit += f" ({share:g} x {self.unit.name}, {size:.4g})"
         worst = paired.describe(int(self.badness(paired, tolerance).argmax()))
         return f"{self.figure} is {value:.4g}, allowed {limit}; worst: {worst}"
 
 
 def _relative(paired: PairedLogits, tolerance: Tolerance) -> FloatArray:
-    return paired.relative_differences
+    return paired.relative_differences * ~paired.edge_rows
 
 
 CHECKS = (
@@ -140,8 +145,8 @@ CHECKS = (
         scaled=True,
     ),
     Check("min_cosine", "min_cosine", lambda paired, _: -np.nan_to_num(paired.cosines, nan=1.0)),
-    Check("median_difference_low", "max_median", _relative, at_most=True, unit=SHARES),
-    Check("p95_difference_low", "max_p95", _relative, at_most=True, unit=SHARES),
+    Check("median_difference_low", "max_median", _relative, at_most=True, unit=SPREAD),
+    Check("p95_difference_low", "max_p95", _relative, at_most=True, unit=SPREAD),
     Check(
         "edge_difference",
         "max_edge",
@@ -149,6 +154,7 @@ CHECKS = (
         at_most=True,
         unit=SPREAD,
     ),
+    Check("correlation_high", "min_correlation", _relative),
     Check(
         "decided_agreement_high",
         "min_agreement",
@@ -185,6 +191,7 @@ def measure_figures(
     relative, decided = paired.relative_differences, paired.decided(tolerance)
     cases, edges = paired.wide_cases(), paired.edge_cases()
     agreements = [paired.agrees[decided & case] for case in cases if (decided & case).any()]
+    correlations = _correlations(paired, cases)
     changes = [_score_change(paired, case, truth) for case in cases] if truth else []
     return Figures(
         max_abs_difference=largest(paired.differences),
@@ -196,6 +203,8 @@ def measure_figures(
         p95_difference_low=max((_low(relative[case], 0.95) for case in cases), default=None),
         edge_difference=largest(np.array([np.median(relative[case]) for case in edges])),
         common_shift=largest(paired.relative_shifts),
+        correlation=min(correlations, default=None),
+        correlation_high=min(correlations.values(), default=None),
         agreement=mean(paired.agrees) if len(paired) else None,
         decided_agreement=min(map(mean, agreements), default=None),
         decided_agreement_high=min(map(_high_share, agreements), default=None),
@@ -221,6 +230,20 @@ def _high_share(truths: BoolArray) -> float:
     """Return the upper end of the 95 % interval (Clopper and Pearson's) of a share."""
     interval = binomtest(int(truths.sum()), len(truths)).proportion_ci(0.95, method="exact")
     return float(interval.high)
+
+
+def _correlations(paired: PairedLogits, cases: Sequence[BoolArray]) -> dict[float, float]:
+    """Return the correlation in each case -> the upper end of its 95 % interval (Fisher's).
+
+    Of too few rows for an interval it is 1. Cases where the reference has no order are left out.
+    """
+    highs: dict[float, float] = {}
+    for case in cases:
+        if (value := paired.correlation(case)) is not None:
+            left = int(case.sum()) - FISHER_ROWS
+            half = norm.ppf(0.975) / math.sqrt(left) if left > 0 else math.inf
+            highs[value] = math.tanh(math.atanh(value) + half) if abs(value) < 1 else value
+    return highs
 
 
 def _low(values: FloatArray, quantile: float) -> float:

@@ -3,9 +3,9 @@
 Two kinds of rows. Where the candidate computes the same numbers in another way (another runtime,
 weights of fewer bits), every single logit is bounded: one that moves further is wrong. Where it
 rounds activations to a few hundred steps, single texts move far for no fault, so the distribution
-is judged: the median and the 95th percentile over texts, the predictions that are not near-ties,
-and the score. What a wrong number inside the graph does, too little to show in the logits, is found
-where it sits, by the checks of `quantize`.
+is judged: the median and the 95th percentile over texts, whether their order is still there, the
+predictions that are not near-ties, and the score. What a wrong number inside the graph does, too
+little to show in the logits, is found where it sits, by the checks of `quantize`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ class Tolerance(Record):
     """Bounds of the parity gate; None is not judged.
 
     Single logits are bounded as shares of the largest reference logit, distributions as shares of
-    the spread of the reference's logits over the texts: logits have no unit of their own. An
-    untrained model's are near 0.1, a confident one's near 10, and rounding grows with them.
+    the spread of the reference's logits over the texts, or of their size where all texts move
+    alike (`PairedLogits.relative_differences`): logits have no unit of their own. An untrained
+    model's are near 0.1, a confident one's near 10, and rounding grows with them.
     """
 
     max_abs: float | None = Field(None, description="most that one logit may differ")
@@ -39,6 +40,10 @@ class Tolerance(Record):
     )
     max_edge: float | None = Field(
         None, description="most that the median of a case of edge texts may differ, of the spread"
+    )
+    min_correlation: float | None = Field(
+        None,
+        description="least for the upper end of the interval of the logits' correlation over texts",
     )
     min_agreement: float = Field(
         description="least share of equal predictions, near-ties left out, that the 95 % interval "
@@ -61,6 +66,7 @@ FOUR_BITS = Tolerance(
     max_median=0.3,
     max_p95=1.3,
     max_edge=2.0,
+    min_correlation=0.7,
     min_agreement=0.97,
     tie_spreads=1.3,
     min_score_change=-2.0,
@@ -127,6 +133,7 @@ TOLERANCES = Table(
             max_median=0.2,
             max_p95=1.0,
             max_edge=1.5,
+            min_correlation=0.8,
             min_agreement=0.98,
             tie_spreads=1.0,
             min_score_change=-1.0,

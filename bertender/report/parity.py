@@ -44,6 +44,7 @@ def parity_lines(parity: Parity) -> list[str]:
         f"spread over texts {_figure(parity.logit_spread)}",
         *_single_logits(parity),
         *_distribution(parity),
+        *_shift(parity),
         f"agreement {_figure(parity.agreement)} of all predictions; without near-ties "
         f"{_figure(parity.decided_agreement)} in the worst arrangement, "
         f"{_figure(parity.decided_agreement_high)} at best "
@@ -77,8 +78,7 @@ def _distribution(parity: Parity) -> Iterator[str]:
     if tolerance.max_median is None or tolerance.max_p95 is None or tolerance.max_edge is None:
         return
     yield (
-        f"difference in spreads{_shifted(parity)}: "
-        f"median text {_figure(parity.median_difference)}, "
+        f"difference in spreads: median text {_figure(parity.median_difference)}, "
         f"{_figure(parity.median_difference_low)} at best (allowed {tolerance.max_median:g}), "
         f"95th percentile {_figure(parity.p95_difference)}, "
         f"{_figure(parity.p95_difference_low)} at best (allowed {tolerance.max_p95:g}), "
@@ -86,13 +86,15 @@ def _distribution(parity: Parity) -> Iterator[str]:
     )
 
 
-def _shifted(parity: Parity) -> str:
-    """Return what is in sizes instead; nothing in older results."""
-    if parity.common_shift is None:
-        return ""
-    return (
-        f", and a shift of all texts alike in sizes of {_figure(parity.logit_size)} (it is "
-        f"{_figure(parity.common_shift)})"
+def _shift(parity: Parity) -> Iterator[str]:
+    """Yield how all texts moved, and whether their order is left; nothing of older results."""
+    least = parity.tolerance.min_correlation
+    if parity.common_shift is None or least is None:
+        return
+    yield (
+        f"all texts together moved by {_figure(parity.common_shift)} of the logits' size, "
+        f"{_figure(parity.logit_size)}; correlation over texts {_figure(parity.correlation)}, "
+        f"{_figure(parity.correlation_high)} at best (allowed {least:g})"
     )
 
 

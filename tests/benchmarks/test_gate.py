@@ -87,6 +87,12 @@ def test_an_unknown_variant_is_named_before_anything_is_made(tmp_path: Path) -> 
         gate.run([tmp_path / "none"], tmp_path, tmp_path / "gate.json", variants="dynamik")
 
 
+def test_what_inputs_refuse_is_not_refused_by_the_logits(subject: Subject) -> None:
+    row = judged(subject, "dynamic", "tokenizer of another case")
+    assert row.refused_by == ("inputs",) and row.refused_by_logits is not None
+    assert "inputs" not in row.refused_by_logits
+
+
 def test_a_sound_candidate_is_asked_everything(subject: Subject) -> None:
     row = judged(subject, "float32", None)
     assert row.refused_by == () and row.change == Change(value=0.0, low=0.0, high=0.0)
@@ -123,7 +129,7 @@ def row(variant: str, fault: str | None, *refused: str, **fields: Any) -> Judged
 
 def test_the_tables_count_refusals_and_name_what_caught(tmp_path: Path) -> None:
     lost = Change(value=-0.1, low=-0.4, high=0.2)
-    moved = Figures(median_difference_low=0.123, common_shift=0.0456)
+    moved = Figures(median_difference_low=0.123, common_shift=0.0456, correlation=0.987)
     rows = (
         row("dynamic", None, change=lost, figures=moved),
         row("static-mse", None, "p95_difference_low", change=lost),
@@ -138,7 +144,8 @@ def test_the_tables_count_refusals_and_name_what_caught(tmp_path: Path) -> None:
     block = gate_block({"results/gate.json": path})
     assert "**2 sound candidates, 1 refused (50.0 % [9.5, 90.5])**" in block
     assert "**4 planted faults, 3 caught (75.0 % [30.1, 95.4])**" in block
-    assert "| `dynamic` | 1 | 0 | - | 0.12 | - | 0.046 | - |" in block
+    assert "95th percentile" not in block, "no row has it"
+    assert "| `dynamic` | 1 | 0 | - | 0.12 | 0.046 | 0.99 | - |" in block
     assert "| `static-mse` | 1 | 1 | p95_difference_low (1) | - | - | - | toy-0 static-m" in block
     assert "| labels permuted | 1 | 1 | decided_agreement_high (1) | - | - |" in block
     assert "| mask ignored | 2 | 2 | rest (2) | 1 | - |" in block

@@ -174,57 +174,90 @@ def test_rounding_that_hardly_changes_probabilities_refuses_no_model_of_one_labe
     assert parity.passed is passes, parity.failures
 
 
-def leaning(shift: float, blur: float = 0.0) -> Answer:
+def leaning(shift: float, blur: float = 0.0, own: float = 0.05) -> Answer:
     """Logits of a model that gives nearly all texts one label, some of them farther from a tie."""
 
     def answer(batch: Batch) -> np.ndarray:
         signs = np.array([1 if len(example[0]) % 2 else -1 for example in batch.examples])
-        own = 0.05 * honest(batch)[:, 1] + blur * signs
-        return np.stack([-shift - own, shift + own], axis=1)
+        logits = shift + own * honest(batch)[:, 1] + blur * signs
+        return np.stack([-logits, logits], axis=1)
 
     return answer
 
 
+LEANING = leaning(1.0)
+
+
+def leaning_gate(answer: Answer, reference: Answer = LEANING) -> Parity:
+    classifiers = fake_classifier("reference", reference), fake_classifier("candidate", answer)
+    return check_parity(*classifiers, EXAMPLES, TOLERANCES["int8"])
+
+
+def first_words(parity: Parity) -> set[str]:
+    return {failure.split()[0] for failure in parity.failures}
+
+
 @pytest.mark.parametrize(
-    ("candidate", "passes"),
+    ("candidate", "refused_by"),
     [
-        (leaning(0.9), True),  # a shift of 0.1 is nearly a spread, which is 0.12, and 0.1 sizes
-        (leaning(0.75), False),
-        (leaning(0.85, blur=0.02), True),
-        (leaning(1.0, blur=0.03), False),  # of the size, it would be as little as the shift
-        (leaning(-1.0), False),
+        (leaning(0.85, blur=0.02), set()),  # the spread is 0.12: the shift alone is more than one
+        (leaning(0.75), {"median_difference_low"}),
+        (leaning(1.0, blur=0.03), {"median_difference_low"}),  # of the size, it would be little
     ],
 )
-def test_what_moves_all_texts_alike_is_measured_by_the_size_of_the_logits(
-    candidate: Answer, passes: bool
+def test_a_shift_of_all_texts_is_measured_by_the_size_of_the_logits(
+    candidate: Answer, refused_by: set[str]
 ) -> None:
-    parity = check_parity(
-        fake_classifier("reference", leaning(1.0)),
-        fake_classifier("candidate", candidate),
-        EXAMPLES,
-        TOLERANCES["int8"],
-    )
+    parity = leaning_gate(candidate)
     assert parity.logit_spread == pytest.approx(0.05 * SPREAD)
     assert parity.logit_size == pytest.approx(1.0, abs=0.02)
-    assert parity.passed is passes, parity.failures
-    if not passes:
-        (failure,) = [each for each in parity.failures if "median_difference_low" in each]
-        assert f"of what moves all texts alike, of their size, {parity.logit_size:.4g}" in failure
+    assert first_words(parity) == refused_by
+    for failure in parity.failures:
+        assert "alone)" not in failure or "batch of 1" in failure, "an edge text is not judged"
 
 
-def test_edge_texts_are_too_few_to_have_a_shift_in_common() -> None:
-    def moved(batch: Batch) -> np.ndarray:
+def test_edge_texts_may_shift_as_all_texts_do_and_no_further() -> None:
+    def moved_at_edges(batch: Batch) -> np.ndarray:
         known = np.array([example in EXAMPLES for example in batch.examples])
-        return leaning(1.0)(batch) + np.where(known[:, None], 0.0, [[0.2, -0.2]])
+        return LEANING(batch) + np.where(known[:, None], 0.0, [[0.2, -0.2]])
 
-    parity = check_parity(
-        fake_classifier("reference", leaning(1.0)),
-        fake_classifier("candidate", moved),
-        EXAMPLES,
-        TOLERANCES["int8"],
-    )
-    assert parity.common_shift == 0.0
-    assert parity.edge_difference == pytest.approx(0.2 / (0.05 * SPREAD))
+    alike = leaning_gate(leaning(0.8))
+    assert alike.edge_difference == pytest.approx(0.2, abs=0.01) == alike.common_shift
+    alone = leaning_gate(moved_at_edges)
+    assert alone.common_shift == 0.0
+    assert alone.edge_difference == pytest.approx(0.2 / (0.05 * SPREAD))
+
+
+def test_texts_that_move_together_and_not_with_the_others_are_no_shift_of_all() -> None:
+    """As clipping moves one of the labels: their average is not how far the others moved."""
+
+    def clipped(batch: Batch) -> np.ndarray:
+        logits = honest(batch)
+        return logits - 0.5 * SPREAD * (logits[:, 1:] > 0.5) * np.array([-1, 1])
+
+    parity = gate(clipped, "int8")
+    moved = np.mean([row[1] > 0.5 for row in logits_of(EXAMPLES)])
+    assert 0.3 < moved < 0.5 and parity.common_shift == pytest.approx(0.5 * moved, abs=0.01)
+    assert parity.median_difference == 0.0 and parity.passed
+
+
+def constant(answer: Answer) -> Answer:
+    """The average logits of an answer, for every text."""
+    average = answer(Batch(EXAMPLES, {})).mean(axis=0)
+    return lambda batch: np.tile(average, (len(batch.examples), 1))
+
+
+@pytest.mark.parametrize("reference", [LEANING, leaning(1.0, own=0.004)])
+def test_one_output_for_all_texts_is_refused_however_little_they_differ(
+    reference: Answer,
+) -> None:
+    parity = leaning_gate(constant(reference), reference)
+    assert parity.correlation == 0.0 and "correlation_high" in first_words(parity)
+
+
+def test_a_reference_that_distinguishes_nothing_has_no_order_to_lose() -> None:
+    parity = leaning_gate(leaning(1.0, own=0.0), leaning(1.0, own=0.0))
+    assert parity.passed and parity.correlation is None
 
 
 def every_fifth_wrong(batch: Batch) -> np.ndarray:
@@ -246,6 +279,7 @@ DAMAGE: dict[str, tuple[Answer, str]] = {
     "median_difference_low": (shifted(3.0), "int8"),
     "p95_difference_low": (every_fifth_wrong, "int8"),
     "edge_difference": (wrong_when_long, "int8"),
+    "correlation_high": (constant(honest), "int8"),
     "decided_agreement_high": (lambda batch: honest(batch)[:, ::-1], "int8"),
     "score_change_high": (lambda batch: honest(batch)[:, ::-1], "int8"),
 }

@@ -20,6 +20,8 @@ class ParitySummary(Record):
     agreement: float | None
     median_difference: float | None = None
     p95_difference: float | None = None
+    common_shift: float | None = None
+    correlation: float | None = None
     near_ties: int | None = None
     near_ties_turned: int | None = None
     score_change: float | None = None
