@@ -221,7 +221,7 @@ def planted_in(context: QuantizationContext, graph: Path, fault: Fault) -> Path:
 
 
 def judged(subject: Subject, variant: str, name: str | None) -> Judged:
-    """Judge a candidate by every check; with a fault, of those of the graph until one refuses it."""
+    """Judge a candidate by every check; of a fault, by those of the graph until one refuses it."""
     fault = FAULTS[name] if name else None
     with TemporaryDirectory(dir=subject.folder) as folder:
         graph, ranges = subject.written(variant, fault, Path(folder))
