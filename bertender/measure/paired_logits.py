@@ -35,7 +35,8 @@ class PairedLogits:
 
     `scale` is the largest absolute logit of the reference, over all texts; `spread` the standard
     deviation over the task's texts of its logits, all labels together, without what changes no
-    probability; `size` their root mean square, so that it is no smaller.
+    probability; `size` is the root mean square over labels of their averages, plus one spread: how
+    far from a tie a text is that is one spread farther than the average.
     """
 
     texts: tuple[Question, ...]

@@ -150,16 +150,17 @@ def _size_and_spread(
 ) -> tuple[float, float]:
     """Return the size of finite logits (texts, labels), and their spread over texts; 0 of none.
 
-    Of a model that hardly distinguishes texts, the spread is a share of the size, or what hardly
+    Of a model that hardly distinguishes texts, the spread is a share of the logits, or what hardly
     changes a probability: what rounding adds to so little decides nothing.
     """
     finite = probable(logits[np.isfinite(logits).all(axis=1)])
     if not len(finite):
         return 0.0, 0.0
-    size = float(np.sqrt(np.square(finite).mean()))
+    usual = float(np.sqrt(np.square(finite).mean()))
     spread = float(np.sqrt(finite.var(axis=0).mean()))
-    least = max(spread, LEAST_SPREAD * size, LEAST_SPREAD_LOGITS)
-    return max(size, least), least
+    least = max(spread, LEAST_SPREAD * usual, LEAST_SPREAD_LOGITS)
+    average = float(np.sqrt(np.square(finite.mean(axis=0)).mean()))
+    return average + least, least
 
 
 def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> list[Outputs]:

@@ -82,8 +82,8 @@ class Parity(Figures):
     )
     logit_size: float | None = Field(
         None,
-        description="root mean square of the reference's centred logits, no less than their "
-        "spread; None in older results",
+        description="root mean square over labels of the reference's average centred logits, plus "
+        "their spread; None in older results",
     )
     inputs_compared: bool | None = Field(
         None, description="whether both read tokens of one vocabulary; None in older results"

@@ -210,7 +210,7 @@ def test_a_shift_of_all_texts_is_measured_by_the_size_of_the_logits(
 ) -> None:
     parity = leaning_gate(candidate)
     assert parity.logit_spread == pytest.approx(0.05 * SPREAD)
-    assert parity.logit_size == pytest.approx(1.0, abs=0.02)
+    assert parity.logit_size == pytest.approx(1.0 + 0.05 * SPREAD, abs=0.02)
     assert first_words(parity) == refused_by
     for failure in parity.failures:
         assert "alone)" not in failure or "batch of 1" in failure, "an edge text is not judged"
@@ -222,7 +222,7 @@ def test_edge_texts_may_shift_as_all_texts_do_and_no_further() -> None:
         return LEANING(batch) + np.where(known[:, None], 0.0, [[0.2, -0.2]])
 
     alike = leaning_gate(leaning(0.8))
-    assert alike.edge_difference == pytest.approx(0.2, abs=0.01) == alike.common_shift
+    assert alike.edge_difference == pytest.approx(0.2 / 1.12, abs=0.01) == alike.common_shift
     alone = leaning_gate(moved_at_edges)
     assert alone.common_shift == 0.0
     assert alone.edge_difference == pytest.approx(0.2 / (0.05 * SPREAD))
@@ -236,8 +236,11 @@ def test_texts_that_move_together_and_not_with_the_others_are_no_shift_of_all() 
         return logits - 0.5 * SPREAD * (logits[:, 1:] > 0.5) * np.array([-1, 1])
 
     parity = gate(clipped, "int8")
+    assert parity.logit_size is not None
     moved = np.mean([row[1] > 0.5 for row in logits_of(EXAMPLES)])
-    assert 0.3 < moved < 0.5 and parity.common_shift == pytest.approx(0.5 * moved, abs=0.01)
+    assert 0.3 < moved < 0.5 and parity.common_shift == pytest.approx(
+        0.5 * moved * SPREAD / parity.logit_size, abs=0.01
+    )
     assert parity.median_difference == 0.0 and parity.passed
 
 
