@@ -100,7 +100,7 @@ def gate_block(files: Mapping[str, Path]) -> str:
     ]
     sound = [row for row in rows if row.fault is None]
     faulty = [row for row in rows if row.fault is not None]
-    teachers = sorted({row.teacher for row in rows})
+    models = sorted({row.teacher for row in rows})
     raw = ", ".join(f"`{file}`" for file in files)
     return "\n".join(
         [
@@ -112,7 +112,7 @@ def gate_block(files: Mapping[str, Path]) -> str:
             "",
             *_table(FAULT_HEADINGS, _seen(_fault_cells(name, faulty) for name in FAULTS)),
             "",
-            f"Teachers: {', '.join(teachers)} (task and seed). Raw: {raw}",
+            f"Models: {', '.join(models)}. Raw: {raw}",
             "",
         ]
     )
