@@ -13,33 +13,26 @@ stopped.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
-import numpy.typing as npt
-import onnx
 import typer
-from pydantic import Field
 
-from benchmarks.common.making import made_once
 from benchmarks.common.resuming import continued
 from benchmarks.gate.faults import FAULTS, Fault
-from benchmarks.gate.product_faults import planted
+from benchmarks.gate.records import GateBenchmark, Judged
 from benchmarks.gate.saturating import saturating
-from bertender.core.artifact import Artifact
-from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
+from benchmarks.gate.subject import VARIANTS, Ranges, Subject, subject_of
+from bertender.core.config import parts_of
+from bertender.core.environment import environment
 from bertender.core.errors import ModelError
 from bertender.core.progress import show_progress
 from bertender.core.saving import save_result
-from bertender.core.table import Table
 from bertender.measure.accuracy import evaluate
 from bertender.measure.parity import (
     PARITY_TEXTS,
@@ -51,16 +44,9 @@ from bertender.measure.parity import (
 from bertender.measure.parity_checks import CHECKS, Figures
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import Change, LabelSet
-from bertender.models.graph_file import MOST_MB, save_graph
-from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.models.opening import onnx_file, open_classifier
-from bertender.models.predictor import Classifier, Predictor
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.stages import STAGES
-from bertender.tasks.task import Task
-from bertender.text.batch import Batch
-from quantize.calibrators import Range
-from quantize.context import QuantizationContext
+from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.opening import onnx_file
+from bertender.models.predictor import Classifier
 from quantize.cuts import run_cut
 from quantize.part_findings import check_products
 from quantize.products import judge_products
@@ -69,155 +55,12 @@ from quantize.quantizer import QuantizeConfig
 from quantize.rest import check_rest, compare_rest
 from quantize.saturation import probe
 from quantize.schemes import SCHEMES
-from quantize.targets import TARGETS
 from quantize.twins import Sample, Twins, find_twins, sample_rows
 
-__all__ = ["VARIANTS", "GateBenchmark", "Judged", "run", "subject_of"]
-
-Ranges = Mapping[str, Range]
-FloatArray = npt.NDArray[np.float32]
-
-VARIANTS: Table[dict[str, Any]] = Table(
-    "variant",
-    {
-        "float32": {},
-        "dynamic": {"scheme": "dynamic"},
-        "static-mse": {"scheme": "static", "calibrator": "mse"},
-        "static-minmax": {"scheme": "static", "calibrator": "minmax"},
-        "static-percentile": {"scheme": "static", "calibrator": "percentile"},
-        "static-entropy": {"scheme": "static", "calibrator": "entropy"},
-        "mixed": {"scheme": "mixed", "max_drop": 1.0, "sensitivity_texts": 64},
-        "four-bit-embeddings": {"scheme": "four-bit-embeddings"},
-        "four-bit": {"scheme": "four-bit"},
-    },
-)
-"""Name -> the settings of its quantization; the float graph has none."""
-
+__all__ = ["judged", "run"]
 
 FIGURES = frozenset(check.figure for check in CHECKS)
 """Checks of the logits; others of the parity gate are of inputs and labels."""
-
-
-class Judged(Record):
-    """A candidate and the gate's findings of it."""
-
-    teacher: str
-    variant: str = Field(description="a row of VARIANTS")
-    fault: str | None = Field(description="a row of FAULTS; None of a sound candidate")
-    refused_by: tuple[str, ...] = Field(
-        description="every check that refused it; of a fault the first alone"
-    )
-    refused_by_logits: tuple[str, ...] | None = Field(
-        None, description="every check of the logits that did; None in older results"
-    )
-    figures: Figures | None = Field(
-        None, description="what the checks of the logits judge; None in older results"
-    )
-    change: Change | None = Field(
-        description="of the score on all held-out texts, where it was asked"
-    )
-
-
-class GateBenchmark(Record):
-    """Every candidate, judged."""
-
-    environment: Environment
-    candidates: tuple[Judged, ...]
-
-
-class Cached:
-    """A predictor of token arrays that runs once for a batch: all candidates have one reference."""
-
-    def __init__(self, predictor: Predictor) -> None:
-        self.predictor = predictor
-        self.known: dict[bytes, FloatArray] = {}
-
-    def logits(self, batch: Batch) -> FloatArray:
-        """Return the logits (batch, labels) of a batch, computed now or before."""
-        key = b"".join(
-            f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes()
-            for name, array in sorted(batch.arrays.items())
-        )
-        digest = hashlib.sha256(key).digest()
-        if digest not in self.known:
-            self.known[digest] = self.predictor.logits(batch)
-            self.known[digest].setflags(write=False)
-        return self.known[digest]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A teacher's export, and its task."""
-
-    name: str
-    teacher: Artifact
-    source: Artifact
-    task: Task
-    folder: Path
-
-    @cached_property
-    def reference(self) -> Classifier:
-        return _cached(open_classifier(self.source))
-
-    @cached_property
-    def torch(self) -> Classifier:
-        return _cached(open_classifier(self.teacher))
-
-    def can_have(self, fault: Fault) -> bool:
-        """Return whether a fault can be planted: single texts have no second one, and some models
-        read no token types."""
-        pairs = len(self.task.text_columns) > 1
-        return (pairs or not fault.pairs_only) and fault.reads <= self._inputs
-
-    @cached_property
-    def _inputs(self) -> set[str]:
-        """Inputs of the float graph."""
-        graph = onnx.load(onnx_file(self.source), load_external_data=False).graph
-        return {each.name for each in graph.input}
-
-    def context(self, settings: dict[str, Any], graph: Path) -> QuantizationContext:
-        config, folder = QuantizeConfig(**settings), self.folder
-        return QuantizationContext(
-            self.source, graph, folder, self.task, config, TARGETS["vnni"], folder
-        )
-
-    def written(
-        self, variant: str, fault: Fault | None, folder: Path
-    ) -> tuple[Path, Ranges | None]:
-        """Write a variant's graph, from the float one with a fault planted in it, if one is.
-
-        Returns:
-            The graph, and the ranges that its static activations shall have; None of a float one.
-        """
-        graph = onnx_file(self.source)
-        if fault and fault.graph:
-            model = onnx.load(graph)
-            fault.graph(model)
-            graph = folder / "planted.onnx"
-            save_graph(model, graph, MOST_MB)
-        if variant == "float32":
-            return graph, None
-        settings, target = VARIANTS[variant], folder / ONNX_NAME
-        context = self.context(settings, graph)
-        ranges = SCHEMES[settings["scheme"]].write(context, target).ranges
-        return planted_in(context, target, fault) if fault else target, ranges
-
-
-def _cached(classifier: Classifier) -> Classifier:
-    return replace(classifier, predictor=Cached(classifier.predictor))
-
-
-def planted_in(context: QuantizationContext, graph: Path, fault: Fault) -> Path:
-    """Plant a fault in the quantized graph at the product in its middle; others are left alone."""
-    if fault.product is None:
-        return graph
-    products = context.inventory.products
-    chosen = products[len(products) // 2]
-    shape = (chosen.inputs, chosen.outputs)
-    other = next(
-        each for each in products if each != chosen and (each.inputs, each.outputs) == shape
-    )
-    return planted(graph, fault.product, chosen, other, graph.with_name("faulty.onnx"))
 
 
 def judged(subject: Subject, variant: str, name: str | None) -> Judged:
@@ -300,17 +143,6 @@ def _asked(
             yield from ((variant, name) for variant in fault.variants if variant in variants)
 
 
-def subject_of(teacher: Path, work: Path) -> Subject:
-    artifact = Artifact.load(teacher)
-    task, folder = recorded_task(artifact, {}), work / teacher.name
-    out = folder / "float32"
-    config = STAGES["export"].config()
-    folder.mkdir(parents=True, exist_ok=True)
-    export = partial(STAGES["export"].make, [artifact], task)
-    source = made_once(out, config, task, artifact, export)
-    return Subject(teacher.name, artifact, source, task, folder)
-
-
 def run(
     teachers: Annotated[list[Path], typer.Argument(help="artifacts of torch classifiers")],
     work: Annotated[Path, typer.Option(help="where the exports stay")],
@@ -321,8 +153,7 @@ def run(
 ) -> None:
     """Judge every candidate of every teacher and write the JSON as each is done."""
     show_progress()
-    asked = (name.strip() for name in variants.split(","))
-    chosen = [*dict.fromkeys(filter(None, asked))] or [*VARIANTS]
+    chosen = [*dict.fromkeys(parts_of(variants))] or [*VARIANTS]
     for name in chosen:
         VARIANTS[name]  # an unknown name is an error before the first model is made
     benchmark = continued(

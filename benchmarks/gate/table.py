@@ -9,7 +9,8 @@ from scipy.stats import binomtest
 
 from benchmarks.common.points import points
 from benchmarks.gate.faults import FAULTS
-from benchmarks.gate.measuring import VARIANTS, GateBenchmark, Judged
+from benchmarks.gate.records import GateBenchmark, Judged
+from benchmarks.gate.subject import VARIANTS
 from bertender.measure.tolerances import TOLERANCES
 from bertender.metrics.resampling import CONFIDENCE
 from bertender.report.cells import DASH, Cell, markdown_rows

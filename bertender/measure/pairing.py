@@ -156,11 +156,10 @@ def _size_and_spread(
     finite = probable(logits[np.isfinite(logits).all(axis=1)])
     if not len(finite):
         return 0.0, 0.0
-    usual = float(np.sqrt(np.square(finite).mean()))
-    spread = float(np.sqrt(finite.var(axis=0).mean()))
-    least = max(spread, LEAST_SPREAD * usual, LEAST_SPREAD_LOGITS)
     average = float(np.sqrt(np.square(finite.mean(axis=0)).mean()))
-    return average + least, least
+    spread = float(np.sqrt(finite.var(axis=0).mean()))
+    spread = max(spread, LEAST_SPREAD * float(np.hypot(average, spread)), LEAST_SPREAD_LOGITS)
+    return average + spread, spread
 
 
 def _ask_reference(reference: Classifier, texts: Sequence[Question], bar: Bar) -> list[Outputs]:

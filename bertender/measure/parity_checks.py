@@ -191,7 +191,6 @@ def measure_figures(
     relative, decided = paired.relative_differences, paired.decided(tolerance)
     cases, edges = paired.wide_cases(), paired.edge_cases()
     agreements = [paired.agrees[decided & case] for case in cases if (decided & case).any()]
-    correlations = _correlations(paired, cases)
     changes = [_score_change(paired, case, truth) for case in cases] if truth else []
     return Figures(
         max_abs_difference=largest(paired.differences),
@@ -203,8 +202,7 @@ def measure_figures(
         p95_difference_low=max((_low(relative[case], 0.95) for case in cases), default=None),
         edge_difference=largest(np.array([np.median(relative[case]) for case in edges])),
         common_shift=largest(paired.relative_shifts),
-        correlation=min(correlations, default=None),
-        correlation_high=min(correlations.values(), default=None),
+        **_correlations(paired, cases),
         agreement=mean(paired.agrees) if len(paired) else None,
         decided_agreement=min(map(mean, agreements), default=None),
         decided_agreement_high=min(map(_high_share, agreements), default=None),
@@ -232,18 +230,26 @@ def _high_share(truths: BoolArray) -> float:
     return float(interval.high)
 
 
-def _correlations(paired: PairedLogits, cases: Sequence[BoolArray]) -> dict[float, float]:
-    """Return the correlation in each case -> the upper end of its 95 % interval (Fisher's).
+def _correlations(paired: PairedLogits, cases: Sequence[BoolArray]) -> dict[str, float | None]:
+    """Return the figures of the correlation; None where the reference has no order."""
+    values = [
+        (value, _high_correlation(value, int(case.sum())))
+        for case in cases
+        if (value := paired.correlation(case)) is not None
+    ]
+    return {
+        "correlation": min((value for value, _ in values), default=None),
+        "correlation_high": min((high for _, high in values), default=None),
+    }
 
-    Of too few rows for an interval it is 1. Cases where the reference has no order are left out.
-    """
-    highs: dict[float, float] = {}
-    for case in cases:
-        if (value := paired.correlation(case)) is not None:
-            left = int(case.sum()) - FISHER_ROWS
-            half = norm.ppf(0.975) / math.sqrt(left) if left > 0 else math.inf
-            highs[value] = math.tanh(math.atanh(value) + half) if abs(value) < 1 else value
-    return highs
+
+def _high_correlation(value: float, rows: int) -> float:
+    """Return the upper end of the 95 % interval (Fisher's) of a correlation; of too few rows 1."""
+    if abs(value) >= 1:  # but for rounding
+        return value
+    left = rows - FISHER_ROWS
+    half = norm.ppf(0.975) / math.sqrt(left) if left > 0 else math.inf
+    return math.tanh(math.atanh(value) + half)
 
 
 def _low(values: FloatArray, quantile: float) -> float:

@@ -13,7 +13,9 @@ import pytest
 
 from benchmarks.gate import measuring as gate
 from benchmarks.gate.faults import FAULTS
-from benchmarks.gate.measuring import VARIANTS, GateBenchmark, Judged, Subject, judged
+from benchmarks.gate.measuring import judged
+from benchmarks.gate.records import GateBenchmark, Judged
+from benchmarks.gate.subject import VARIANTS, Cached, Subject
 from benchmarks.gate.table import gate_block
 from bertender.core.environment import environment
 from bertender.core.errors import UnknownNameError
@@ -65,7 +67,7 @@ def test_a_reference_runs_once_for_a_batch() -> None:
             asked.append(batch)
             return np.full((len(batch), 2), len(asked), dtype=np.float32)
 
-    cached = gate.Cached(Counting())
+    cached = Cached(Counting())
     rows = np.array([[1, 2], [3, 4]])
     batches = [
         Batch((("a",),) * len(ids), {"input_ids": ids}) for ids in (rows, rows[:1], rows + 1, rows)
