@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from bertender.core.quiet_tools import quiet_tools
-from bertender.models.graph_file import MOST_MB, save_graph
+from bertender.models.graph_file import MOST_MB, copy_graph, save_graph
 from quantize.affine import INTEGERS
 from quantize.attention import fuse_attention
 from quantize.context import QuantizationContext, Written
@@ -65,9 +66,11 @@ def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: st
     if not nodes:
         save_graph(onnx.load(source), target, MOST_MB)
         return
-    with quiet_tools():
+    with quiet_tools(), TemporaryDirectory(dir=target.parent) as folder:
         quantize_dynamic(
-            source,
+            # it writes next to its input, where another run may quantize the same artifact, or
+            # nobody may write
+            copy_graph(source, Path(folder)),
             target,
             op_types_to_quantize=["MatMul", "Gemm", "Gather", "LSTM"],
             # it makes a Gemm a product of this name, and an addition

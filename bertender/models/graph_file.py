@@ -11,7 +11,7 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 
 from bertender.models.onnx_predictor import ONNX_DATA_NAME
 
-__all__ = ["MOST_MB", "move_graph", "save_graph", "weights_size_bytes"]
+__all__ = ["MOST_MB", "copy_graph", "move_graph", "save_graph", "weights_size_bytes"]
 
 MOST_MB = 2000
 """Of a file that protobuf reads; it stops at 2 GiB."""
@@ -44,6 +44,13 @@ def move_graph(path: Path, folder: Path) -> Path:
     files = _external_files(path)
     for file in (path, *files):
         shutil.move(file, folder / file.name)
+    return folder / path.name
+
+
+def copy_graph(path: Path, folder: Path) -> Path:
+    """Copy a graph, with the files of its weights next to it, into a folder; return the copy."""
+    for file in (path, *_external_files(path)):
+        shutil.copyfile(file, folder / file.name)
     return folder / path.name
 
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from bertender.models.graph_file import save_graph, weights_size_bytes
+from bertender.models.graph_file import copy_graph, save_graph, weights_size_bytes
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 
 WEIGHTS = np.arange(512, dtype=np.float32).reshape(2, 256)
@@ -50,3 +50,15 @@ def test_what_lay_beside_an_earlier_graph_is_gone(tmp_path: Path) -> None:
     save_graph(onnx.load(path), path, external_above_mb=1)
     assert [file.name for file in tmp_path.iterdir()] == [ONNX_NAME]
     assert np.array_equal(numpy_helper.to_array(onnx.load(path).graph.initializer[0]), WEIGHTS)
+
+
+@pytest.mark.parametrize("external_above_mb", [0, 1])
+def test_a_copy_has_its_weights_next_to_it(external_above_mb: int, tmp_path: Path) -> None:
+    path, folder = tmp_path / ONNX_NAME, tmp_path / "copy"
+    folder.mkdir()
+    save_graph(tiny_graph(), path, external_above_mb)
+    copy = copy_graph(path, folder)
+    assert [file.name for file in sorted(folder.iterdir())] == [
+        file.name for file in sorted(tmp_path.iterdir()) if file.is_file()
+    ]
+    assert np.array_equal(numpy_helper.to_array(onnx.load(copy).graph.initializer[0]), WEIGHTS)

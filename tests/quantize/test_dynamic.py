@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from bertender.core.errors import ModelError
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from export.onnx_export import ExportConfig, export
-from quantize.dynamic import write_dynamic
+from quantize.dynamic import quantize_nodes, write_dynamic
 from quantize.graph import take_inventory
 from tests.quantize.contexts import context_of
 from tests.toy_models import VOCABULARY, save_artifact, tiny_classifier
@@ -74,6 +75,18 @@ def test_embedding_tables_are_8_bit_and_rows_are_turned_back_after_the_look_up(
     assert {array.dtype for array in tables.values()} == {np.dtype(np.uint8)}
     readers = {node.op_type for node in graph.node if set(node.input) & set(tables)}
     assert readers == {"Gather"}
+
+
+def test_nothing_is_written_next_to_the_source(float_model: Artifact, tmp_path: Path) -> None:
+    """Where another process may quantize the same artifact, or nobody may write."""
+    source = shutil.copytree(float_model.path, tmp_path / "source")
+    before = source.stat().st_mtime_ns  # a file that comes and goes changes it too
+    graph = source / onnx_file(float_model).name
+    products = [each.node for each in take_inventory(graph).products]
+    (tmp_path / "out").mkdir()
+    quantize_nodes(graph, tmp_path / "out" / "model.onnx", products, "int8-symmetric")
+    assert source.stat().st_mtime_ns == before
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.onnx"]
 
 
 def test_no_large_float_is_left(graph: onnx.GraphProto) -> None:
