@@ -44,7 +44,8 @@ def shares_of_rounds(share: float, rounds: int) -> list[float]:
 
     Every round leaves the same share of what it finds.
     """
-    return [1 - (1 - share) ** (number / rounds) for number in range(1, rounds + 1)]
+    # the last one as it is: what the others round to may be a part more
+    return [*(1 - (1 - share) ** (number / rounds) for number in range(1, rounds)), share]
 
 
 def _in_each(scores: Scores, before: Sequence[int], share: float) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn import functional
 from transformers import PreTrainedModel
@@ -165,6 +165,7 @@ def test_across_the_model_the_least_of_all_layers_go() -> None:
     assert chosen(heads, [3, 3], 0.0) == ((0, 1, 2), (0, 1, 2))
 
 
+@example(layers=2, heads=5, share=0.05, rounds=1, across="model")
 @given(
     st.integers(1, 6),
     st.integers(1, 12),
