@@ -57,7 +57,7 @@ from quantize.saturation import probe
 from quantize.schemes import SCHEMES
 from quantize.twins import Sample, Twins, find_twins, sample_rows
 
-__all__ = ["judged", "run"]
+__all__ = ["judged", "run", "started"]
 
 FIGURES = frozenset(check.figure for check in CHECKS)
 """Checks of the logits; others of the parity gate are of inputs and labels."""
@@ -91,12 +91,16 @@ def judged(subject: Subject, variant: str, name: str | None) -> Judged:
 
 def _parity_of(subject: Subject, variant: str, candidate: Classifier) -> Parity:
     """Return what the parity gate finds of a candidate."""
+    reference = subject.reference if "scheme" in VARIANTS[variant] else subject.torch
+    examples, truth = labelled_sample(subject.task, subject.task.choices, PARITY_TEXTS, 0)
+    tolerance = TOLERANCES[_precision(variant)]
+    return check_parity(reference, candidate, examples, tolerance, truth=truth)
+
+
+def _precision(variant: str) -> str:
     settings = VARIANTS[variant]
     scheme = settings.get("scheme")
-    precision = SCHEMES[scheme].precision(QuantizeConfig(**settings)) if scheme else "float32"
-    reference = subject.reference if scheme else subject.torch
-    examples, truth = labelled_sample(subject.task, subject.task.choices, PARITY_TEXTS, 0)
-    return check_parity(reference, candidate, examples, TOLERANCES[precision], truth=truth)
+    return SCHEMES[scheme].precision(QuantizeConfig(**settings)) if scheme else "float32"
 
 
 def _refusals_of_graph(
@@ -156,9 +160,7 @@ def run(
     chosen = [*dict.fromkeys(parts_of(variants))] or [*VARIANTS]
     for name in chosen:
         VARIANTS[name]  # an unknown name is an error before the first model is made
-    benchmark = continued(
-        GateBenchmark(environment=environment(), candidates=()), out, "candidates"
-    )
+    benchmark = continued(started(), out, "candidates")
     done = {(each.teacher, each.variant, each.fault) for each in benchmark.candidates}
     for teacher in teachers:
         subject = subject_of(teacher, work)
@@ -169,6 +171,12 @@ def run(
             typer.echo(f"{row.teacher} {variant} {fault or 'sound'}: {row.refused_by or 'passed'}")
             benchmark = _with(benchmark, row)
             save_result(benchmark, out)
+
+
+def started() -> GateBenchmark:
+    """Return the record of this machine and gate, without candidates."""
+    bounds = {name: TOLERANCES[name] for name in sorted({_precision(each) for each in VARIANTS})}
+    return GateBenchmark(environment=environment(), bounds=bounds, candidates=())
 
 
 def _with(benchmark: GateBenchmark, row: Judged) -> GateBenchmark:

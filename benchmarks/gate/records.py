@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.environment import Environment
 from bertender.measure.parity_checks import Figures
+from bertender.measure.tolerances import Tolerance
 from bertender.metrics.records import Change
 
 __all__ = ["GateBenchmark", "Judged"]
@@ -36,4 +39,7 @@ class GateBenchmark(Record):
     """Every candidate, judged."""
 
     environment: Environment
+    bounds: Mapping[str, Tolerance] | None = Field(
+        None, description="of the gate that judged, by precision; None in older results"
+    )
     candidates: tuple[Judged, ...]

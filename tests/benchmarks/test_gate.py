@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import typer
 
 from benchmarks.gate import measuring as gate
 from benchmarks.gate.faults import FAULTS
@@ -20,6 +21,7 @@ from benchmarks.gate.table import gate_block
 from bertender.core.environment import environment
 from bertender.core.errors import UnknownNameError
 from bertender.measure.parity_checks import Figures
+from bertender.measure.tolerances import TOLERANCES
 from bertender.metrics.records import Change
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
@@ -112,11 +114,20 @@ def test_a_call_goes_on_where_the_last_one_stopped(
     monkeypatch.setattr(gate, "subject_of", lambda teacher, work: subject)
     monkeypatch.setattr(gate, "judged", judge)
     out = tmp_path / "gate.json"
-    done = GateBenchmark(environment=environment(), candidates=(row("dynamic", None),))
+    done = gate.started().model_copy(update={"candidates": (row("dynamic", None),)})
     out.write_text(done.model_dump_json(), encoding="utf-8")
     gate.run([tmp_path], tmp_path, out, faults=False)
     assert [variant for variant, _ in asked] == [name for name in VARIANTS if name != "dynamic"]
     assert len(json.loads(out.read_text())["candidates"]) == len(VARIANTS)
+
+
+def test_candidates_of_another_gate_are_not_added_to(tmp_path: Path) -> None:
+    bounds = {"int8": TOLERANCES["int8"].model_copy(update={"min_correlation": 0.8})}
+    earlier = gate.started().model_copy(update={"bounds": bounds})
+    out = tmp_path / "gate.json"
+    out.write_text(earlier.model_dump_json(), encoding="utf-8")
+    with pytest.raises(typer.BadParameter, match="made with another bounds: give another --out"):
+        gate.run([tmp_path / "none"], tmp_path, out)
 
 
 def row(variant: str, fault: str | None, *refused: str, **fields: Any) -> Judged:
