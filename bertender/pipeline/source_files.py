@@ -36,13 +36,13 @@ def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, P
     than the project's own, nor what is COUNTED_OTHERWISE unless it is asked for.
     """
     files: dict[str, Path] = {}
-    roots = tuple(modules)
-    waiting = list(roots)
+    waiting = list(modules)
+    seen = set(COUNTED_OTHERWISE.keys() - waiting)
     while waiting:
         module = waiting.pop()
-        path = _path(module, project)
-        apart = module in COUNTED_OTHERWISE and module not in roots
-        if path is not None and module not in files and not apart:
+        path = None if module in seen else _path(module, project)
+        seen.add(module)
+        if path is not None:
             files[module] = path
             source = path.read_bytes()
             waiting += _imported(source)
