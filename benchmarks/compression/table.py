@@ -53,7 +53,8 @@ def compression_block(file: str, path: Path) -> str:
     shown = [place for place, name in enumerate(HEADINGS) if result.speeds or name not in GRAPHS]
     heads, *cells = ([(row[place],) for place in shown] for row in (HEADINGS, *rows))
     lines = markdown_rows(heads, cells, [1 < place < len(HEADINGS) - 3 for place in shown])
-    words = [*_notes(result), "", compression_reading(result), _conditions(result)]
+    notes = _notes(result)
+    words = [*notes, *([""] if notes else []), compression_reading(result), _conditions(result)]
     return "\n".join([*lines, "", *words, "", f"Raw: `{file}`\n"])
 
 
