@@ -198,7 +198,7 @@ def test_systems_are_trained_scored_and_timed_once(
     texts.write_text("".join(f"{fruit} saw {n}\n" for fruit in ("apple", "plum") for n in range(9)))
     work, out = tmp_path / "work", tmp_path / "compression.json"
     settings = {"minutes": 2.0, "seeds": 2, "unlabelled": texts}
-    control, absent, shorter = CONTROLS
+    control, absent, shorter, *_ = CONTROLS
     shallow = replace(SYSTEMS[control], settings={"method": "hard", "layers": 2})
     monkeypatch.setitem(SYSTEMS, control, shallow)
     monkeypatch.setitem(SYSTEMS, shorter, replace(shallow, share=0.5))
