@@ -97,10 +97,17 @@ def _trained_on(system: TrainedSystem) -> str:
 
 
 def _points_by_quantizing(result: CompressionBenchmark, graphs: Mapping[str, str]) -> str:
-    """Return what the quantized graph of the first seed scores over its float one."""
-    scores = {row.name: row.score.value for row in _timed_rows(result)}
-    large, small = (scores.get(each or "") for each in (graphs.get(FLOAT), _quantized(graphs)))
-    return DASH if large is None or small is None else f"{100 * (small - large):+.1f}"
+    """Return what the quantized graph of the first seed scores over its float one.
+
+    Changes have their intervals over the first row alone: for the teacher.
+    """
+    rows = {row.name: row for row in _timed_rows(result)}
+    large, small = (rows.get(each or "") for each in (graphs.get(FLOAT), _quantized(graphs)))
+    if large is None or small is None:
+        return DASH
+    if graphs == result.teacher_graphs and small.change is not None:
+        return points(small.change)
+    return f"{100 * (small.score.value - large.score.value):+.1f}"
 
 
 def _figures(result: CompressionBenchmark, name: str | None) -> list[str]:
