@@ -47,6 +47,6 @@ def continued(now: Result, out: Path, parts: str, *, may_differ: Collection[str]
     ]
     if others:
         raise typer.BadParameter(
-            f"{out} was made with another {', '.join(others)}: give another --out"
+            f"{out} was made with other {', '.join(others)}: give another --out"
         )
     return now.model_copy(update={parts: getattr(earlier, parts)})

@@ -25,7 +25,7 @@ def control_of(result: CompressionBenchmark) -> str | None:
 
 
 def gains_of(result: CompressionBenchmark) -> dict[str, Change]:
-    """Return the points of each system, controls left out, over the control; none without it."""
+    """Return the points of every other system over the control; none without it."""
     scores, control = result.scores, control_of(result)
     if control is None:
         return {}
@@ -36,5 +36,5 @@ def gains_of(result: CompressionBenchmark) -> dict[str, Change]:
             scores.metric, scores.labels, groups[control], groups[each.name], label_set=labels
         )
         for each in result.systems
-        if each.name not in CONTROLS
+        if each.name != control
     }

@@ -10,9 +10,6 @@ from bertender.core.table import Table
 
 __all__ = ["CONTROLS", "ENCODER", "SYSTEMS", "TEACHER", "Published", "System"]
 
-CONTROLS = ("hard-6", "hard-6-half", "hard-6-quarter", "pkd-6-labels")
-"""Rows that learn from labels alone, for more and for fewer epochs, or from another start: the one
-that is best on the texts to choose by is the control."""
 ENCODER = "ENCODER"
 """Placeholder in settings: the encoder that `--students` has for the system."""
 TEACHER = "TEACHER"
@@ -49,6 +46,8 @@ class System:
     share: float = 1.0
     """Of the time."""
     published: Published = Published()
+    is_control: bool = False
+    """Whether it learns from labels alone: the best such row is what others are compared with."""
     encoder_width: int | None = None
     """Hidden size of the encoder that it starts from; None: any."""
 
@@ -85,6 +84,7 @@ SYSTEMS = Table(
                 {"method": "hard", "layers": 6},
                 in_epochs=True,
                 share=share,
+                is_control=True,
             )
             for name, share, of_the_time in (
                 ("hard-6", 1.0, ""),
@@ -98,6 +98,7 @@ SYSTEMS = Table(
             "",
             {"method": "pkd", "layers": 6, "weights": {"soft": 0, "hard": 1, "patience": 0}},
             in_epochs=True,
+            is_control=True,
         ),
         "distilbert-6": System(
             "DistilBERT, 6 layers",
@@ -233,3 +234,7 @@ SYSTEMS = Table(
     },
 )
 """Name -> system."""
+
+CONTROLS = tuple(name for name, row in SYSTEMS.items() if row.is_control)
+"""Rows that learn from labels alone, for more and for fewer epochs, or from another start: the one
+that is best on the texts to choose by is the control."""

@@ -99,7 +99,8 @@ def _trained_on(system: TrainedSystem) -> str:
 def _points_by_quantizing(result: CompressionBenchmark, graphs: Mapping[str, str]) -> str:
     """Return what the quantized graph of the first seed scores over its float one.
 
-    Changes have their intervals over the first row alone: for the teacher.
+    A comparison has intervals of changes from its first row, so that only the teacher's is shown
+    with one.
     """
     rows = {row.name: row for row in _timed_rows(result)}
     large, small = (rows.get(each or "") for each in (graphs.get(FLOAT), _quantized(graphs)))

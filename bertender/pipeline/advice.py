@@ -108,11 +108,11 @@ ADVICE: tuple[Advice, ...] = (
         holds=lambda machine: "amx_int8" in machine.cpu_flags,
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
         why="OpenVINO fuses more of what is between the MatMuls, and begins each run with more "
-        f"work. {FUSED_ATTENTION}With 12 layers, dynamic scales and static ones lost score "
-        "(`--calibrator minmax` less in OpenVINO, more with 6 layers). A float model in bfloat16 "
-        "lost none, as fast as 8 bits in batches with 6 layers, and slower with 12. Behind "
-        "`bertender serve` with texts of mixed lengths, the throughput of static scales was not "
-        "distinguished between the two runtimes, and one caller waits longer in OpenVINO",
+        f"work. {FUSED_ATTENTION}With 12 layers, dynamic scales lost score, and in OpenVINO static "
+        "ones by the default calibrator (those by `minmax` did with 6 layers). A float model in "
+        "bfloat16 lost none, as fast as 8 bits in batches with 6 layers, and slower with 12. "
+        "Behind `bertender serve` with texts of mixed lengths, the throughput of static scales was "
+        "not distinguished between the two runtimes, and one caller waits longer in OpenVINO",
         basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
     Advice(

@@ -126,7 +126,7 @@ def test_candidates_of_another_gate_are_not_added_to(tmp_path: Path) -> None:
     earlier = gate.started().model_copy(update={"bounds": bounds})
     out = tmp_path / "gate.json"
     out.write_text(earlier.model_dump_json(), encoding="utf-8")
-    with pytest.raises(typer.BadParameter, match="made with another bounds: give another --out"):
+    with pytest.raises(typer.BadParameter, match="made with other bounds: give another --out"):
         gate.run([tmp_path / "none"], tmp_path, out)
 
 

@@ -16,7 +16,7 @@ FEW = {"single_texts": 10, "batch_size": 8}
 
 @pytest.fixture(scope="package", autouse=True)
 def few_texts() -> Iterator[None]:
-    """Time a fifth of the texts that `compress` draws."""
+    """Time a few of the texts that `compress` draws."""
 
     def drawn(
         examples: Sequence[Example], config: LatencyConfig, process: int, number: int
