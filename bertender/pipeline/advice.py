@@ -134,12 +134,13 @@ ADVICE: tuple[Advice, ...] = (
         machine="an x86 CPU with VNNI, without AMX",
         holds=has_int8_acceleration,
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
-        why="OpenVINO was faster in batches and at 128 tokens, and with 12 layers for single texts "
-        "too. Static scales by the default calibrator lost score with 12 layers. A float model in "
+        why="OpenVINO was faster in batches and at 128 tokens, and with 12 layers on one CPU of "
+        "two for single texts too. Static scales by the default calibrator lost score with 12 "
+        "layers on the same one. A float model in "
         "bfloat16 was slower than 8 bits but for single texts with 6 layers, and its score not "
         "distinguished from that of float32. "
         "Without bfloat16, the float model is for `--runtime onnxruntime`",
-        basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
+        basis=f"models of 12 layers on two CPUs, and of 6 on one: {RUNTIME_TABLES}",
     ),
     Advice(
         machine="an x86 CPU without either",

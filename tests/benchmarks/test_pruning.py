@@ -110,7 +110,7 @@ def test_points_that_are_there_are_not_made_again(
     again = go("0.5,0.75")
     assert again.points[: len(first.points)] == first.points
     assert len(cuts) == len(again.points) == 2 * len(first.points)
-    with pytest.raises(typer.BadParameter, match="another config: give another --out"):
+    with pytest.raises(typer.BadParameter, match="other config: give another --out"):
         go("0.5", epochs=2)
     out.write_text("{")
     with pytest.raises(typer.BadParameter, match=r"result\.json is not a result of this benchmark"):

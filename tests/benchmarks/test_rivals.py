@@ -368,7 +368,7 @@ def test_the_command_writes_and_continues(
     again = CliRunner().invoke(application, words)
     assert again.exit_code == 0 and "repetition" not in again.output
     assert RivalBenchmark.model_validate_json(out.read_text()) == written
-    with pytest.raises(typer.BadParameter, match="another config"):
+    with pytest.raises(typer.BadParameter, match="other config"):
         command.run([teacher.path], out, only="toy,lost", rounds=3, processes=1, noisy=True)
 
 

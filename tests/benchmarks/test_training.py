@@ -152,7 +152,7 @@ def test_seeds_that_are_there_are_not_made_again(
     cut_off = again.model_copy(update={"runs": again.runs[:-1]})
     out.write_text(cut_off.model_dump_json())
     assert go(2) == again and len(made) == 6 * len(WAYS), "a seed is compared side by side"
-    with pytest.raises(typer.BadParameter, match="another config: give another --out"):
+    with pytest.raises(typer.BadParameter, match="other config: give another --out"):
         go(3, layers=1)
 
 
