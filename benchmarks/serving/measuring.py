@@ -1,6 +1,7 @@
 """Measures an endpoint next to other ways to serve the same model, and to the model in process.
 
     python -m benchmarks.serving ARTIFACT --out FILE.json [--task sst2] [--rounds 3]
+        [--systems A,B] [--no-limits]
 
 Every system of SYSTEMS is started on loopback, in turns, for every workload, and gets the rows of
 LOADS in a closed loop, over gRPC or HTTP, with requests that were prepared before. The server has
@@ -45,8 +46,9 @@ from benchmarks.serving.systems import OWN, PADDED, SYSTEMS, Service
 from benchmarks.serving.texts import LONGEST_TOKENS, WORKLOADS, TextLengths, lengths_of
 from benchmarks.serving.undisturbed import undisturbed
 from bertender.core.artifact import Artifact
+from bertender.core.config import parts_of
 from bertender.core.environment import environment
-from bertender.core.errors import ModelError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.core.progress import Bar, progress_bar, show_progress
 from bertender.measure.load import LoadMeter, check_load, check_load_now
 from bertender.problems import PROBLEMS
@@ -116,6 +118,7 @@ def measure_serving(
         ServingError: a server does not start.
     """
     check_servable(artifact)
+    _check_systems(config)
     config.pins.check()
     if not config.noisy:
         check_load_now()
@@ -132,7 +135,11 @@ def measure_serving(
         ceilings=tuple(measurement.ceilings),
         visits=tuple(measurement.visits),
         limits=tuple(measurement.limits),
-        left_out={name: ", ".join(row.missing) for name, row in SYSTEMS.items() if row.missing},
+        left_out={
+            name: ", ".join(SYSTEMS[name].missing)
+            for name in config.systems or SYSTEMS
+            if SYSTEMS[name].missing
+        },
         environment=environment(),
     )
 
@@ -144,6 +151,17 @@ def check_servable(artifact: Artifact) -> None:
         raise ModelError(
             f"{artifact.path} is a {artifact.card.kind!r} artifact of {len(columns)} text columns; "
             "this benchmark serves 'onnx' artifacts of one. Export it first: `bertender export`."
+        )
+
+
+def _check_systems(config: ServingConfig) -> None:
+    """Raise UnknownNameError or ConfigError for systems that are not there, or have no limits."""
+    for name in config.systems:
+        SYSTEMS[name]  # raises
+    if config.limits and config.systems and (absent := {*LIMITED} - {*config.systems}):
+        raise ConfigError(
+            f"--systems {','.join(config.systems)}: limits are of {' and '.join(LIMITED)}. Add "
+            f"{', '.join(sorted(absent))}, or give --no-limits."
         )
 
 
@@ -159,8 +177,9 @@ class _Measurement:
         self.systems = {
             workload: [
                 name
-                for name, row in SYSTEMS.items()
-                if not row.missing and row.is_another(prepared.service(artifact))
+                for name in config.systems or SYSTEMS
+                if not SYSTEMS[name].missing
+                and SYSTEMS[name].is_another(prepared.service(artifact))
             ]
             for workload, prepared in workloads.items()
         }
@@ -267,6 +286,7 @@ def run(
     artifact: ServedArtifactArgument,
     out: OutFile,
     task: HeldOutTaskOption = "sst2",
+    systems: Annotated[str, typer.Option(help="by commas; all that can run by default")] = "",
     rounds: Annotated[int, typer.Option(min=3, max=20, help="starts of each system")] = 3,
     duration_s: Annotated[float, typer.Option(help="seconds of each load in a round")] = 1.5,
     slo_p99_ms: SloOption = 50.0,
@@ -279,6 +299,7 @@ def run(
     show_progress()
     check_noisy_out(noisy, out)
     config = ServingConfig(
+        systems=parts_of(systems),
         rounds=rounds,
         duration_s=duration_s,
         slo_p99_ms=slo_p99_ms,

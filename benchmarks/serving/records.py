@@ -49,6 +49,7 @@ CALLS = (1, 16, 64)
 class ServingConfig(Record):
     """How it is measured."""
 
+    systems: tuple[str, ...] = Field((), description="rows of SYSTEMS; all that can run if none")
     rounds: int = 3
     duration_s: float = Field(1.5, description="of a load in a round, and of each call in process")
     warmup_s: float = 0.3

@@ -16,7 +16,8 @@ from tritonclient.grpc import model_config_pb2 as triton
 from benchmarks.serving.clients import HttpClient, Open, TritonClient
 from benchmarks.serving.http_server import free_port, http_server
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ModelError
+from bertender.core.errors import ModelError, RuntimeMissingError
+from bertender.core.table import Table
 from bertender.models.opening import onnx_file
 from bertender.models.runtimes import RUNTIMES
 from serve.config import ServeConfig
@@ -38,6 +39,7 @@ __all__ = [
 
 PORTS = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
 IN_OPENVINO = PORTS.changed({"runtime": "openvino"})
+ON_GPU = PORTS.changed({"runtime": "onnxruntime-cuda"})
 
 PLAIN_MODEL = "benchmarks.plain_servers.triton_model"
 
@@ -98,10 +100,10 @@ def _bertender(
 
 
 def _opens(artifact: Artifact, runtime: str) -> bool:
-    """Return whether a runtime can run the graph."""
+    """Return whether a runtime can run the graph here."""
     try:
         RUNTIMES[runtime].open(onnx_file(artifact), 1)
-    except ModelError:
+    except (ModelError, RuntimeMissingError):
         return False
     return True
 
@@ -211,24 +213,36 @@ def temporary_folder() -> Iterator[Path]:
 
 OWN, PADDED = "bertender", "padded"
 
-SYSTEMS: Mapping[str, System] = {
-    OWN: System("bertender", _bertender(lambda server: server.grpc_url)),
-    "bertender-http": System("bertender, over HTTP", _bertender(lambda server: server.http_url)),
-    "bertender-openvino": System(
-        "bertender, OpenVINO",
-        _bertender(lambda server: server.grpc_url, IN_OPENVINO),
-        is_another=lambda service: _opens(service.artifact, IN_OPENVINO.runtime),
-        needs=("openvino",),
-    ),
-    PADDED: System("Triton, padded to the maximum", _triton(64, lambda service: service.maximum)),
-    "padded-to-longest": System(
-        "Triton, padded to the longest text of the workload",
-        _triton(64, lambda service: service.workload),
-        is_another=lambda service: service.workload < service.maximum,
-    ),
-    "unbatched": System("Triton, `max_batch_size: 0`", _triton(0, lambda service: 0)),
-    "fastapi": System("FastAPI and uvicorn", _fastapi, needs=("fastapi", "uvicorn")),
-    "litserve": System("LitServe", _litserve, needs=("litserve",)),
-}
+SYSTEMS = Table(
+    "server",
+    {
+        OWN: System("bertender", _bertender(lambda server: server.grpc_url)),
+        "bertender-http": System(
+            "bertender, over HTTP", _bertender(lambda server: server.http_url)
+        ),
+        "bertender-openvino": System(
+            "bertender, OpenVINO",
+            _bertender(lambda server: server.grpc_url, IN_OPENVINO),
+            is_another=lambda service: _opens(service.artifact, IN_OPENVINO.runtime),
+            needs=("openvino",),
+        ),
+        "bertender-cuda": System(
+            "bertender, on the GPU",
+            _bertender(lambda server: server.grpc_url, ON_GPU),
+            is_another=lambda service: _opens(service.artifact, ON_GPU.runtime),
+        ),
+        PADDED: System(
+            "Triton, padded to the maximum", _triton(64, lambda service: service.maximum)
+        ),
+        "padded-to-longest": System(
+            "Triton, padded to the longest text of the workload",
+            _triton(64, lambda service: service.workload),
+            is_another=lambda service: service.workload < service.maximum,
+        ),
+        "unbatched": System("Triton, `max_batch_size: 0`", _triton(0, lambda service: 0)),
+        "fastapi": System("FastAPI and uvicorn", _fastapi, needs=("fastapi", "uvicorn")),
+        "litserve": System("LitServe", _litserve, needs=("litserve",)),
+    },
+)
 """All of them run the same file with as many threads as they may use cores, in ONNX Runtime where
 their title names no other."""

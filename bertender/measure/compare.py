@@ -38,7 +38,7 @@ from bertender.measure.size import measure_size
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import Change, LabelSet
 from bertender.metrics.scores import Score
-from bertender.models.runtime_fit import suits
+from bertender.models.runtime_fit import preferred, suits
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import ChosenOn, Split, Task
 from bertender.text.batch import Encode
@@ -112,20 +112,27 @@ def row_names(artifacts: Sequence[Artifact]) -> list[str]:
 
 
 def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list[TimedModel]:
-    """Return what is timed: an onnx artifact once for each runtime that suits it, others once."""
+    """Return what is timed: an onnx artifact once for each of its runtimes, others once.
+
+    A float16 file, say, is timed in runtimes that compute in float16. Others of those that are
+    asked for time it only if no other artifact is timed in them.
+    """
     return [model for _, model in _in_runtimes(artifacts, runtimes)]
 
 
 def _in_runtimes(
     artifacts: Sequence[Artifact], runtimes: Sequence[str]
 ) -> list[tuple[Artifact, TimedModel]]:
-    """Return the rows: an onnx artifact once for each runtime that suits it, any other once."""
+    """Return the rows: an onnx artifact once for each of its runtimes, any other once."""
     rows = []
+    graphs = [each for each in artifacts if each.card.kind == "onnx"]
+    others = {*runtimes}.difference(*(preferred(runtimes, each) for each in graphs))
     for artifact, name in zip(artifacts, row_names(artifacts), strict=True):
         if artifact.card.kind != "onnx":
             rows.append((artifact, _timed(artifact, name, DEFAULT_RUNTIME)))
             continue
-        for runtime in (each for each in runtimes if suits(each, artifact)):
+        own = {*preferred(runtimes, artifact), *(each for each in others if suits(each, artifact))}
+        for runtime in (each for each in runtimes if each in own):
             title = name if len(runtimes) == 1 else f"{name} in {RUNTIMES[runtime].title}"
             rows.append((artifact, _timed(artifact, title, runtime)))
     return rows

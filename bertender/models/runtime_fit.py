@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS
 
-__all__ = ["FLOAT_PRECISIONS", "check_suits", "suits"]
+__all__ = ["FLOAT_PRECISIONS", "check_suits", "preferred", "suits"]
 
 FLOAT_PRECISIONS = ("float32", "float16", "bfloat16")
 """Of artifacts that were not quantized."""
@@ -15,6 +17,18 @@ FLOAT_PRECISIONS = ("float32", "float16", "bfloat16")
 def suits(runtime: str, artifact: Artifact) -> bool:
     """Return whether a row of RUNTIMES runs an onnx artifact as it was made to run."""
     return RUNTIMES[runtime].integer_products or artifact.card.precision in FLOAT_PRECISIONS
+
+
+def preferred(runtimes: Sequence[str], artifact: Artifact) -> list[str]:
+    """Return the runtimes that an onnx artifact should run in, in their order.
+
+    These are the runtimes that suit it. If some of them compute in the precision of its file, such
+    as float16, they leave out those that turn it back into float32.
+    """
+    suiting = [name for name in runtimes if suits(name, artifact)]
+    precision = artifact.card.precision
+    native = [name for name in suiting if precision in RUNTIMES[name].own_float_types]
+    return native or suiting
 
 
 def check_suits(runtime: str, artifact: Artifact) -> None:

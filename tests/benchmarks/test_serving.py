@@ -43,6 +43,7 @@ from benchmarks.serving.undisturbed import undisturbed
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, LoadTestError, MachineBusyError, ModelError
+from bertender.core.gpu import gpu_problem
 from bertender.core.machine_load import MachineLoad
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
@@ -66,13 +67,17 @@ def result(exported: Artifact, texts: list[str]) -> ServingBenchmark:
 
 OVER_HTTP = ("fastapi", "litserve")
 OPTIONAL = [name for name, row in SYSTEMS.items() if row.needs]
-INSTALLED = [name for name, row in SYSTEMS.items() if not row.missing]
+INSTALLED = [
+    name
+    for name, row in SYSTEMS.items()
+    if not (row.missing or (name == "bertender-cuda" and gpu_problem()))
+]
 
 
 @pytest.mark.server
 @pytest.mark.slow
 def test_every_system_that_is_installed_gets_every_load(result: ServingBenchmark) -> None:
-    assert {*INSTALLED, *result.left_out} == {*SYSTEMS} and OWN in INSTALLED
+    assert {*INSTALLED, *result.left_out, "bertender-cuda"} == {*SYSTEMS} and OWN in INSTALLED
     places = [(visit.workload, visit.system, visit.round) for visit in result.visits]
     expected = {(w, s, 0) for w in WORKLOADS for s in INSTALLED}
     # the longest text of the mix has the maximum
@@ -119,6 +124,20 @@ def test_cores_that_are_not_there_are_named(pins: Pins) -> None:
     with pytest.raises(ConfigError, match="--no-pin"):
         pins.check()
     NOT_PINNED.check()
+
+
+@pytest.mark.parametrize(
+    ("systems", "message"),
+    [
+        (("bertender", "nginx"), r"no server 'nginx'.*bertender-cuda"),
+        (("bertender", "fastapi"), r"Add padded, or give --no-limits"),
+    ],
+)
+def test_systems_are_checked_before_anything_is_timed(
+    systems: tuple[str, ...], message: str, exported: Artifact, texts: list[str]
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        measure_serving(exported, texts, QUICK.model_copy(update={"systems": systems}))
 
 
 def test_a_torch_model_is_refused_before_anything_is_timed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,6 +166,20 @@ def test_of_quantized_artifacts_no_row_is_compared_on_it(
     runtimes.check_used([exported, small], "onnxruntime", CUDA)
     with pytest.raises(ConfigError, match=message):
         write_repository(small, tmp_path / "repository", ServeCommandConfig(runtime=CUDA))
+
+
+def test_a_float16_file_has_no_row_in_float32_if_it_has_one_in_float16(plain_export: Any) -> None:
+    _, exported = plain_export("bert")
+    card = exported.card.model_copy(update={"precision": "float16"})
+    half = replace(exported, path=exported.path.parent / "half", card=card)
+
+    def rows(*artifacts: Artifact) -> list[tuple[str, str]]:
+        timed = timed_models(artifacts, ["onnxruntime", CUDA])
+        return [(row.artifact.name, row.runtime) for row in timed]
+
+    own = [("half", CUDA)]
+    assert rows(exported, half) == [("onnx", "onnxruntime"), ("onnx", CUDA), *own]
+    assert rows(half) == [("half", "onnxruntime"), *own], "both were asked for"
 
 
 def test_another_package_may_bring_the_same_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
