@@ -137,6 +137,7 @@ TABLES: Mapping[str, Block] = {
             "benchmarks/results/2026-11-25-sst2-deep-runtimes-cpu.json",
             "benchmarks/results/2026-11-25-sst2-runtimes-cpu.json",
             "benchmarks/results/2026-11-26-sst2-no-amx-deep-runtimes-cpu.json",
+            "benchmarks/results/2026-11-26-sst2-no-amx-runtimes-cpu.json",
             "benchmarks/results/2026-11-26-sst2-vnni-deep-runtimes-cpu.json",
             "benchmarks/results/2026-11-26-sst2-vnni-runtimes-cpu.json",
         ),

@@ -140,7 +140,7 @@ ADVICE: tuple[Advice, ...] = (
         "bfloat16 was slower than 8 bits but for single texts with 6 layers, and its score not "
         "distinguished from that of float32. "
         "Without bfloat16, the float model is for `--runtime onnxruntime`",
-        basis=f"models of 12 layers on two CPUs, and of 6 on one: {RUNTIME_TABLES}",
+        basis=f"models of 6 and 12 layers on two CPUs: {RUNTIME_TABLES}",
     ),
     Advice(
         machine="an x86 CPU without either",
