@@ -40,7 +40,7 @@ from benchmarks.common.pinning import NOT_PINNED, PINNED, pinned
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.clients import TritonClient
 from benchmarks.serving.loads import StartedSystem
-from benchmarks.serving.measuring import check_servable, prepared_texts
+from benchmarks.serving.prepared import check_servable, prepared_texts
 from benchmarks.serving.records import ServingConfig
 from benchmarks.serving.systems import PORTS
 from benchmarks.serving.watched_server import SERVER, memory_of

@@ -20,13 +20,13 @@ __all__ = ["continued"]
 Result = TypeVar("Result", bound=Record)
 
 
-def continued(now: Result, out: Path, parts: str, *, may_differ: Collection[str] = ()) -> Result:
+def continued(now: Result, out: Path, *parts: str, may_differ: Collection[str] = ()) -> Result:
     """Return a result with what an earlier file has of it already.
 
     Args:
         now: a result under way, without parts.
         out: the file, which need not be there.
-        parts: the field of what is measured one after another.
+        parts: the fields of what is measured one after another.
         may_differ: fields that may differ when it continues.
 
     Raises:
@@ -43,10 +43,10 @@ def continued(now: Result, out: Path, parts: str, *, may_differ: Collection[str]
     others = [
         name
         for name in type(now).model_fields
-        if name not in (parts, *may_differ) and getattr(earlier, name) != getattr(now, name)
+        if name not in (*parts, *may_differ) and getattr(earlier, name) != getattr(now, name)
     ]
     if others:
         raise typer.BadParameter(
             f"{out} was made with other {', '.join(others)}: give another --out"
         )
-    return now.model_copy(update={parts: getattr(earlier, parts)})
+    return now.model_copy(update={name: getattr(earlier, name) for name in parts})

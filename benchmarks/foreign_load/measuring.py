@@ -29,7 +29,7 @@ from benchmarks.common.options import HeldOutTaskOption, OutFile, PinFlag, Serve
 from benchmarks.common.pinning import NOT_PINNED, PINNED, Pins, pinned
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.clients import TritonClient
-from benchmarks.serving.measuring import check_servable, prepared_texts
+from benchmarks.serving.prepared import check_servable, prepared_texts
 from benchmarks.serving.systems import PORTS
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record

@@ -34,7 +34,7 @@ from benchmarks.replicas.records import (
     ReplicaRun,
 )
 from benchmarks.replicas.rolling_restart import rolling_restart
-from benchmarks.serving.measuring import prepared_texts
+from benchmarks.serving.prepared import prepared_texts
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.progress import progress_bar, show_progress

@@ -25,7 +25,7 @@ from benchmarks.common.pinning import NOT_PINNED, PINNED
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.ceiling import time_in_process
 from benchmarks.serving.loads import StartedSystem, started
-from benchmarks.serving.measuring import check_servable, prepared_texts
+from benchmarks.serving.prepared import check_servable, prepared_texts
 from benchmarks.serving.records import LOADS, ServingConfig
 from benchmarks.serving.systems import PORTS, Service, System, temporary_folder, write_python_model
 from benchmarks.serving.watched_server import SERVER, STUB, WatchedServer

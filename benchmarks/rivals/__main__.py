@@ -26,7 +26,8 @@ from benchmarks.rivals.figures import RivalFigures
 from benchmarks.rivals.libraries import RIVALS
 from benchmarks.rivals.measuring import Contest, entries_of
 from benchmarks.rivals.records import MeasuredModel, RivalBenchmark
-from benchmarks.serving.measuring import check_servable, measure_serving, show_left_out
+from benchmarks.serving.measuring import measure_serving, show_left_out
+from benchmarks.serving.prepared import check_servable
 from benchmarks.serving.records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import cache_directory
@@ -97,9 +98,8 @@ def run(
     _show(benchmark)
     if servers_out is not None:
         texts = [example[0] for example in task.dev.examples]
-        served = measure_serving(models[-1], texts, ServingConfig(pins=pins, noisy=noisy))
-        show_left_out(served)
-        save_benchmark(served, servers_out)
+        serving = ServingConfig(pins=pins, noisy=noisy)
+        show_left_out(measure_serving(models[-1], texts, serving, servers_out))
 
 
 def _check_servers(artifact: Artifact, servers_out: Path, out: Path, pins: Pins) -> None:

@@ -7,19 +7,15 @@ Every system of SYSTEMS is started on loopback, in turns, for every workload, an
 LOADS in a closed loop, over gRPC or HTTP, with requests that were prepared before. The server has
 one core and the generator another (`--no-pin`: both have all). The ceiling is the model in a
 process of its own on the server's core. Last, the highest rate of single texts that holds a p99 is
-looked for, once a system and workload.
+looked for, once a system and workload. A call that was interrupted continues after its last round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
-import numpy as np
-import tokenizers
 import typer
 
 from benchmarks.common.options import (
@@ -30,90 +26,45 @@ from benchmarks.common.options import (
     SloOption,
 )
 from benchmarks.common.pinning import NOT_PINNED, PINNED
-from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
-from benchmarks.serving.ceiling import time_in_process
-from benchmarks.serving.loads import StartedSystem, started
+from benchmarks.common.resuming import continued
+from benchmarks.common.saving import NoisyFlag, check_noisy_out
+from benchmarks.serving.prepared import PreparedTexts, check_servable, prepared_texts
 from benchmarks.serving.records import (
-    LOADS,
-    Ceiling,
     ServingBenchmark,
     ServingConfig,
-    ServingLimit,
-    ServingRun,
-    ServingVisit,
 )
-from benchmarks.serving.systems import OWN, PADDED, SYSTEMS, Service
-from benchmarks.serving.texts import LONGEST_TOKENS, WORKLOADS, TextLengths, lengths_of
-from benchmarks.serving.undisturbed import undisturbed
+from benchmarks.serving.rounds import LIMITED, ServingMeasurement
+from benchmarks.serving.systems import SYSTEMS
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
 from bertender.core.environment import environment
-from bertender.core.errors import ConfigError, ModelError
-from bertender.core.progress import Bar, progress_bar, show_progress
-from bertender.measure.load import LoadMeter, check_load, check_load_now
-from bertender.problems import PROBLEMS
+from bertender.core.errors import ConfigError
+from bertender.core.progress import show_progress
+from bertender.measure.load import check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
-from bertender.text.tokenizer_file import open_tokenizer
-from serve.loadtest.limit import FIRST_RATE
 
 __all__ = [
-    "PreparedTexts",
-    "check_servable",
     "measure_serving",
-    "prepared_texts",
     "run",
     "show_left_out",
 ]
 
-ALONE, SATURATING = "one caller", "1 text a request"
-"""Rows of LOADS: whose latency a p99 must leave room for, and whose throughput says where the
-search of a limit begins."""
-
-LATENCIES_OF_SLO = 3.0
-LIMITED = (OWN, PADDED)
-"""Systems whose limits are compared."""
-
-
-@dataclass(frozen=True)
-class PreparedTexts:
-    """A workload, made for a model."""
-
-    texts: list[str]
-    lengths: TextLengths
-    longest: int
-    """Input of the model, in tokens."""
-
-    def service(self, artifact: Artifact) -> Service:
-        """Return what servers of the model are started with for this workload."""
-        maximum = min(self.longest, LONGEST_TOKENS)
-        return Service(artifact, self.longest, maximum, min(self.lengths.rounded, maximum))
-
-
-def prepared_texts(artifact: Artifact, texts: Sequence[str]) -> dict[str, PreparedTexts]:
-    """Return each row of WORKLOADS, made of a task's texts for a model."""
-    tokenizer = tokenizers.Tokenizer.from_file(str(artifact.path / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    problem = PROBLEMS[artifact.card.task.problem_type]
-    longest = problem.encoder(open_tokenizer(artifact.path), None).max_length
-
-    def count(text: str) -> int:
-        return len(tokenizer.encode(text).ids)
-
-    made = {name: row.make(texts, count, longest) for name, row in WORKLOADS.items()}
-    return {
-        name: PreparedTexts(each, lengths_of(each, count), longest) for name, each in made.items()
-    }
-
 
 def measure_serving(
-    artifact: Artifact, texts: Sequence[str], config: ServingConfig
+    artifact: Artifact, texts: Sequence[str], config: ServingConfig, out: Path | None = None
 ) -> ServingBenchmark:
     """Measure every system that is installed, on every workload.
 
+    Args:
+        artifact: what is served.
+        texts: the task's, of which workloads are made.
+        config: how it is measured.
+        out: file that gets each round when it ends; one that is there already is continued.
+
     Raises:
         ModelError: the artifact is not an ONNX classifier of single texts.
+        ConfigError: a system is not there, or limits are asked for without those that have them.
         MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
         ServingError: a server does not start.
     """
@@ -122,8 +73,17 @@ def measure_serving(
     config.pins.check()
     if not config.noisy:
         check_load_now()
-    measurement = _Measurement(artifact, config, prepared_texts(artifact, texts))
-    measurement.run()
+    workloads = prepared_texts(artifact, texts)
+    begun = _begun(artifact, workloads, config)
+    if out is not None:
+        begun = continued(begun, out, "ceilings", "visits", "limits")
+    return ServingMeasurement(artifact, workloads, begun, out).run()
+
+
+def _begun(
+    artifact: Artifact, workloads: Mapping[str, PreparedTexts], config: ServingConfig
+) -> ServingBenchmark:
+    """Return a result without figures."""
     return ServingBenchmark(
         task=artifact.card.task.name,
         name=artifact.name,
@@ -131,10 +91,7 @@ def measure_serving(
         precision=artifact.card.precision,
         parameters=artifact.card.findings.parameters,
         config=config,
-        workloads={name: each.lengths for name, each in measurement.workloads.items()},
-        ceilings=tuple(measurement.ceilings),
-        visits=tuple(measurement.visits),
-        limits=tuple(measurement.limits),
+        workloads={name: each.lengths for name, each in workloads.items()},
         left_out={
             name: ", ".join(SYSTEMS[name].missing)
             for name in config.systems or SYSTEMS
@@ -142,16 +99,6 @@ def measure_serving(
         },
         environment=environment(),
     )
-
-
-def check_servable(artifact: Artifact) -> None:
-    """Raise ModelError for what no server of single texts runs."""
-    columns = artifact.card.task.text_columns
-    if artifact.card.kind != "onnx" or len(columns) != 1:
-        raise ModelError(
-            f"{artifact.path} is a {artifact.card.kind!r} artifact of {len(columns)} text columns; "
-            "this benchmark serves 'onnx' artifacts of one. Export it first: `bertender export`."
-        )
 
 
 def _check_systems(config: ServingConfig) -> None:
@@ -163,117 +110,6 @@ def _check_systems(config: ServingConfig) -> None:
             f"--systems {','.join(config.systems)}: limits are of {' and '.join(LIMITED)}. Add "
             f"{', '.join(sorted(absent))}, or give --no-limits."
         )
-
-
-class _Measurement:
-    """Rounds of every system and of the ceiling, in turns; then the limits."""
-
-    def __init__(
-        self, artifact: Artifact, config: ServingConfig, workloads: dict[str, PreparedTexts]
-    ) -> None:
-        self.artifact = artifact
-        self.config = config
-        self.workloads = workloads
-        self.systems = {
-            workload: [
-                name
-                for name in config.systems or SYSTEMS
-                if not SYSTEMS[name].missing
-                and SYSTEMS[name].is_another(prepared.service(artifact))
-            ]
-            for workload, prepared in workloads.items()
-        }
-        self.draw = np.random.default_rng(config.seed)
-        self.ceilings: list[Ceiling] = []
-        self.visits: list[ServingVisit] = []
-        self.limits: list[ServingLimit] = []
-
-    def run(self) -> None:
-        visits = sum(len(names) + 1 for names in self.systems.values()) * self.config.rounds
-        total = visits + len(LIMITED) * len(self.workloads) * self.config.limits
-        with progress_bar("serving", total=total) as bar:
-            for number in range(self.config.rounds):
-                for workload in self.workloads:
-                    self._round(workload, number, bar)
-            if self.config.limits:
-                self._limits(bar)
-
-    def _round(self, workload: str, number: int, bar: Bar) -> None:
-        bar.note(f"round {number + 1}: {workload}")
-        self.ceilings.append(undisturbed(partial(self._ceiling, workload, number)))
-        bar.advance()
-        for system in self.draw.permutation(self.systems[workload]):
-            self.visits.append(undisturbed(partial(self._visit, str(system), workload, number)))
-            bar.advance()
-
-    def _limits(self, bar: Bar) -> None:
-        for workload in self.workloads:
-            for system in LIMITED:
-                bar.note(f"limit of {system}: {workload}")
-                self.limits.append(undisturbed(partial(self._limit, system, workload)))
-                bar.advance()
-
-    def _ceiling(self, workload: str, number: int) -> Ceiling:
-        meter = LoadMeter()
-        cells = time_in_process(
-            self.artifact,
-            self.workloads[workload].texts,
-            self.config.duration_s,
-            self.config.pins.server,
-        )
-        load = meter.stop()
-        check_load(load, self.config.noisy)
-        return Ceiling(workload=workload, round=number, cells=tuple(cells), load=load)
-
-    def _visit(self, system: str, workload: str, number: int) -> ServingVisit:
-        with self._started(system, workload) as asked:
-            meter = LoadMeter()
-            runs = [ServingRun.of_load(name, asked.closed(row)) for name, row in LOADS.items()]
-            load = meter.stop()  # while the server is there: its time is not other work
-        check_load(load, self.config.noisy)
-        return ServingVisit(
-            system=system, workload=workload, round=number, runs=tuple(runs), load=load
-        )
-
-    def _limit(self, system: str, workload: str) -> ServingLimit:
-        with self._started(system, workload) as asked:
-            meter = LoadMeter()
-            slo_p99_ms = self._slo_p99_ms(workload)
-            limit, reason = asked.limit(slo_p99_ms, self._first_rate(system, workload))
-            load = meter.stop()
-        check_load(load, self.config.noisy)
-        return ServingLimit(
-            system=system,
-            workload=workload,
-            slo_p99_ms=slo_p99_ms,
-            limit=limit,
-            reason=reason,
-            load=load,
-        )
-
-    def _slo_p99_ms(self, workload: str) -> float:
-        """Return a p99 that the padded repository can hold at some rate."""
-        latencies = [
-            p50_ms
-            for visit in self.visits
-            if (visit.system, visit.workload) == (PADDED, workload)
-            if (p50_ms := visit.run(ALONE).p50_ms) is not None
-        ]
-        slowest = max(latencies, default=0.0)
-        return max(self.config.slo_p99_ms, float(np.ceil(LATENCIES_OF_SLO * slowest)))
-
-    def _first_rate(self, system: str, workload: str) -> float:
-        """Return half of what clients without pauses reached: near the limit, and below it."""
-        rates = [
-            visit.run(SATURATING).texts_per_second
-            for visit in self.visits
-            if (visit.system, visit.workload) == (system, workload)
-        ]
-        return max(FIRST_RATE, float(np.median(rates)) / 2)
-
-    def _started(self, system: str, workload: str) -> AbstractContextManager[StartedSystem]:
-        own = self.workloads[workload]
-        return started(SYSTEMS[system], own.service(self.artifact), own.texts, self.config)
 
 
 def show_left_out(result: ServingBenchmark) -> None:
@@ -309,9 +145,8 @@ def run(
         noisy=noisy,
     )
     texts = [example[0] for example in load_task(TaskConfig(task=task)).dev.examples]
-    result = measure_serving(Artifact.load(artifact), texts, config)
+    result = measure_serving(Artifact.load(artifact), texts, config, out)
     show_left_out(result)
     for visit in result.visits:
         speeds = ", ".join(f"{run.load} {run.texts_per_second:.4g}" for run in visit.runs)
         typer.echo(f"{visit.workload}, {visit.system}, round {visit.round + 1}: {speeds} texts/s")
-    save_benchmark(result, out)

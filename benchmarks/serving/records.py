@@ -151,8 +151,8 @@ class ServingBenchmark(Record):
     parameters: int
     config: ServingConfig
     workloads: dict[str, TextLengths]
-    ceilings: tuple[Ceiling, ...]
-    visits: tuple[ServingVisit, ...]
-    limits: tuple[ServingLimit, ...]
+    ceilings: tuple[Ceiling, ...] = ()
+    visits: tuple[ServingVisit, ...] = ()
+    limits: tuple[ServingLimit, ...] = ()
     left_out: dict[str, str] = Field(description="system -> the packages that it lacks")
     environment: Environment

@@ -31,7 +31,7 @@ from benchmarks.common.options import (
 from benchmarks.common.pinning import NOT_PINNED, PINNED
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.loads import StartedSystem, started
-from benchmarks.serving.measuring import PreparedTexts, prepared_texts
+from benchmarks.serving.prepared import PreparedTexts, prepared_texts
 from benchmarks.serving.records import ServingConfig
 from benchmarks.serving.systems import System
 from benchmarks.serving.watched_server import WatchedServer

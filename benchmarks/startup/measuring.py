@@ -29,7 +29,7 @@ from benchmarks.common.options import HeldOutTaskOption, OutFile, ServedArtifact
 from benchmarks.common.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.serving.http_server import READY_TIMEOUT_S
-from benchmarks.serving.measuring import check_servable
+from benchmarks.serving.prepared import check_servable
 from benchmarks.serving.watched_server import role_of
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record

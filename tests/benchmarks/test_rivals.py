@@ -413,7 +413,7 @@ def test_the_last_artifact_is_measured_behind_servers_too(
     monkeypatch.setattr(command, "measure_serving", lambda *measured: asked.append(measured))
     monkeypatch.setattr(command, "show_left_out", lambda result: None)
     monkeypatch.setattr(command, "save_benchmark", lambda result, place: saved.append(place))
-    asked: list[tuple[Artifact, list[str], ServingConfig]] = []
+    asked: list[tuple[Artifact, list[str], ServingConfig, Path]] = []
     saved: list[Path] = []
     words = [str(teacher.path), "--out", str(out), "--servers-out", str(servers), "--noisy"]
     words += ["--only", "toy", "--rounds", "2", "--processes", "1", "--threads", "1"]
@@ -424,9 +424,9 @@ def test_the_last_artifact_is_measured_behind_servers_too(
     assert isinstance(same.exception, ConfigError) and not saved
     done = CliRunner().invoke(application, [*both, *words[1:]])
     assert done.exit_code == 0, done.output
-    ((served, texts, config),) = asked
+    ((served, texts, config, place),) = asked
     assert (served.digest, len(texts)) == (exported.digest, len(task.dev))
-    assert config.noisy and saved == [out, servers]
+    assert config.noisy and (saved, place) == ([out], servers)
 
 
 def test_noisy_figures_are_not_published(teacher: Artifact) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,11 @@ from benchmarks.common.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.common.saving import RESULTS
 from benchmarks.plain_servers.model import PlainModel
 from benchmarks.serving import measuring as serving
+from benchmarks.serving import rounds
 from benchmarks.serving.clients import BenchmarkClient, Open
 from benchmarks.serving.loads import StartedSystem, started
-from benchmarks.serving.measuring import measure_serving, prepared_texts
+from benchmarks.serving.measuring import measure_serving
+from benchmarks.serving.prepared import prepared_texts
 from benchmarks.serving.reading import AIMS, serving_reading
 from benchmarks.serving.records import (
     CALLS,
@@ -36,7 +39,7 @@ from benchmarks.serving.records import (
     ServingRun,
     ServingVisit,
 )
-from benchmarks.serving.systems import OWN, PADDED, SYSTEMS, Service
+from benchmarks.serving.systems import OWN, PADDED, SYSTEMS, Service, System
 from benchmarks.serving.table import serving_block
 from benchmarks.serving.texts import LONGEST_TOKENS, WORKLOADS, TextLengths
 from benchmarks.serving.undisturbed import undisturbed
@@ -236,6 +239,37 @@ def test_a_slow_server_is_measured_for_as_long_as_it_needs(
     measured = ServingRun.of_load("toy", system.closed(Load(texts_per_request=1, clients=2)))
     assert 0.05 * speed < measured.texts_per_second < 1.5 * speed
     assert measured.outcomes["ok"] >= 2
+
+
+def test_an_interrupted_benchmark_continues_after_its_last_round(
+    exported: Artifact, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[int] = []
+    cells = [CeilingCell(texts_per_call=1, texts_per_second=100, p50_ms=10)]
+
+    @contextmanager
+    def start(service: Service) -> Iterator[Open]:
+        starts.append(service.workload)
+        if len(starts) == 4:
+            raise KeyboardInterrupt
+        yield lambda: SlowClient(0.0)
+
+    monkeypatch.setitem(SYSTEMS, "toy", System("toy", start))
+    monkeypatch.setattr(rounds, "time_in_process", lambda *asked: cells)
+    out = tmp_path / "serving.json"
+    config = QUICK.model_copy(update={"rounds": 3, "limits": False, "systems": ("toy",)})
+    with pytest.raises(KeyboardInterrupt):
+        measure_serving(exported, texts, config, out)
+    early = ServingBenchmark.model_validate_json(out.read_text(encoding="utf-8"))
+    assert len(early.visits) == len(early.ceilings) == 3, "whole rounds alone"
+    result = measure_serving(exported, texts, config, out)
+    assert result.visits[:3] == early.visits and len(starts) == 4 + 3
+    places = [(visit.round, visit.workload) for visit in result.visits]
+    assert places == [(number, name) for number in range(3) for name in WORKLOADS]
+    assert ServingBenchmark.model_validate_json(out.read_text(encoding="utf-8")) == result
+    assert measure_serving(exported, texts, config, out) == result and len(starts) == 4 + 3
+    with pytest.raises(typer.BadParameter, match="was made with other config"):
+        measure_serving(exported, texts, config.model_copy(update={"seed": 1}), out)
 
 
 def test_a_server_without_any_response_is_an_error() -> None:
