@@ -2,8 +2,9 @@
 
     python -m benchmarks.runtimes FLOAT QUANTIZED ... --out FILE.json [--runtime NAME,NAME]
 
-FLOAT is an exported model, the others are quantized from it. Every artifact is a row in each
-runtime, with equal threads; each engine has a process of its own, and all rows take turns. Single
+FLOAT is an exported model, the others are quantized from it, or FLOAT in float16 for GPUs. Every
+artifact is a row in each runtime that it is meant for, with equal threads; each engine has a
+process of its own, and all rows take turns. Single
 texts and batches of 32 have their natural length; then texts of LONG_TOKENS tokens are timed alone.
 """
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
+
+import typer
 
 from bertender.core.errors import MachineBusyError
 
@@ -21,6 +22,8 @@ def undisturbed(measure: Callable[[], Measured]) -> Measured:
     Whether it is, its load alone says, so this chooses no figures.
     """
     for _ in range(TRIES - 1):
-        with suppress(MachineBusyError):
+        try:
             return measure()
+        except MachineBusyError as error:
+            typer.echo(f"measured again: {error}", err=True)
     return measure()
