@@ -64,7 +64,8 @@ def measure_serving(
 
     Raises:
         ModelError: the artifact is not an ONNX classifier of single texts.
-        ConfigError: a system is not there, or limits are asked for without those that have them.
+        ConfigError: a system is unknown or cannot run here, or limits are asked for without those
+            that have them.
         MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
         ServingError: a server does not start.
     """
@@ -102,9 +103,12 @@ def _begun(
 
 
 def _check_systems(config: ServingConfig) -> None:
-    """Raise UnknownNameError or ConfigError for systems that are not there, or have no limits."""
+    """Raise ConfigError for systems that are unknown, not installed, or without limits."""
     for name in config.systems:
-        SYSTEMS[name]  # raises
+        if missing := ", ".join(SYSTEMS[name].missing):
+            raise ConfigError(
+                f"--systems {name}: {missing} is not installed (pip install {missing})."
+            )
     if config.limits and config.systems and (absent := {*LIMITED} - {*config.systems}):
         raise ConfigError(
             f"--systems {','.join(config.systems)}: limits are of {' and '.join(LIMITED)}. Add "
@@ -135,7 +139,7 @@ def run(
     show_progress()
     check_noisy_out(noisy, out)
     config = ServingConfig(
-        systems=parts_of(systems),
+        systems=tuple(dict.fromkeys(parts_of(systems))),
         rounds=rounds,
         duration_s=duration_s,
         slo_p99_ms=slo_p99_ms,

@@ -26,6 +26,7 @@ from benchmarks.serving.systems import OWN, PADDED, SYSTEMS
 from benchmarks.serving.undisturbed import undisturbed
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
+from bertender.core.errors import ConfigError
 from bertender.core.progress import Bar, progress_bar
 from bertender.measure.load import LoadMeter, check_load
 from serve.loadtest.limit import FIRST_RATE
@@ -45,6 +46,15 @@ class ServingMeasurement:
     """Rounds of every system and of the ceiling, in turns; then the limits.
 
     A round is in the result once all of it is measured: its parts are compared with each other.
+
+    Args:
+        artifact: what is served.
+        workloads: name -> what is sent.
+        begun: settings, and what was measured before.
+        out: file that gets each round when it ends; None for none.
+
+    Raises:
+        ConfigError: a system of the settings cannot run here.
     """
 
     def __init__(
@@ -68,6 +78,12 @@ class ServingMeasurement:
             ]
             for workload, prepared in workloads.items()
         }
+        if unused := {*self.config.systems}.difference(*self.systems.values()):
+            raise ConfigError(
+                f"--systems {', '.join(sorted(unused))}: this runtime cannot open {artifact.path} "
+                "here, or the texts are the same for another system. Leave it out; `bertender "
+                "doctor` shows which runtimes are here."
+            )
 
     def run(self) -> ServingBenchmark:
         """Measure what the result lacks."""

@@ -133,7 +133,8 @@ def test_cores_that_are_not_there_are_named(pins: Pins) -> None:
     ("systems", "message"),
     [
         (("bertender", "nginx"), r"no server 'nginx'.*bertender-cuda"),
-        (("bertender", "fastapi"), r"Add padded, or give --no-limits"),
+        (("bertender", "bertender-http"), r"Add padded, or give --no-limits"),
+        (("bertender", "padded", "bertender-cuda"), r"bertender-cuda: this runtime cannot open"),
     ],
 )
 def test_systems_are_checked_before_anything_is_timed(
