@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -55,7 +55,8 @@ def amount_in(
     """
     if place.exists():
         known = Amount.model_validate_json(place.read_text(encoding="utf-8"))
-        if (known.budget_s, known.identity) == (budget_s, identity):
+        same = (known.budget_s, known.identity) == (budget_s, identity)
+        if same and _are_enough(known.probes, budget_s, most):
             return known
     probes = tuple(_probes(budget_s, trained, min(first, most), most))
     amount = amount_for(probes, budget_s, most)
@@ -69,11 +70,16 @@ def _probes(
 ) -> Iterator[Probe]:
     """Train on larger amounts, until the difference can be measured or the largest is reached."""
     start = probe = trained(first)
-    while True:
-        yield probe
-        if probe.processor_s - start.processor_s >= LEAST_SHARE * budget_s or probe.amount >= most:
-            return
+    yield probe
+    while not _are_enough((start, probe), budget_s, most):
         probe = trained(min(FACTOR * probe.amount, most))
+        yield probe
+
+
+def _are_enough(probes: Sequence[Probe], budget_s: float, most: int) -> bool:
+    """Return whether the last probe differs enough from the first, or there is no larger one."""
+    first, last = probes[0], probes[-1]
+    return last.processor_s - first.processor_s >= LEAST_SHARE * budget_s or last.amount >= most
 
 
 def amount_for(probes: tuple[Probe, ...], budget_s: float, most: int) -> int:

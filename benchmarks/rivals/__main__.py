@@ -19,15 +19,14 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.common.pinning import NOT_PINNED, PINNED, Pins
+from benchmarks.common.pinning import NOT_PINNED, PINNED
 from benchmarks.common.resuming import continued
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.rivals.figures import RivalFigures
 from benchmarks.rivals.libraries import RIVALS
 from benchmarks.rivals.measuring import Contest, entries_of
 from benchmarks.rivals.records import MeasuredModel, RivalBenchmark
-from benchmarks.serving.measuring import measure_serving, show_left_out
-from benchmarks.serving.prepared import check_servable
+from benchmarks.serving.measuring import begin, show_left_out
 from benchmarks.serving.records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import cache_directory
@@ -70,9 +69,12 @@ def run(
     models = [Artifact.load(path) for path in artifacts]
     task = recorded_task(models[0], {})
     _check(models, task)
-    pins = PINNED if pin else NOT_PINNED
+    servers = None
     if servers_out is not None:
-        _check_servers(models[-1], servers_out, out, pins)
+        _check_servers(servers_out, out)
+        texts = [example[0] for example in task.dev.examples]
+        serving = ServingConfig(pins=PINNED if pin else NOT_PINNED, noisy=noisy)
+        servers = begin(models[-1], texts, serving, servers_out)
     config = LatencyConfig(rounds=rounds, processes=processes, threads=threads, noisy=noisy)
     benchmark = continued(_begun(models, task, _chosen(only, task), config), out, "results")
     contest = Contest(
@@ -96,24 +98,15 @@ def run(
         save_benchmark(benchmark, out)
         typer.echo(f"repetition {len(timed.repetitions)} of {processes}")
     _show(benchmark)
-    if servers_out is not None:
-        texts = [example[0] for example in task.dev.examples]
-        serving = ServingConfig(pins=pins, noisy=noisy)
-        show_left_out(measure_serving(models[-1], texts, serving, servers_out))
+    if servers is not None:
+        show_left_out(servers.run())
 
 
-def _check_servers(artifact: Artifact, servers_out: Path, out: Path, pins: Pins) -> None:
-    """Check what the servers need before the rivals are measured.
-
-    Raises:
-        ModelError: no server of single texts runs the artifact.
-        ConfigError: the file cannot be written, is that of the rivals, or a core is not there.
-    """
-    check_servable(artifact)
+def _check_servers(servers_out: Path, out: Path) -> None:
+    """Raise ConfigError where the file cannot be written, or is that of the rivals."""
     check_savable("--servers-out", servers_out, "JSON")
     if servers_out.resolve() == out.resolve():
         raise ConfigError(f"--servers-out {servers_out} is --out, too. Give it another name.")
-    pins.check()
 
 
 def _check(models: Sequence[Artifact], task: Task) -> None:

@@ -3,11 +3,12 @@
     python -m benchmarks.serving ARTIFACT --out FILE.json [--task sst2] [--rounds 3]
         [--systems A,B] [--no-limits]
 
-Every system of SYSTEMS is started on loopback, in turns, for every workload, and gets the rows of
-LOADS in a closed loop, over gRPC or HTTP, with requests that were prepared before. The server has
-one core and the generator another (`--no-pin`: both have all). The ceiling is the model in a
-process of its own on the server's core. Last, the highest rate of single texts that holds a p99 is
-looked for, once a system and workload. A call that was interrupted continues after its last round.
+Every system of SYSTEMS that can run here, or of `--systems`, is started on loopback, in turns, for
+every workload, and gets the rows of LOADS in a closed loop, over gRPC or HTTP, with requests that
+were prepared before. The server has one core and the generator another (`--no-pin`: both have all).
+The ceiling is the model in a process of its own on the server's core. Last, the highest rate of
+single texts that holds a p99 is looked for, once a system and workload. A call that was interrupted
+continues after its last round, and one that ended measures nothing again.
 """
 
 from __future__ import annotations
@@ -45,29 +46,29 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 
 __all__ = [
-    "measure_serving",
+    "begin",
     "run",
     "show_left_out",
 ]
 
 
-def measure_serving(
+def begin(
     artifact: Artifact, texts: Sequence[str], config: ServingConfig, out: Path | None = None
-) -> ServingBenchmark:
-    """Measure every system that is installed, on every workload.
+) -> ServingMeasurement:
+    """Check what a measurement needs, and return it.
 
     Args:
         artifact: what is served.
         texts: the task's, of which workloads are made.
-        config: how it is measured.
+        config: how it is measured; without systems, by all that can run here.
         out: file that gets each round when it ends; one that is there already is continued.
 
     Raises:
         ModelError: the artifact is not an ONNX classifier of single texts.
         ConfigError: a system is unknown or cannot run here, or limits are asked for without those
             that have them.
-        MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
-        ServingError: a server does not start.
+        BadParameter: the file is something else, or of other settings.
+        MachineBusyError: other work would disturb the figures, and the config allows no noisy ones.
     """
     check_servable(artifact)
     _check_systems(config)
@@ -78,7 +79,7 @@ def measure_serving(
     begun = _begun(artifact, workloads, config)
     if out is not None:
         begun = continued(begun, out, "ceilings", "visits", "limits")
-    return ServingMeasurement(artifact, workloads, begun, out).run()
+    return ServingMeasurement(artifact, workloads, begun, out)
 
 
 def _begun(
@@ -139,7 +140,7 @@ def run(
     show_progress()
     check_noisy_out(noisy, out)
     config = ServingConfig(
-        systems=tuple(dict.fromkeys(parts_of(systems))),
+        systems=tuple(dict.fromkeys(filter(None, parts_of(systems)))),
         rounds=rounds,
         duration_s=duration_s,
         slo_p99_ms=slo_p99_ms,
@@ -149,7 +150,10 @@ def run(
         noisy=noisy,
     )
     texts = [example[0] for example in load_task(TaskConfig(task=task)).dev.examples]
-    result = measure_serving(Artifact.load(artifact), texts, config, out)
+    measurement = begin(Artifact.load(artifact), texts, config, out)
+    if measurement.is_finished:
+        typer.echo(f"{out} is finished: nothing is measured. Another --out measures it again.")
+    result = measurement.run()
     show_left_out(result)
     for visit in result.visits:
         speeds = ", ".join(f"{run.load} {run.texts_per_second:.4g}" for run in visit.runs)

@@ -85,8 +85,19 @@ class ServingMeasurement:
                 "doctor` shows which runtimes are here."
             )
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to measure."""
+        return not (self._rounds_left() or self._limits_left())
+
     def run(self) -> ServingBenchmark:
-        """Measure what the result lacks."""
+        """Measure what the result lacks.
+
+        Raises:
+            MachineBusyError: other work disturbs it, and the settings allow no noisy figures.
+            ServingError: a server does not start.
+            LoadTestError: one does not respond at all.
+        """
         rounds, limits = self._rounds_left(), self._limits_left()
         visits = sum(len(self.systems[workload]) + 1 for _, workload in rounds)
         with progress_bar("serving", total=visits + len(limits)) as bar:
@@ -95,7 +106,7 @@ class ServingMeasurement:
                 self._round(workload, number, bar)
             for workload, system in limits:
                 bar.note(f"limit of {system}: {workload}")
-                limit = undisturbed(partial(self._limit, system, workload))
+                limit = undisturbed(f"limit of {system}", partial(self._limit, system, workload))
                 self._add(limits=(*self.result.limits, limit))
                 bar.advance()
         return self.result
@@ -112,11 +123,12 @@ class ServingMeasurement:
 
     def _round(self, workload: str, number: int, bar: Bar) -> None:
         draw = np.random.default_rng((self.config.seed, number, [*self.workloads].index(workload)))
-        ceiling = undisturbed(partial(self._ceiling, workload, number))
+        ceiling = undisturbed("the ceiling", partial(self._ceiling, workload, number))
         bar.advance()
         visits = []
         for system in draw.permutation(self.systems[workload]):
-            visits.append(undisturbed(partial(self._visit, str(system), workload, number)))
+            visit = partial(self._visit, str(system), workload, number)
+            visits.append(undisturbed(system, visit))
             bar.advance()
         self._add(ceilings=(*self.result.ceilings, ceiling), visits=(*self.result.visits, *visits))
 

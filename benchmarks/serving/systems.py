@@ -19,6 +19,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, RuntimeMissingError
 from bertender.core.table import Table
 from bertender.models.opening import onnx_file
+from bertender.models.runtime_fit import suits
 from bertender.models.runtimes import RUNTIMES
 from serve.config import ServeConfig
 from serve.repository import write_repository
@@ -28,6 +29,7 @@ from serve.wire import MODEL_NAME
 
 __all__ = [
     "OWN",
+    "OWN_ON_GPU",
     "PADDED",
     "PORTS",
     "SYSTEMS",
@@ -100,7 +102,9 @@ def _bertender(
 
 
 def _opens(artifact: Artifact, runtime: str) -> bool:
-    """Return whether a runtime can run the graph here."""
+    """Return whether a runtime can run the graph here, as it was made to run."""
+    if not suits(runtime, artifact):
+        return False
     try:
         RUNTIMES[runtime].open(onnx_file(artifact), 1)
     except (ModelError, RuntimeMissingError):
@@ -211,7 +215,7 @@ def temporary_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-OWN, PADDED = "bertender", "padded"
+OWN, OWN_ON_GPU, PADDED = "bertender", "bertender-cuda", "padded"
 
 SYSTEMS = Table(
     "server",
@@ -226,7 +230,7 @@ SYSTEMS = Table(
             is_another=lambda service: _opens(service.artifact, IN_OPENVINO.runtime),
             needs=("openvino",),
         ),
-        "bertender-cuda": System(
+        OWN_ON_GPU: System(
             "bertender, on the GPU",
             _bertender(lambda server: server.grpc_url, ON_GPU),
             is_another=lambda service: _opens(service.artifact, ON_GPU.runtime),
@@ -244,5 +248,5 @@ SYSTEMS = Table(
         "litserve": System("LitServe", _litserve, needs=("litserve",)),
     },
 )
-"""All of them run the same file with as many threads as they may use cores, in ONNX Runtime where
-their title names no other."""
+"""All of them run the same file, in ONNX Runtime where their title names no other, and on the CPU
+with as many threads as they may use cores where it names no GPU."""

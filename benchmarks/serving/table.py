@@ -14,8 +14,10 @@ from benchmarks.serving.records import (
     ServingLimit,
     ServingVisit,
 )
-from benchmarks.serving.systems import OWN, SYSTEMS
+from benchmarks.serving.rounds import LIMITED
+from benchmarks.serving.systems import OWN, OWN_ON_GPU, SYSTEMS
 from benchmarks.serving.texts import LONGEST_TOKENS, WORKLOADS
+from bertender.core.errors import ConfigError
 from bertender.core.processors import processor_name
 from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
@@ -29,8 +31,16 @@ CLIENTS = ("tritonclient", "nvidia-pytriton")
 
 
 def serving_block(file: str, path: Path) -> str:
-    """Return a table for each workload, the aims, and the conditions, as Markdown."""
+    """Return a table for each workload, the aims, and the conditions, as Markdown.
+
+    Raises:
+        ConfigError: the file has a part of its rounds or limits.
+    """
     result = ServingBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
+    limits = len(LIMITED) if result.config.limits else 0
+    parts = len(result.ceilings) + len(result.limits)
+    if parts < (result.config.rounds + limits) * len(result.workloads):
+        raise ConfigError(f"{file} is not finished. Run the command that wrote it again.")
     lines = [line for name in result.workloads for line in _table(result, name)]
     return "\n".join(
         [*lines, *serving_reading(result), "", _conditions(result), "", f"Raw: `{file}`", ""]
@@ -103,6 +113,8 @@ def _conditions(result: ServingBenchmark) -> str:
         cores = "the server has one core, the generator another"
     in_openvino = any("openvino" in visit.system for visit in result.visits)
     openvino = " The ceiling is of ONNX Runtime in the row of OpenVINO, too."
+    on_gpu = any(visit.system == OWN_ON_GPU for visit in result.visits)
+    gpu = f" The ceiling is of the CPU in the row of the GPU ({here.gpu}), too."
     versions = ", ".join(
         f"{name} {here.versions[name]}"
         for name in ("onnxruntime", *(["openvino"] if in_openvino else ()), *CLIENTS)
@@ -113,7 +125,7 @@ def _conditions(result: ServingBenchmark) -> str:
         f"starts of each server, in turns; means, with intervals of 95 % over starts. Closed loop "
         f"({clients}), requests prepared before. The ceiling is the best of 1, 16 and 64 texts a "
         "call in process, on the server's core, tokenisation included."
-        f"{openvino if in_openvino else ''} The last column is the "
+        f"{openvino if in_openvino else ''}{gpu if on_gpu else ''} The last column is the "
         "highest rate of single texts in an open loop that holds the p99, of a size that the "
         "padded repository can hold; the ends of its ratio are those of the search. The maximum is "
         f"{LONGEST_TOKENS} tokens, or the model's input where that is shorter. Busiest start: "

@@ -114,8 +114,8 @@ def row_names(artifacts: Sequence[Artifact]) -> list[str]:
 def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list[TimedModel]:
     """Return what is timed: an onnx artifact once for each of its runtimes, others once.
 
-    A float16 file, say, is timed in runtimes that compute in float16. Others of those that are
-    asked for time it only if no other artifact is timed in them.
+    The first onnx artifact has a row in each runtime that suits it, a later one in those that it is
+    meant for: float16 files are not timed in float32, but for the first.
     """
     return [model for _, model in _in_runtimes(artifacts, runtimes)]
 
@@ -125,14 +125,13 @@ def _in_runtimes(
 ) -> list[tuple[Artifact, TimedModel]]:
     """Return the rows: an onnx artifact once for each of its runtimes, any other once."""
     rows = []
-    graphs = [each for each in artifacts if each.card.kind == "onnx"]
-    others = {*runtimes}.difference(*(preferred(runtimes, each) for each in graphs))
+    first = next((each for each in artifacts if each.card.kind == "onnx"), None)
     for artifact, name in zip(artifacts, row_names(artifacts), strict=True):
         if artifact.card.kind != "onnx":
             rows.append((artifact, _timed(artifact, name, DEFAULT_RUNTIME)))
             continue
-        own = {*preferred(runtimes, artifact), *(each for each in others if suits(each, artifact))}
-        for runtime in (each for each in runtimes if each in own):
+        suiting = [each for each in runtimes if suits(each, artifact)]
+        for runtime in suiting if artifact is first else preferred(suiting, artifact):
             title = name if len(runtimes) == 1 else f"{name} in {RUNTIMES[runtime].title}"
             rows.append((artifact, _timed(artifact, title, runtime)))
     return rows

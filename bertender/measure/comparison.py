@@ -36,7 +36,8 @@ class CompareConfig(LatencyConfig):
     runtime: Annotated[tuple[RuntimeName, ...], BeforeValidator(parts_of)] = Field(
         (DEFAULT_RUNTIME,),
         min_length=1,
-        description=f"runtimes of onnx artifacts by commas, each a row: {', '.join(RUNTIMES)}",
+        description="runtimes of onnx artifacts by commas, each a row where it suits: "
+        + ", ".join(RUNTIMES),
     )
     tokens_per_batch: int = Field(
         TOKENS_PER_BATCH, ge=1, description="most tokens of a batch while scoring"

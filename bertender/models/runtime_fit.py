@@ -1,4 +1,4 @@
-"""Whether a runtime suits an artifact."""
+"""Which runtimes suit an artifact."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def suits(runtime: str, artifact: Artifact) -> bool:
 
 
 def preferred(runtimes: Sequence[str], artifact: Artifact) -> list[str]:
-    """Return the runtimes that an onnx artifact should run in, in their order.
+    """Return the runtimes that an onnx artifact is meant for, in their order.
 
-    These are the runtimes that suit it. If some of them compute in the precision of its file, such
-    as float16, they leave out those that turn it back into float32.
+    These are the runtimes that suit it; of a file in float16, say, only those that compute in
+    float16, if there are any: others turn it back into float32.
     """
     suiting = [name for name in runtimes if suits(name, artifact)]
     precision = artifact.card.precision

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.common.budget import Probe, amount_for, amount_in
+from benchmarks.common.budget import Amount, Probe, amount_for, amount_in
+from bertender.core.saving import save_result
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,19 @@ def test_probes_grow_until_they_can_be_told_apart(tmp_path: Path) -> None:
     assert amount_in(100.0, place, "a", trained, 200, 300_000) == found
     assert len(asked) == 5  # nothing was timed again
     assert amount_in(50.0, place, "a", trained, 200, 300_000).amount == 48_000
+
+
+def test_probes_that_differ_too_little_are_made_anew(tmp_path: Path) -> None:
+    """As those of a file that an earlier version wrote."""
+    place = tmp_path / "amount.json"
+
+    def trained(amount: int) -> Probe:
+        return Probe(amount=amount, processor_s=2.0 + amount / 100)
+
+    few = (trained(200), trained(1000))  # 8 s apart, of 100
+    save_result(Amount(amount=9000, budget_s=100.0, identity="a", probes=few), place)
+    found = amount_in(100.0, place, "a", trained, 200, 300_000)
+    assert [each.amount for each in found.probes] == [200, 800, 3200]
 
 
 def test_probes_end_where_there_is_no_more(tmp_path: Path) -> None:

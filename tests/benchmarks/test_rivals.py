@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from benchmarks.rivals.reading import rivals_reading
 from benchmarks.rivals.records import MeasuredModel, RivalBenchmark, RivalResults, RivalRow
 from benchmarks.rivals.table import TITLES, rivals_block
 from benchmarks.rivals.worker import Timer, opened, versions_of
+from benchmarks.serving.prepared import check_servable
 from benchmarks.serving.records import ServingConfig
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
@@ -410,7 +412,13 @@ def test_the_last_artifact_is_measured_behind_servers_too(
     exported = export(teacher, task, ExportConfig(), tmp_path / "onnx")
     out, servers = tmp_path / "rivals.json", tmp_path / "servers.json"
     monkeypatch.setattr(Pins, "check", lambda pins: None)
-    monkeypatch.setattr(command, "measure_serving", lambda *measured: asked.append(measured))
+
+    def begin(served: Artifact, *settings: Any) -> SimpleNamespace:
+        check_servable(served)
+        asked.append((served, *settings))
+        return SimpleNamespace(run=lambda: saved.append(servers))
+
+    monkeypatch.setattr(command, "begin", begin)
     monkeypatch.setattr(command, "show_left_out", lambda result: None)
     monkeypatch.setattr(command, "save_benchmark", lambda result, place: saved.append(place))
     asked: list[tuple[Artifact, list[str], ServingConfig, Path]] = []
@@ -426,7 +434,7 @@ def test_the_last_artifact_is_measured_behind_servers_too(
     assert done.exit_code == 0, done.output
     ((served, texts, config, place),) = asked
     assert (served.digest, len(texts)) == (exported.digest, len(task.dev))
-    assert config.noisy and (saved, place) == ([out], servers)
+    assert config.noisy and (saved, place) == ([out, servers], servers)
 
 
 def test_noisy_figures_are_not_published(teacher: Artifact) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tokenizers
 import typer
+from onnxruntime import get_available_providers
 from tritonclient.grpc import service_pb2
 from typer.testing import CliRunner
 
@@ -21,10 +22,10 @@ from benchmarks.common.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.common.saving import RESULTS
 from benchmarks.plain_servers.model import PlainModel
 from benchmarks.serving import measuring as serving
-from benchmarks.serving import rounds
+from benchmarks.serving import prepared, rounds
 from benchmarks.serving.clients import BenchmarkClient, Open
 from benchmarks.serving.loads import StartedSystem, started
-from benchmarks.serving.measuring import measure_serving
+from benchmarks.serving.measuring import begin
 from benchmarks.serving.prepared import prepared_texts
 from benchmarks.serving.reading import AIMS, serving_reading
 from benchmarks.serving.records import (
@@ -39,16 +40,16 @@ from benchmarks.serving.records import (
     ServingRun,
     ServingVisit,
 )
-from benchmarks.serving.systems import OWN, PADDED, SYSTEMS, Service, System
+from benchmarks.serving.systems import OWN, OWN_ON_GPU, PADDED, SYSTEMS, Service, System
 from benchmarks.serving.table import serving_block
 from benchmarks.serving.texts import LONGEST_TOKENS, WORKLOADS, TextLengths
 from benchmarks.serving.undisturbed import undisturbed
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, LoadTestError, MachineBusyError, ModelError
-from bertender.core.gpu import gpu_problem
 from bertender.core.machine_load import MachineLoad
 from bertender.models.opening import open_classifier
+from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Task
 from serve.loadtest.records import Limit, Outcome
 from serve.loadtest.senders import Request
@@ -65,22 +66,23 @@ def texts(task: Task) -> list[str]:
 
 @pytest.fixture(scope="module")
 def result(exported: Artifact, texts: list[str]) -> ServingBenchmark:
-    return measure_serving(exported, texts, QUICK.model_copy(update={"rounds": 1, "limits": False}))
+    return begin(exported, texts, QUICK.model_copy(update={"rounds": 1, "limits": False})).run()
 
 
+PROVIDER = "CUDAExecutionProvider"
 OVER_HTTP = ("fastapi", "litserve")
 OPTIONAL = [name for name, row in SYSTEMS.items() if row.needs]
 INSTALLED = [
     name
     for name, row in SYSTEMS.items()
-    if not (row.missing or (name == "bertender-cuda" and gpu_problem()))
+    if not row.missing and (name != OWN_ON_GPU or PROVIDER in get_available_providers())
 ]
 
 
 @pytest.mark.server
 @pytest.mark.slow
 def test_every_system_that_is_installed_gets_every_load(result: ServingBenchmark) -> None:
-    assert {*INSTALLED, *result.left_out, "bertender-cuda"} == {*SYSTEMS} and OWN in INSTALLED
+    assert {*INSTALLED, *result.left_out, OWN_ON_GPU} == {*SYSTEMS} and OWN in INSTALLED
     places = [(visit.workload, visit.system, visit.round) for visit in result.visits]
     expected = {(w, s, 0) for w in WORKLOADS for s in INSTALLED}
     # the longest text of the mix has the maximum
@@ -141,14 +143,28 @@ def test_systems_are_checked_before_anything_is_timed(
     systems: tuple[str, ...], message: str, exported: Artifact, texts: list[str]
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        measure_serving(exported, texts, QUICK.model_copy(update={"systems": systems}))
+        begin(exported, texts, QUICK.model_copy(update={"systems": systems}))
+
+
+def test_quantized_models_are_not_served_on_a_gpu(
+    exported: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose runtime opens them, and runs them in floats."""
+    row = replace(RUNTIMES["onnxruntime-cuda"], open=lambda path, threads: None)
+    monkeypatch.setitem(RUNTIMES, "onnxruntime-cuda", row)
+    card = exported.card.model_copy(update={"precision": "int8"})
+    quantized = replace(exported, card=card)
+    can = [
+        SYSTEMS[OWN_ON_GPU].is_another(Service(each, 16, 16, 16)) for each in (exported, quantized)
+    ]
+    assert can == [True, False]
 
 
 def test_a_torch_model_is_refused_before_anything_is_timed(
     teacher: Artifact, texts: list[str]
 ) -> None:
     with pytest.raises(ModelError, match="torch"):
-        measure_serving(teacher, texts, QUICK)
+        begin(teacher, texts, QUICK)
 
 
 @pytest.mark.parametrize("padded", [None, 16])
@@ -260,17 +276,18 @@ def test_an_interrupted_benchmark_continues_after_its_last_round(
     out = tmp_path / "serving.json"
     config = QUICK.model_copy(update={"rounds": 3, "limits": False, "systems": ("toy",)})
     with pytest.raises(KeyboardInterrupt):
-        measure_serving(exported, texts, config, out)
+        begin(exported, texts, config, out).run()
     early = ServingBenchmark.model_validate_json(out.read_text(encoding="utf-8"))
     assert len(early.visits) == len(early.ceilings) == 3, "whole rounds alone"
-    result = measure_serving(exported, texts, config, out)
+    result = begin(exported, texts, config, out).run()
     assert result.visits[:3] == early.visits and len(starts) == 4 + 3
     places = [(visit.round, visit.workload) for visit in result.visits]
     assert places == [(number, name) for number in range(3) for name in WORKLOADS]
     assert ServingBenchmark.model_validate_json(out.read_text(encoding="utf-8")) == result
-    assert measure_serving(exported, texts, config, out) == result and len(starts) == 4 + 3
+    again = begin(exported, texts, config, out)
+    assert again.is_finished and again.run() == result and len(starts) == 4 + 3
     with pytest.raises(typer.BadParameter, match="was made with other config"):
-        measure_serving(exported, texts, config.model_copy(update={"seed": 1}), out)
+        begin(exported, texts, config.model_copy(update={"seed": 1}), out)
 
 
 def test_a_server_without_any_response_is_an_error() -> None:
@@ -389,12 +406,21 @@ def test_a_figure_that_is_missing_is_said() -> None:
     assert "no figure of times the padded" in lines[3]
 
 
+def test_no_table_is_made_from_a_part_of_the_rounds(tmp_path: Path) -> None:
+    whole = made_up()
+    path = tmp_path / "result.json"
+    for part in ({"ceilings": whole.ceilings[:-1]}, {"limits": whole.limits[:-1]}):
+        path.write_text(whole.model_copy(update=part).model_dump_json())
+        with pytest.raises(ConfigError, match=r"result\.json is not finished"):
+            serving_block("result.json", path)
+
+
 def test_the_table_is_made_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(made_up().model_dump_json())
     text = serving_block("result.json", path)
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    first = rows[: 3 + len(SYSTEMS) - 1]  # one was neither measured nor left out
+    first = rows[:8]  # headings, the ceiling, and what was measured or left out
     assert {len(row) for row in rows} == {8}
     assert first[2][1:] == ["100", "-", "100", "-", "1.00", "-", "-"]
     assert first[3][:3] == ["bertender", "96", "0.96 [0.96, 0.96]"]
@@ -411,17 +437,18 @@ def test_the_command_writes_what_it_measured(
     exported: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "load_task", lambda config: task)
-    monkeypatch.setattr(serving, "SYSTEMS", {OWN: SYSTEMS[OWN]})
-    monkeypatch.setattr(serving, "WORKLOADS", {"natural": WORKLOADS["natural"]})
+    monkeypatch.setattr(prepared, "WORKLOADS", {"natural": WORKLOADS["natural"]})
     app = typer.Typer()
     app.command()(serving.run)
     words = [str(exported.path), "--out", str(tmp_path / "times.json"), "--noisy", "--no-pin"]
-    done = CliRunner().invoke(app, [*words, "--duration-s", "0.1", "--no-limits"])
+    words += ["--duration-s", "0.1", "--no-limits", "--systems", f"{OWN},{OWN},"]
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "natural, bertender, round 3: one caller " in done.output
     written = ServingBenchmark.model_validate_json((tmp_path / "times.json").read_text())
     assert len(written.visits) == 3 and written.limits == ()
     assert written.config.pins == NOT_PINNED and written.config.duration_s == 0.1
+    assert "is finished: nothing is measured" in CliRunner().invoke(app, words).output
 
 
 @pytest.mark.server
@@ -453,7 +480,7 @@ def test_a_disturbed_measurement_is_made_anew_a_few_times(disturbed: int, holds:
         return made[-1]
 
     if holds:
-        assert undisturbed(measure) == disturbed
+        assert undisturbed("toy", measure) == disturbed
     else:
         with pytest.raises(MachineBusyError):
-            undisturbed(measure)
+            undisturbed("toy", measure)
