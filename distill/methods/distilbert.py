@@ -11,7 +11,8 @@ On a task: soft labels with T squared, hard labels, and the same cosine.
 Departures: on a task soft and hard labels weigh the same (the weights of its SQuAD run, section
 3.2), T is 2. On a corpus words are masked with equal chances; the code prefers rare ones.
 The teacher's first token-type vector is added to the position table instead of being dropped, so
-that a student of full depth gives the teacher's own hidden states.
+that a student of full depth gives the teacher's own hidden states. A teacher of relative positions
+(MPNet), which DistilBERT has none of, gets a student of its own class.
 """
 
 from __future__ import annotations

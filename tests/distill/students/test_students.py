@@ -14,6 +14,7 @@ from transformers import DistilBertForSequenceClassification, PreTrainedModel
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers
 from distill.students import (
+    DISTILBERT_STUDENT,
     StartLayers,
     StudentBuilder,
     StudentShape,
@@ -88,6 +89,15 @@ def test_a_student_of_full_depth_has_the_teachers_hidden_states(model_type: str)
         torch.testing.assert_close(
             ours, theirs, rtol=1e-4, atol=1e-4, msg=lambda m, n=layer: f"{n}: {m}"
         )
+
+
+@pytest.mark.parametrize("model_type", [*PLAIN, "modernbert"])
+def test_a_student_of_distilbert_loses_nothing_of_its_teachers_layers(model_type: str) -> None:
+    """Those whose layers the class cannot hold get students of their own class."""
+    teacher = tiny_classifier(model_type)
+    student = DISTILBERT_STUDENT.build(teacher, StudentShape(4)).eval()
+    for ours, theirs in zip(hidden_states(student), hidden_states(teacher), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("model_type", PLAIN)
