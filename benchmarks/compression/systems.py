@@ -92,7 +92,7 @@ SYSTEMS = Table(
                 ("hard-6-quarter", 0.25, ", a quarter of the time"),
             )
         },
-        # `hard` has the class of DistilBERT, which an MPNet's relative positions do not fit into
+        # what PKD starts from, with the teacher's first layers: `hard` takes evenly spread ones
         "pkd-6-labels": System(
             "6 layers as in PKD, labels alone",
             "",

@@ -57,6 +57,7 @@ NEWEST: Mapping[str, Newest] = {
     "mrpc-compression": Newest(compression_block, "docs/methods.md"),
     "mrpc-again": Newest(compression_block, "docs/methods.md"),
     "sst2-same-start": Newest(compression_block, "docs/methods.md"),
+    "sst2-own-class": Newest(compression_block, "docs/methods.md"),
     "cola-same-start": Newest(compression_block, "docs/methods.md"),
     "mrpc-same-start": Newest(compression_block, "docs/methods.md"),
 }
