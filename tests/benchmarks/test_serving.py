@@ -269,12 +269,13 @@ def test_an_interrupted_benchmark_continues_after_its_last_round(
         starts.append(service.workload)
         if len(starts) == 4:
             raise KeyboardInterrupt
-        yield lambda: SlowClient(0.0)
+        yield lambda: SlowClient(0.01)
 
     monkeypatch.setitem(SYSTEMS, "toy", System("toy", start))
     monkeypatch.setattr(rounds, "time_in_process", lambda *asked: cells)
     out = tmp_path / "serving.json"
-    config = QUICK.model_copy(update={"rounds": 3, "limits": False, "systems": ("toy",)})
+    quick = {"rounds": 3, "limits": False, "systems": ("toy",), "longest_s": 0.15}
+    config = QUICK.model_copy(update=quick)
     with pytest.raises(KeyboardInterrupt):
         begin(exported, texts, config, out).run()
     early = ServingBenchmark.model_validate_json(out.read_text(encoding="utf-8"))
