@@ -77,7 +77,7 @@ def _probes(
 
 
 def _are_enough(probes: Sequence[Probe], budget_s: float, most: int) -> bool:
-    """Return whether the last probe differs enough from the first, or there is no larger one."""
+    """Return whether times of probes can be extrapolated, or one has the largest amount."""
     first, last = probes[0], probes[-1]
     return last.processor_s - first.processor_s >= LEAST_SHARE * budget_s or last.amount >= most
 

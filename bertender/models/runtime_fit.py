@@ -19,16 +19,15 @@ def suits(runtime: str, artifact: Artifact) -> bool:
     return RUNTIMES[runtime].integer_products or artifact.card.precision in FLOAT_PRECISIONS
 
 
-def preferred(runtimes: Sequence[str], artifact: Artifact) -> list[str]:
-    """Return the runtimes that an onnx artifact is meant for, in their order.
+def preferred(runtimes: Sequence[str], artifact: Artifact) -> Sequence[str]:
+    """Return, of runtimes that suit an onnx artifact, those that it is meant for.
 
-    These are the runtimes that suit it; of a file in float16, say, only those that compute in
-    float16, if there are any: others turn it back into float32.
+    Of a file in float16, say, these are those that compute in float16, if there are any: others
+    turn it back into float32.
     """
-    suiting = [name for name in runtimes if suits(name, artifact)]
     precision = artifact.card.precision
-    native = [name for name in suiting if precision in RUNTIMES[name].own_float_types]
-    return native or suiting
+    native = [name for name in runtimes if precision in RUNTIMES[name].own_float_types]
+    return native or runtimes
 
 
 def check_suits(runtime: str, artifact: Artifact) -> None:
