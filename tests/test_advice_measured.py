@@ -14,8 +14,13 @@ from benchmarks.runtimes.table import Timed, read_runtimes, rows_of
 from bertender.core.processors import processor_name
 from bertender.pipeline.advice import ADVICE, Advice, Choice, advice_for
 
-FILES = {file: ROOT / file for name in ("runtimes", "runtimes-avx2") for file in TABLES[name].files}
+FILES = {
+    file: ROOT / file
+    for name in ("runtimes", "runtimes-avx2", "runtimes-gpu")
+    for file in TABLES[name].files
+}
 SHAPES_OF_USE = {"single": SHAPES[:1], "batches": SHAPES[1:], "exact": SHAPES}
+FLOATS = ("float32", "float16")
 MEASURED = [row for row in ADVICE if row.basis != "not measured"]
 
 
@@ -29,20 +34,21 @@ def _results(advice: Advice) -> list[RuntimeBenchmark]:
 
 def _scheme(row: Timed) -> str:
     """Return the scheme of a row: names of dynamic ones vary."""
-    if row.row.precision == "float32":
-        return "float"
+    if row.row.precision in FLOATS:
+        return row.row.precision
     return "static" if "static" in row.row.name else "dynamic"
 
 
 def _is_advised(row: Timed, choice: Choice) -> bool:
-    _, _, scheme = choice.make.partition("--scheme ")
-    wanted = scheme.split()[0] if scheme else "float"
-    return (_scheme(row), row.row.runtime) == (wanted, choice.runtime)
+    words = choice.make.split()
+    named = (words[words.index(each) + 1] for each in ("--scheme", "--precision") if each in words)
+    return (_scheme(row), row.row.runtime) == (next(named, "float32"), choice.runtime)
 
 
-def _fastest(result: RuntimeBenchmark, shape: Shape, use: str) -> Iterator[Timed]:
-    """Yield the rows of floats or of 8 bits, as the use asks, that none is faster than."""
-    rows = [row for row in rows_of(result) if (_scheme(row) == "float") == (use == "exact")]
+def _fastest(result: RuntimeBenchmark, shape: Shape, choice: Choice) -> Iterator[Timed]:
+    """Yield the rows of floats or of 8 bits, as the choice is, that none is faster than."""
+    in_8_bits = "--scheme" in choice.make
+    rows = [row for row in rows_of(result) if (_scheme(row) in FLOATS) != in_8_bits]
     for row in rows:
         if all(shape.speedup(row.times, other.times).low <= 1 for other in rows):
             yield row
@@ -71,7 +77,7 @@ def test_what_is_advised_was_the_fastest_in_a_shape_of_each_model(advice: Advice
     for result in _results(advice):
         if not any(_is_advised(row, choice) for row in rows_of(result)):
             continue  # this file has no artifact of the scheme
-        fastest = [row for shape in SHAPES_OF_USE[use] for row in _fastest(result, shape, use)]
+        fastest = [row for shape in SHAPES_OF_USE[use] for row in _fastest(result, shape, choice)]
         if not any(_is_advised(row, choice) for row in fastest):
             wrong.add((_name(result), use))
     assert wrong == SLOWER & {(_name(result), use) for result in _results(advice)}

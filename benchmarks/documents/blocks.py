@@ -27,6 +27,7 @@ from benchmarks.profiles.table import profile_block
 from benchmarks.pruning.curve import pruning_block
 from benchmarks.quantization.table import quantization_block
 from benchmarks.runtimes.table import runtime_block
+from benchmarks.serving.gpu_table import gpu_servers_block
 from benchmarks.serving.table import serving_block
 from benchmarks.step_memory.table import step_memory_block
 from benchmarks.students.table import students_block
@@ -155,6 +156,19 @@ TABLES: Mapping[str, Block] = {
             for precision in ("float32", "float16")
         ),
         verified_block,
+    ),
+    "gpu-servers": Block(
+        "docs/serving.md",
+        (
+            "benchmarks/results/2026-11-26-sst2-serving-h200.json",
+            "benchmarks/results/2026-11-26-sst2-serving-float16-h200.json",
+        ),
+        gpu_servers_block,
+    ),
+    "runtimes-gpu": Block(
+        "docs/runtimes.md",
+        ("benchmarks/results/2026-11-26-sst2-runtimes-h200.json",),
+        runtime_block,
     ),
     "runtimes-avx2": Block(
         "docs/runtimes.md",

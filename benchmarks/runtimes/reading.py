@@ -11,8 +11,7 @@ from benchmarks.common.points import points
 from benchmarks.common.shapes import SHAPES, Shape
 from benchmarks.common.words import ratio
 from benchmarks.runtimes.measuring import RuntimeBenchmark
-from benchmarks.runtimes.table import Timed, read_runtimes, rows_of
-from bertender.core.processors import processor_name
+from benchmarks.runtimes.table import Timed, machine_of, read_runtimes, rows_of
 from bertender.core.speedup import Speedup
 from bertender.metrics.records import Change
 from bertender.report.cells import DASH, markdown_rows
@@ -59,7 +58,7 @@ class Case:
     """The fastest first."""
 
 
-HEADINGS = ("Model and CPU", "Input", "Fastest", "Not distinguished from it in speed")
+HEADINGS = ("Model and machine", "Input", "Fastest", "Not distinguished from it in speed")
 AIM_HEADINGS = ("The aim is held by", "It is open for")
 
 
@@ -110,8 +109,7 @@ def _cells(case: Case) -> tuple[str, ...]:
     fastest, *others = case.outcomes
     over = {each.name: shape.speedup(each.timed.times, fastest.timed.times) for each in others}
     alike = [name for name, each in over.items() if each.low <= 1]
-    cpu = processor_name(result.comparison.circumstances.environment)
-    return f"{result.layers} layers, {cpu}", shape.title, str(fastest), _names(alike)
+    return f"{result.layers} layers, {machine_of(result)}", shape.title, str(fastest), _names(alike)
 
 
 def _aim_cells(case: Case) -> tuple[str, ...]:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from benchmarks.common.points import points
 from benchmarks.common.shapes import SHAPES, Shape, Times
+from benchmarks.common.versions import versions_of
 from benchmarks.runtimes.measuring import RuntimeBenchmark
 from bertender.core.processors import processor_name
 from bertender.measure.comparison import ComparisonRow
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.report.cells import markdown_rows
 
-__all__ = ["Timed", "read_runtimes", "rows_of", "runtime_block"]
+__all__ = ["Timed", "machine_of", "read_runtimes", "rows_of", "runtime_block"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,14 @@ def rows_of(result: RuntimeBenchmark) -> list[Timed]:
     rows = [Timed(row, Times(row.latency, long)) for row, long in both]
     assert rows[0].row.runtime == DEFAULT_RUNTIME
     return rows
+
+
+def machine_of(result: RuntimeBenchmark) -> str:
+    """Return the CPU, and the GPU where a runtime of the result runs on it."""
+    here = result.comparison.circumstances
+    on_gpu = any(RUNTIMES[name].needs_gpu for name in here.config.runtime)
+    gpu = f", {here.environment.gpu}" if on_gpu else ""
+    return f"{processor_name(here.environment)}{gpu}"
 
 
 def _part(result: RuntimeBenchmark) -> list[str]:
@@ -78,14 +87,11 @@ def _time(shape: Shape, timed: Timed, rows: Sequence[Timed]) -> str:
 
 def _conditions(result: RuntimeBenchmark) -> str:
     here, load = result.comparison.circumstances, result.comparison.circumstances.load
-    versions = here.environment.versions
-    packages = dict.fromkeys(runtime.package for runtime in RUNTIMES.values())
-    known = [f"{name} {versions[name]}" for name in packages if name in versions]
+    packages = tuple(dict.fromkeys(runtime.package for runtime in RUNTIMES.values()))
+    versions = versions_of(here.environment, packages)
     others = "" if load is None else f", others had {load.busy:.0%} of the cores"
-    on_gpu = any(RUNTIMES[name].needs_gpu for name in here.config.runtime)
-    gpu = f"; {here.environment.gpu}" if on_gpu else ""
     return (
-        f"{processor_name(here.environment)}, {here.threads} threads{gpu}; "
-        f"{', '.join(known)}{others}. "
+        f"{machine_of(result)}, {here.threads} threads; "
+        f"{versions}{others}. "
         "Points and speedups are against the float model in ONNX Runtime, with intervals of 95 %."
     )

@@ -52,6 +52,13 @@ class ServingFigures:
             ceilings, self._of_runs(system, load, lambda run: run.texts_per_second)
         )
 
+    def over(self, other: str, system: str, load: str) -> Speedup:
+        """Return the throughput of a system over that of another, within rounds."""
+        theirs, ours = (
+            self._of_runs(each, load, lambda run: run.texts_per_second) for each in (other, system)
+        )
+        return ratio_over_rounds(theirs, ours)
+
     def p50_ms(self, system: str, load: str) -> Speedup:
         """Return the median latency of a load."""
         return mean_over_rounds(self._of_runs(system, load, _p50_ms))

@@ -59,10 +59,11 @@ AIMS = (
 
 
 def serving_reading(result: ServingBenchmark) -> list[str]:
-    """Return a line for each aim and workload."""
+    """Return a line for each aim and workload; none where our endpoint was left out."""
     return [
-        f"- {WORKLOADS[workload].title}: {verdict(aim, ServingFigures(result, workload))}"
+        f"- {WORKLOADS[workload].title}: {verdict(aim, figures)}"
         for workload in result.workloads
+        if (figures := ServingFigures(result, workload)).visits(OWN)
         for aim in AIMS
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.common.versions import versions_of
 from benchmarks.serving.figures import ServingFigures
 from benchmarks.serving.reading import serving_reading
 from benchmarks.serving.records import (
@@ -23,11 +24,12 @@ from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
 from bertender.report.cells import DASH
 
-__all__ = ["serving_block"]
+__all__ = ["CLIENTS", "read_serving", "serving_block"]
 
 BATCHED = ("1 text a request", "16 texts a request")
 ALONE = "one caller"
 CLIENTS = ("tritonclient", "nvidia-pytriton")
+"""Packages whose versions stand under a table."""
 
 
 def serving_block(file: str, path: Path) -> str:
@@ -36,15 +38,25 @@ def serving_block(file: str, path: Path) -> str:
     Raises:
         ConfigError: the file has a part of its rounds or limits.
     """
+    result = read_serving(file, path)
+    lines = [line for name in result.workloads for line in _table(result, name)]
+    return "\n".join(
+        [*lines, *serving_reading(result), "", _conditions(result), "", f"Raw: `{file}`", ""]
+    )
+
+
+def read_serving(file: str, path: Path) -> ServingBenchmark:
+    """Return the result in a file.
+
+    Raises:
+        ConfigError: it has a part of its rounds or limits.
+    """
     result = ServingBenchmark.model_validate_json(path.read_text(encoding="utf-8"))
     limits = len(LIMITED) if result.config.limits else 0
     parts = len(result.ceilings) + len(result.limits)
     if parts < (result.config.rounds + limits) * len(result.workloads):
         raise ConfigError(f"{file} is not finished. Run the command that wrote it again.")
-    lines = [line for name in result.workloads for line in _table(result, name)]
-    return "\n".join(
-        [*lines, *serving_reading(result), "", _conditions(result), "", f"Raw: `{file}`", ""]
-    )
+    return result
 
 
 def _table(result: ServingBenchmark, workload: str) -> list[str]:
@@ -115,11 +127,8 @@ def _conditions(result: ServingBenchmark) -> str:
     openvino = " The ceiling is of ONNX Runtime in the row of OpenVINO, too."
     on_gpu = any(visit.system == OWN_ON_GPU for visit in result.visits)
     gpu = f" The ceiling is of the CPU in the row of the GPU ({here.gpu}), too."
-    versions = ", ".join(
-        f"{name} {here.versions[name]}"
-        for name in ("onnxruntime", *(["openvino"] if in_openvino else ()), *CLIENTS)
-        if name in here.versions
-    )
+    runtimes = "onnxruntime", "onnxruntime-gpu", *(["openvino"] if in_openvino else ())
+    versions = versions_of(here, (*runtimes, *CLIENTS))
     return (
         f"{result.name} ({result.precision}), texts of {result.task}; {cores}. {config.rounds} "
         f"starts of each server, in turns; means, with intervals of 95 % over starts. Closed loop "

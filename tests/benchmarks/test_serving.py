@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +20,12 @@ from typer.testing import CliRunner
 
 from benchmarks.common.pinning import NOT_PINNED, Pins, pinned
 from benchmarks.common.saving import RESULTS
+from benchmarks.common.versions import versions_of
 from benchmarks.plain_servers.model import PlainModel
 from benchmarks.serving import measuring as serving
 from benchmarks.serving import prepared, rounds
 from benchmarks.serving.clients import BenchmarkClient, Open
+from benchmarks.serving.gpu_table import gpu_servers_block
 from benchmarks.serving.loads import StartedSystem, started
 from benchmarks.serving.measuring import begin
 from benchmarks.serving.prepared import prepared_texts
@@ -430,6 +432,44 @@ def test_the_table_is_made_from_the_file(tmp_path: Path) -> None:
     assert first[5][-1] == "-" and first[6][0] == "FastAPI and uvicorn (not installed)"
     assert first[7][0] == "LitServe (not installed)"
     assert "Raw: `result.json`" in text and "other work had 1.0%" in text
+
+
+def only(result: ServingBenchmark, systems: Mapping[str, str]) -> ServingBenchmark:
+    """Return the visits of some systems, by the names that they are to have."""
+    visits = tuple(
+        each.model_copy(update={"system": systems[each.system]})
+        for each in result.visits
+        if each.system in systems
+    )
+    config = result.config.model_copy(update={"limits": False})
+    return result.model_copy(update={"visits": visits, "limits": (), "config": config})
+
+
+def test_a_gpu_is_compared_with_the_cpu_of_the_same_file_alone(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("both.json", "gpu.json")}
+    both = only(made_up(own=24.0), {PADDED: OWN, OWN: OWN_ON_GPU})  # PADDED has a quarter
+    files["both.json"].write_text(both.model_dump_json())
+    alone = only(made_up(own=30.0), {OWN: OWN_ON_GPU})
+    alone = alone.model_copy(update={"precision": "float16"})
+    files["gpu.json"].write_text(alone.model_dump_json())
+    text = gpu_servers_block(files)
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert [row[1:3] + row[4:6] for row in rows[2:5]] == [
+        ["float32", "bertender", "6", ""],
+        ["float32", "bertender, on the GPU", "24", "4.00 [4.00, 4.00]"],
+        ["float16", "bertender, on the GPU", "30", "-"],
+    ]
+    assert len(rows) == 2 + 3 * len(WORKLOADS) and "Raw: `both.json`, `gpu.json`" in text
+    assert serving_reading(alone) == []  # the aims are of our endpoint on the CPU
+
+
+def test_a_package_of_gpus_has_run_in_place_of_the_other() -> None:
+    names = "onnxruntime", "onnxruntime-gpu", "openvino"
+    installed = environment().model_copy(update={"versions": {"onnxruntime": "1", "numpy": "2"}})
+    assert versions_of(installed, names) == "onnxruntime 1"
+    versions = {"onnxruntime": "1", "onnxruntime-gpu": "3"}
+    both = installed.model_copy(update={"versions": versions})
+    assert versions_of(both, names) == "onnxruntime-gpu 3"
 
 
 @pytest.mark.server

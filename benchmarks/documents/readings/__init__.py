@@ -60,6 +60,7 @@ READINGS: Mapping[str, Reading] = {
     "fusion-vnni": Reading(fusion_reading),
     "runtimes": Reading(runtimes_reading),
     "runtimes-avx2": Reading(fastest_reading),
+    "runtimes-gpu": Reading(fastest_reading),
     "pruning": Reading(pruning_reading, further_tables=("methods",)),
     "quantization": Reading(quantization_reading),
     "chain": Reading(chain_reading, (TRIED,)),
