@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bertender.compression import probes
 from bertender.compression.candidates import Candidate, Start
 from bertender.compression.chain import student_steps
 from bertender.compression.compress import MODEL, REPORT, TABLE, Compression
@@ -48,6 +50,17 @@ def _compression(
 ) -> Compression:
     config = CompressConfig.parse({**SMALL, **settings})
     return Compression(trained, task, config, out, (said if said is not None else []).append)
+
+
+ONE_SHAPE = {"layers": (1,), "heads": (0.0,), "ffn": (0.0,)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_timings() -> Iterator[None]:
+    """Probes are timed in few rounds: no test here asks how fast one is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probes, "ROUNDS", 2)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +124,7 @@ def test_a_second_run_makes_nothing_again(
 def test_the_whole_teacher_is_a_candidate(trained: Artifact, task: Task, tmp_path: Path) -> None:
     """Nothing is trained where nothing is cut: it is exported and quantized."""
     report = _compression(
-        trained, task, tmp_path, layers=(4,), heads=(0.0,), ffn=(0.0,), candidates=1
+        trained, task, tmp_path, **{**ONE_SHAPE, "layers": (4,)}, candidates=1
     ).run()
     assert report.chosen == "teacher-4-dynamic"
     assert (report.verdict, report.minutes) == ("met", 0.0)
@@ -123,7 +136,7 @@ def test_the_vocabulary_is_predicted_from_all_texts(
     """Those without labels are counted too, as the winner's are, up to the most entries."""
     few, texts = replace(task, train=task.train.first(8)), tmp_path / "more.txt"
     texts.write_text("\n".join(text for (text,) in task.train.after(8).examples))
-    settings = {"layers": (1,), "heads": (0.0,), "ffn": (0.0,), "vocab_floor": 1}
+    settings = {**ONE_SHAPE, "vocab_floor": 1}
     added: dict[str, dict[str, object]] = {
         "labelled": {},
         "all": {"unlabelled": texts},
@@ -236,7 +249,8 @@ def test_a_start_that_no_student_has_is_left_out(
 ) -> None:
     """An ALBERT has one layer, which no student is a shorter copy of."""
     albert = save_encoder("albert", tmp_path / "albert")
-    plan = _compression(trained, task, tmp_path / "out", students=(str(albert),)).plan()
+    settings = {**ONE_SHAPE, "students": (str(albert),)}
+    plan = _compression(trained, task, tmp_path / "out", **settings).plan()
     starts = {each.candidate.start.name for each in plan.candidates}
     assert "teacher" in starts
 
@@ -245,8 +259,7 @@ def test_a_student_without_layers_is_trained_and_chosen(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
     """The limit lets nothing else pass: one of size, which no other work on the machine changes."""
-    teacher = {"layers": (1,), "heads": (0.0,), "ffn": (0.0,)}
-    out, settings = tmp_path / "out", {**teacher, "students": ("static",)}
+    out, settings = tmp_path / "out", {**ONE_SHAPE, "students": ("static",)}
     plan = _compression(trained, task, out, **settings).plan()
     sizes = {each.candidate.name: each.predicted.model_mb for each in plan.candidates}
     others = [size for name, size in sizes.items() if not name.startswith("static")]
@@ -263,7 +276,7 @@ def test_a_student_without_layers_is_trained_and_chosen(
 def test_a_model_for_another_runtime_is_timed_scored_and_served_in_it(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    settings = {"layers": (1,), "heads": (0.0,), "ffn": (0.0,), "candidates": 1}
+    settings = {**ONE_SHAPE, "candidates": 1}
     form = {"schemes": ("static",), "runtimes": ("openvino",)}
     report = _compression(trained, task, tmp_path, **settings, **form).run()
     assert report.chosen == "teacher-1-static-openvino"
@@ -279,7 +292,7 @@ def test_attention_as_one_operator_is_tried_beside_the_plain_one(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
     """A BERT has it; its student by the default method, a DistilBERT, has not."""
-    settings = {"layers": (1, 4), "heads": (0.0,), "ffn": (0.0,), "fused_attention": True}
+    settings = {**ONE_SHAPE, "layers": (1, 4), "fused_attention": True}
     plan = _compression(trained, task, tmp_path, **settings).plan()
     made = {(each.candidate.layers, each.candidate.variant_name) for each in plan.candidates}
     assert made == {(1, "dynamic"), (4, "dynamic"), (4, "dynamic-fused-attention")}
@@ -290,7 +303,7 @@ def test_several_methods_are_starts_of_the_teachers_layers(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
     """The whole teacher, which no method trains, is a candidate once."""
-    settings = {"layers": (1, 4), "heads": (0.0,), "ffn": (0.0,)}
+    settings = {**ONE_SHAPE, "layers": (1, 4)}
     compression = _compression(trained, task, tmp_path, **settings, method="tinybert,minilm")
     plan = compression.plan()
     methods = {
