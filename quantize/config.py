@@ -121,7 +121,7 @@ class SchemeConfig(GateConfig, TrainingConfig):
     fused_attention: bool = Field(
         False,
         description="make one operator, which ONNX Runtime alone has, of each attention that its "
-        "optimizer finds: faster for single texts",
+        "optimizer finds: faster for single texts on some CPUs",
     )
     soft_labels: float = Field(
         1.0, ge=0, description="weight of the float model's logits next to the labels in training"

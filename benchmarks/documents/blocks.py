@@ -47,6 +47,8 @@ AMX_FUSION = "benchmarks/results/2026-11-26-sst2-fusion-cpu.json"
 """Fused graphs where AMX is there."""
 VNNI_FUSION = "benchmarks/results/2026-11-26-sst2-vnni-fusion-cpu.json"
 """Fused graphs where AMX is denied."""
+NO_AMX_FUSION = "benchmarks/results/2026-11-26-sst2-no-amx-fusion-cpu.json"
+"""Fused graphs on a CPU without AMX."""
 
 PICTURES: Mapping[str, str] = {
     "docs/pruning-sst2.svg": "benchmarks/results/2026-11-22-sst2-pruning-cpu.json",
@@ -130,6 +132,7 @@ TABLES: Mapping[str, Block] = {
     "fusion-profile": Block("docs/export.md", (AMX_FUSION,), of_one(fusion_profile_block)),
     "fusion-vnni": Block("docs/export.md", (VNNI_FUSION,), of_one(fusion_block)),
     "fusion-vnni-profile": Block("docs/export.md", (VNNI_FUSION,), of_one(fusion_profile_block)),
+    "fusion-no-amx": Block("docs/export.md", (NO_AMX_FUSION,), of_one(fusion_block)),
     "runtimes": Block(
         "docs/runtimes.md",
         (
@@ -193,7 +196,10 @@ TABLES: Mapping[str, Block] = {
         "docs/runtimes.md",
         tuple(
             f"benchmarks/results/2026-11-26-sst2-{name}-operators-cpu.json"
-            for name in ("12-layers-vnni", "6-layers-vnni", "12-layers")
+            for name in (
+                *("12-layers-vnni", "6-layers-vnni", "12-layers"),
+                *("12-layers-no-amx", "6-layers-no-amx"),
+            )
         ),
         of_each(profile_block),
     ),

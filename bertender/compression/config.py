@@ -134,7 +134,7 @@ class CompressConfig(Config):
     fused_attention: bool = Field(
         False,
         description="also try attention as one operator, with the schemes that support it: faster "
-        "for single texts in ONNX Runtime",
+        "for single texts in ONNX Runtime on some CPUs",
     )
     candidates: int = Field(6, ge=1, description="candidates to train, at most")
     method: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(

@@ -58,6 +58,7 @@ READINGS: Mapping[str, Reading] = {
     "tagging": Reading(tagging_reading),
     "fusion": Reading(fusion_reading),
     "fusion-vnni": Reading(fusion_reading),
+    "fusion-no-amx": Reading(fusion_reading),
     "runtimes": Reading(runtimes_reading),
     "runtimes-avx2": Reading(fastest_reading),
     "runtimes-gpu": Reading(fastest_reading),
