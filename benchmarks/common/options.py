@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bertender.core.config import parts_of
+
 __all__ = [
     "HeldOutTaskOption",
     "LimitOption",
@@ -18,6 +20,7 @@ __all__ = [
     "ServedArtifactArgument",
     "SloOption",
     "ThreadsOption",
+    "names_in",
 ]
 
 OnnxArtifactArguments = Annotated[list[Path], typer.Argument(help="ONNX artifacts of one task")]
@@ -36,3 +39,8 @@ LimitOption = Annotated[
 ]
 SloOption = Annotated[float, typer.Option(help="p99 that must hold, in milliseconds")]
 PinFlag = Annotated[bool, typer.Option(help="server on core 0, all else on core 1")]
+
+
+def names_in(value: str) -> list[str]:
+    """Return the names of a list by commas, each once; empty parts are none."""
+    return [*dict.fromkeys(filter(None, parts_of(value)))]

@@ -29,7 +29,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.common.making import seconds_of
-from benchmarks.common.options import OptionalOutFile
+from benchmarks.common.options import OptionalOutFile, names_in
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.compression.graphs import Graphs, graphs_of
 from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
@@ -211,7 +211,7 @@ def _encoders(students: str) -> dict[str, str]:
     """
     starting = [name for name, row in SYSTEMS.items() if row.of_encoder]
     encoders: dict[str, str] = {}
-    for part in filter(None, map(str.strip, students.split(","))):
+    for part in names_in(students):
         name, _, encoder = map(str.strip, part.partition("="))
         if not (encoder and SYSTEMS[name].of_encoder):
             raise ConfigError(
@@ -231,7 +231,7 @@ def _chosen(systems: str, encoders: Mapping[str, str]) -> list[str]:
         UnknownNameError: one is not there.
         ConfigError: none is asked for, one needs an encoder, or an encoder no system.
     """
-    asked = [name.strip() for name in systems.split(",") if name.strip()]
+    asked = names_in(systems)
     if systems and not asked:
         raise ConfigError(f"--systems {systems!r} names none. Known: {', '.join(SYSTEMS)}.")
     for name in asked:
@@ -240,7 +240,7 @@ def _chosen(systems: str, encoders: Mapping[str, str]) -> list[str]:
     if asked and (unused := encoders.keys() - asked):
         names = ", ".join(sorted(unused))
         raise ConfigError(f"--students {names}: not one of --systems. Add it, or leave it out.")
-    return [*dict.fromkeys(asked)] or [
+    return asked or [
         name for name, row in SYSTEMS.items() if name in encoders or not row.of_encoder
     ]
 

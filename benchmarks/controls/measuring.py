@@ -35,7 +35,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.making import made_once, seconds_of, timed
-from benchmarks.common.options import OptionalOutFile
+from benchmarks.common.options import OptionalOutFile, names_in
 from benchmarks.controls.ways_to_train import CONTROLS, ENCODER, FURTHER_TEXTS, STUDENT, WAYS
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
@@ -232,7 +232,7 @@ def _chosen(ways: str, names: Mapping[str, Any]) -> Sequence[str]:
         if way.is_of_student == of_student
         and (FURTHER_TEXTS in names or FURTHER_TEXTS not in way.settings.values())
     ]
-    chosen = [name.strip() for name in ways.split(",") if name.strip()] if ways else able
+    chosen = names_in(ways) if ways else able
     for name in chosen:
         if name not in WAYS:
             raise UnknownNameError("way", name, WAYS)

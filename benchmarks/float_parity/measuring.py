@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from benchmarks.common.options import OutFile, RuntimesOption
+from benchmarks.common.options import OutFile, RuntimesOption, names_in
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -82,7 +82,7 @@ def run(
     """Compare float artifacts in other runtimes with themselves in ONNX Runtime."""
     show_progress()
     check_savable("--out", out, "JSON")
-    names = [name.strip() for name in runtime.split(",")]
+    names = names_in(runtime)
     if DEFAULT_RUNTIME in names:
         others = ", ".join(name for name in RUNTIMES if name != DEFAULT_RUNTIME)
         raise ConfigError(

@@ -23,12 +23,12 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.common.options import names_in
 from benchmarks.common.resuming import continued
 from benchmarks.gate.faults import FAULTS, Fault
 from benchmarks.gate.records import GateBenchmark, Judged
 from benchmarks.gate.saturating import saturating
 from benchmarks.gate.subject import VARIANTS, Ranges, Subject, subject_of
-from bertender.core.config import parts_of
 from bertender.core.environment import environment
 from bertender.core.errors import ModelError
 from bertender.core.progress import show_progress
@@ -157,7 +157,7 @@ def run(
 ) -> None:
     """Judge every candidate of every teacher and write the JSON as each is done."""
     show_progress()
-    chosen = [*dict.fromkeys(parts_of(variants))] or [*VARIANTS]
+    chosen = names_in(variants) or [*VARIANTS]
     for name in chosen:
         VARIANTS[name]  # an unknown name is an error before the first model is made
     benchmark = continued(started(), out, "candidates")

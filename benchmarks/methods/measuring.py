@@ -19,7 +19,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.making import made_once
-from benchmarks.common.options import OptionalOutFile
+from benchmarks.common.options import OptionalOutFile, names_in
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -208,7 +208,7 @@ def run(
     )
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train})
-    chosen: Sequence[str] = methods.split(",") if methods else _runnable()
+    chosen = names_in(methods) or _runnable()
     _check_control(chosen, out)
     earlier = _read(add_to) if add_to else None
     configs = [config_of(method, seed, budget) for method in chosen for seed in range(seeds)]

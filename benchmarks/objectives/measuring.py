@@ -24,7 +24,7 @@ from pydantic import Field
 
 from benchmarks.common.budget import Probe, amount_in
 from benchmarks.common.making import made_once, seconds_of, timed
-from benchmarks.common.options import OptionalOutFile
+from benchmarks.common.options import OptionalOutFile, names_in
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
@@ -170,9 +170,7 @@ def run(
     shape = {"layers": layers, "hidden_size": hidden_size, "epochs": 1}
     finetuning = {"epochs": epochs, "learning_rate": learning_rate}
     encoders = _Encoders(corpus, shape, 60 * minutes, work)
-    loaded = [
-        load_task(TaskConfig(task=name.strip(), max_train=max_train)) for name in tasks.split(",")
-    ]
+    loaded = [load_task(TaskConfig(task=name, max_train=max_train)) for name in names_in(tasks)]
     rows = []
     for objective in chosen:
         rows.append(_row(objective, encoders, loaded, finetuning, seeds))
@@ -216,7 +214,7 @@ def _chosen(objectives: str) -> list[str]:
     """
     if not objectives:
         return [UNTRAINED, *OBJECTIVES]
-    asked = [name.strip() for name in objectives.split(",") if name.strip()]
+    asked = names_in(objectives)
     for name in asked:
         if name != UNTRAINED:
             OBJECTIVES[name]

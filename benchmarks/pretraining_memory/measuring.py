@@ -23,7 +23,7 @@ import typer
 from pydantic import Field
 from transformers import PreTrainedTokenizerBase
 
-from benchmarks.common.options import OutFile
+from benchmarks.common.options import OutFile, names_in
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
 from bertender.core.errors import ConfigError
@@ -168,7 +168,7 @@ def run(
     with TemporaryDirectory() as work:
         runs = [
             _in_own_process(config.model_copy(update={"tokenizer": name}), steps, Path(work) / name)
-            for name in tokenizers.split(",")
+            for name in names_in(tokenizers)
         ]
     surveyed = survey(Corpus(config.corpus))
     benchmark = MemoryBenchmark(

@@ -19,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.common.options import names_in
 from benchmarks.common.pinning import NOT_PINNED, PINNED
 from benchmarks.common.resuming import continued
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
@@ -142,7 +143,7 @@ def _chosen(only: str, task: Task) -> tuple[str, ...]:
         ConfigError: none is asked for, or one that cannot classify the task's texts.
     """
     able = [name for name, row in RIVALS.items() if row.single_texts or _of_pairs(task)]
-    asked = [name.strip() for name in only.split(",") if name.strip()] if only else able
+    asked = names_in(only) if only else able
     for name in asked:
         RIVALS[name]
         if name not in able:

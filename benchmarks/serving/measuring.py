@@ -25,6 +25,7 @@ from benchmarks.common.options import (
     PinFlag,
     ServedArtifactArgument,
     SloOption,
+    names_in,
 )
 from benchmarks.common.pinning import NOT_PINNED, PINNED
 from benchmarks.common.resuming import continued
@@ -37,7 +38,6 @@ from benchmarks.serving.records import (
 from benchmarks.serving.rounds import LIMITED, ServingMeasurement
 from benchmarks.serving.systems import SYSTEMS
 from bertender.core.artifact import Artifact
-from bertender.core.config import parts_of
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
@@ -140,7 +140,7 @@ def run(
     show_progress()
     check_noisy_out(noisy, out)
     config = ServingConfig(
-        systems=tuple(dict.fromkeys(filter(None, parts_of(systems)))),
+        systems=tuple(names_in(systems)),
         rounds=rounds,
         duration_s=duration_s,
         slo_p99_ms=slo_p99_ms,

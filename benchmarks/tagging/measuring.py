@@ -19,7 +19,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.making import made_once
-from benchmarks.common.options import OptionalOutFile
+from benchmarks.common.options import OptionalOutFile, names_in
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import DATA_VARIABLE, Environment, data_directory, environment
@@ -169,7 +169,7 @@ def run(
     teacher = _teacher(task, encoder, budget, work)
     students = tuple(
         _measured(_student(teacher, task, loss, seed, budget, work), task, loss, seed)
-        for loss in (losses.split(",") if losses else LOSSES)
+        for loss in names_in(losses) or LOSSES
         for seed in range(seeds)
     )
     if out is not None:
