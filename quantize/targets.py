@@ -62,7 +62,7 @@ TARGETS = Table(
         "gpu": Target(
             "an NVIDIA GPU",
             refused="ONNX Runtime's CUDA provider has no 8-bit kernels for these products, so that "
-            "each would be turned back into floats: slower than 16 bits. Export in float16 "
+            "each would be turned back into floats. Export in float16 "
             "instead, as bertender export --precision float16, or quantize for the CPU",
         ),
     },

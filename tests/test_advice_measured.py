@@ -10,8 +10,7 @@ from benchmarks.common.shapes import SHAPES, Shape
 from benchmarks.documents.block import ROOT
 from benchmarks.documents.blocks import TABLES
 from benchmarks.runtimes.measuring import RuntimeBenchmark
-from benchmarks.runtimes.table import Timed, read_runtimes, rows_of
-from bertender.core.processors import processor_name
+from benchmarks.runtimes.table import Timed, machine_of, read_runtimes, rows_of
 from bertender.pipeline.advice import ADVICE, Advice, Choice, advice_for
 
 FILES = {
@@ -55,8 +54,7 @@ def _fastest(result: RuntimeBenchmark, shape: Shape, choice: Choice) -> Iterator
 
 
 def _name(result: RuntimeBenchmark) -> str:
-    cpu = processor_name(result.comparison.circumstances.environment)
-    return f"{result.layers} layers, {cpu}"
+    return f"{result.layers} layers, {machine_of(result)}"
 
 
 @pytest.mark.parametrize("advice", MEASURED, ids=lambda row: row.machine)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bertender.core.config import parts_of
+from bertender.core.errors import ConfigError
 
 __all__ = [
     "HeldOutTaskOption",
@@ -41,6 +43,22 @@ SloOption = Annotated[float, typer.Option(help="p99 that must hold, in milliseco
 PinFlag = Annotated[bool, typer.Option(help="server on core 0, all else on core 1")]
 
 
-def names_in(value: str) -> list[str]:
-    """Return the names of a list by commas, each once; empty parts are none."""
-    return [*dict.fromkeys(filter(None, parts_of(value)))]
+def names_in(
+    option: str, value: str, known: Iterable[str] = (), *, required: bool = False
+) -> list[str]:
+    """Return the names in a list by commas, each once, without blanks and empty parts.
+
+    Args:
+        option: as it is written, for the error.
+        value: the list.
+        known: what may be named, for the error.
+        required: whether it needs a name; else an empty one stands for a default.
+
+    Raises:
+        ConfigError: there is something in the list, and no name, or a name is required.
+    """
+    names = [*dict.fromkeys(filter(None, parts_of(value)))]
+    if not names and (value or required):
+        there_are = f"There are {', '.join(known)}." if known else "Give names by commas."
+        raise ConfigError(f"{option} {value!r} names none. {there_are}")
+    return names

@@ -8,12 +8,19 @@ from bertender.core.environment import Environment
 
 __all__ = ["versions_of"]
 
-REPLACED = {"onnxruntime": "onnxruntime-gpu"}
-"""Package -> the one with the same files, which runs where both are installed."""
+CPU_PACKAGE, GPU_PACKAGE = "onnxruntime", "onnxruntime-gpu"
+"""They have the same files: of the two, only one can run."""
 
 
-def versions_of(environment: Environment, packages: Sequence[str]) -> str:
-    """Return the names and versions of those packages that ran, in words."""
+def versions_of(environment: Environment, packages: Sequence[str], *, on_gpu: bool) -> str:
+    """Return the names and versions of those packages that ran, in words.
+
+    Args:
+        environment: with what is installed.
+        packages: that may have run, as their names.
+        on_gpu: whether a GPU ran something, which only ONNX Runtime's package for GPUs can.
+    """
+    other = CPU_PACKAGE if on_gpu else GPU_PACKAGE
     installed = environment.versions
-    ran = (name for name in packages if name in installed and REPLACED.get(name) not in installed)
+    ran = (name for name in packages if name in installed and name != other)
     return ", ".join(f"{name} {installed[name]}" for name in ran)

@@ -207,11 +207,11 @@ def _encoders(students: str) -> dict[str, str]:
 
     Raises:
         UnknownNameError: a system is not there.
-        ConfigError: a part is not SYSTEM=ENCODER, its system has no encoder, or it comes twice.
+        ConfigError: a part is not SYSTEM=ENCODER, its system has no encoder, or one comes with two.
     """
     starting = [name for name, row in SYSTEMS.items() if row.of_encoder]
     encoders: dict[str, str] = {}
-    for part in names_in(students):
+    for part in names_in("--students", students):
         name, _, encoder = map(str.strip, part.partition("="))
         if not (encoder and SYSTEMS[name].of_encoder):
             raise ConfigError(
@@ -231,9 +231,7 @@ def _chosen(systems: str, encoders: Mapping[str, str]) -> list[str]:
         UnknownNameError: one is not there.
         ConfigError: none is asked for, one needs an encoder, or an encoder no system.
     """
-    asked = names_in(systems)
-    if systems and not asked:
-        raise ConfigError(f"--systems {systems!r} names none. Known: {', '.join(SYSTEMS)}.")
+    asked = names_in("--systems", systems, SYSTEMS)
     for name in asked:
         if SYSTEMS[name].of_encoder and name not in encoders:
             raise ConfigError(f"--systems {name}: give its encoder, --students {name}=ENCODER.")

@@ -232,7 +232,7 @@ def _chosen(ways: str, names: Mapping[str, Any]) -> Sequence[str]:
         if way.is_of_student == of_student
         and (FURTHER_TEXTS in names or FURTHER_TEXTS not in way.settings.values())
     ]
-    chosen = names_in(ways) if ways else able
+    chosen = names_in("--ways", ways, able) or able
     for name in chosen:
         if name not in WAYS:
             raise UnknownNameError("way", name, WAYS)
@@ -245,6 +245,4 @@ def _chosen(ways: str, names: Mapping[str, Any]) -> Sequence[str]:
         FURTHER_TEXTS in WAYS[name].settings.values() for name in chosen
     ):
         raise ConfigError("--further-texts: none of these ways learns from them. Leave it out.")
-    if not chosen:
-        raise ConfigError(f"--ways {ways!r} names none. Known: {', '.join(able)}.")
     return chosen

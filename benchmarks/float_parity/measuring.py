@@ -82,7 +82,7 @@ def run(
     """Compare float artifacts in other runtimes with themselves in ONNX Runtime."""
     show_progress()
     check_savable("--out", out, "JSON")
-    names = names_in(runtime)
+    names = names_in("--runtime", runtime, RUNTIMES, required=True)
     if DEFAULT_RUNTIME in names:
         others = ", ".join(name for name in RUNTIMES if name != DEFAULT_RUNTIME)
         raise ConfigError(

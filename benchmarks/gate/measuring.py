@@ -157,7 +157,7 @@ def run(
 ) -> None:
     """Judge every candidate of every teacher and write the JSON as each is done."""
     show_progress()
-    chosen = names_in(variants) or [*VARIANTS]
+    chosen = names_in("--variants", variants, VARIANTS) or [*VARIANTS]
     for name in chosen:
         VARIANTS[name]  # an unknown name is an error before the first model is made
     benchmark = continued(started(), out, "candidates")

@@ -208,7 +208,7 @@ def run(
     )
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train})
-    chosen = names_in(methods) or _runnable()
+    chosen = names_in("--methods", methods, METHODS) or _runnable()
     _check_control(chosen, out)
     earlier = _read(add_to) if add_to else None
     configs = [config_of(method, seed, budget) for method in chosen for seed in range(seeds)]

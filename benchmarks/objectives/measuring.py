@@ -28,7 +28,6 @@ from benchmarks.common.options import OptionalOutFile, names_in
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.environment import Environment, environment
-from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
 from bertender.core.saving import save_result
 from bertender.measure.accuracy import evaluate
@@ -170,7 +169,10 @@ def run(
     shape = {"layers": layers, "hidden_size": hidden_size, "epochs": 1}
     finetuning = {"epochs": epochs, "learning_rate": learning_rate}
     encoders = _Encoders(corpus, shape, 60 * minutes, work)
-    loaded = [load_task(TaskConfig(task=name, max_train=max_train)) for name in names_in(tasks)]
+    loaded = [
+        load_task(TaskConfig(task=name, max_train=max_train))
+        for name in names_in("--tasks", tasks, required=True)
+    ]
     rows = []
     for objective in chosen:
         rows.append(_row(objective, encoders, loaded, finetuning, seeds))
@@ -212,16 +214,11 @@ def _chosen(objectives: str) -> list[str]:
         UnknownNameError: one is not there.
         ConfigError: none is asked for.
     """
-    if not objectives:
-        return [UNTRAINED, *OBJECTIVES]
-    asked = names_in(objectives)
+    known = [UNTRAINED, *OBJECTIVES]
+    asked = names_in("--objectives", objectives, known) or known
     for name in asked:
         if name != UNTRAINED:
             OBJECTIVES[name]
-    if not asked:
-        raise ConfigError(
-            f"--objectives {objectives!r} names none. Known: {UNTRAINED}, {', '.join(OBJECTIVES)}."
-        )
     return asked
 
 

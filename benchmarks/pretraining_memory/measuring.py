@@ -168,7 +168,7 @@ def run(
     with TemporaryDirectory() as work:
         runs = [
             _in_own_process(config.model_copy(update={"tokenizer": name}), steps, Path(work) / name)
-            for name in names_in(tokenizers)
+            for name in names_in("--tokenizers", tokenizers, required=True)
         ]
     surveyed = survey(Corpus(config.corpus))
     benchmark = MemoryBenchmark(

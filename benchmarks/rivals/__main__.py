@@ -143,7 +143,7 @@ def _chosen(only: str, task: Task) -> tuple[str, ...]:
         ConfigError: none is asked for, or one that cannot classify the task's texts.
     """
     able = [name for name, row in RIVALS.items() if row.single_texts or _of_pairs(task)]
-    asked = names_in(only) if only else able
+    asked = names_in("--only", only, able) or able
     for name in asked:
         RIVALS[name]
         if name not in able:
@@ -151,8 +151,6 @@ def _chosen(only: str, task: Task) -> tuple[str, ...]:
                 f"--only {name} classifies pairs of texts, and {task.name} has single ones. Give a "
                 "model of pairs, or leave it out."
             )
-    if not asked:
-        raise ConfigError(f"--only {only!r} has no name. Known: {', '.join(RIVALS)}.")
     return tuple(name for name in RIVALS if name in asked)
 
 

@@ -48,10 +48,13 @@ def rows_of(result: RuntimeBenchmark) -> list[Timed]:
 
 def machine_of(result: RuntimeBenchmark) -> str:
     """Return the CPU, and the GPU where a runtime of the result runs on it."""
-    here = result.comparison.circumstances
-    on_gpu = any(RUNTIMES[name].needs_gpu for name in here.config.runtime)
-    gpu = f", {here.environment.gpu}" if on_gpu else ""
-    return f"{processor_name(here.environment)}{gpu}"
+    here = result.comparison.circumstances.environment
+    cpu = processor_name(here)
+    return f"{cpu}, {here.gpu}" if _on_gpu(result) else cpu
+
+
+def _on_gpu(result: RuntimeBenchmark) -> bool:
+    return any(RUNTIMES[name].needs_gpu for name in result.comparison.circumstances.config.runtime)
 
 
 def _part(result: RuntimeBenchmark) -> list[str]:
@@ -88,7 +91,7 @@ def _time(shape: Shape, timed: Timed, rows: Sequence[Timed]) -> str:
 def _conditions(result: RuntimeBenchmark) -> str:
     here, load = result.comparison.circumstances, result.comparison.circumstances.load
     packages = tuple(dict.fromkeys(runtime.package for runtime in RUNTIMES.values()))
-    versions = versions_of(here.environment, packages)
+    versions = versions_of(here.environment, packages, on_gpu=_on_gpu(result))
     others = "" if load is None else f", others had {load.busy:.0%} of the cores"
     return (
         f"{machine_of(result)}, {here.threads} threads; "

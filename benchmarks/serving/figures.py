@@ -52,12 +52,18 @@ class ServingFigures:
             ceilings, self._of_runs(system, load, lambda run: run.texts_per_second)
         )
 
-    def over(self, other: str, system: str, load: str) -> Speedup:
-        """Return the throughput of a system over that of another, within rounds."""
+    def throughput_ratio(self, system: str, reference: str, load: str) -> Speedup:
+        """Return the throughput of a system over that of a reference, within rounds."""
         theirs, ours = (
-            self._of_runs(each, load, lambda run: run.texts_per_second) for each in (other, system)
+            self._of_runs(each, load, lambda run: run.texts_per_second)
+            for each in (reference, system)
         )
         return ratio_over_rounds(theirs, ours)
+
+    def latency_ratio(self, system: str, reference: str, load: str) -> Speedup:
+        """Return the median latency of a reference over that of a system, within rounds."""
+        theirs, ours = (self._of_runs(each, load, _p50_ms) for each in (reference, system))
+        return ratio_over_rounds(ours, theirs)
 
     def p50_ms(self, system: str, load: str) -> Speedup:
         """Return the median latency of a load."""

@@ -140,7 +140,7 @@ def run(
     show_progress()
     check_noisy_out(noisy, out)
     config = ServingConfig(
-        systems=tuple(names_in(systems)),
+        systems=tuple(names_in("--systems", systems, SYSTEMS)),
         rounds=rounds,
         duration_s=duration_s,
         slo_p99_ms=slo_p99_ms,

@@ -59,7 +59,7 @@ AIMS = (
 
 
 def serving_reading(result: ServingBenchmark) -> list[str]:
-    """Return a line for each aim and workload; none where our endpoint was left out."""
+    """Return a line for each aim and workload; none where our endpoint on the CPU was left out."""
     return [
         f"- {WORKLOADS[workload].title}: {verdict(aim, figures)}"
         for workload in result.workloads

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -104,13 +103,10 @@ def _bertender(
 
 def _opens(artifact: Artifact, runtime: str) -> bool:
     """Return whether a runtime can run the graph here, as it was made to run."""
-    return suits(runtime, artifact) and _opens_file(onnx_file(artifact), runtime)
-
-
-@cache
-def _opens_file(graph: Path, runtime: str) -> bool:
+    if not suits(runtime, artifact):
+        return False
     try:
-        RUNTIMES[runtime].open(graph, 1)
+        RUNTIMES[runtime].open(onnx_file(artifact), 1)
     except (ModelError, RuntimeMissingError):
         return False
     return True

@@ -24,12 +24,12 @@ from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
 from bertender.report.cells import DASH
 
-__all__ = ["CLIENTS", "read_serving", "serving_block"]
+__all__ = ["ALONE", "BATCHED", "CLIENTS", "read_serving", "serving_block"]
 
 BATCHED = ("1 text a request", "16 texts a request")
 ALONE = "one caller"
 CLIENTS = ("tritonclient", "nvidia-pytriton")
-"""Packages whose versions stand under a table."""
+"""Packages of the generator and of the bundled server."""
 
 
 def serving_block(file: str, path: Path) -> str:
@@ -128,7 +128,7 @@ def _conditions(result: ServingBenchmark) -> str:
     on_gpu = any(visit.system == OWN_ON_GPU for visit in result.visits)
     gpu = f" The ceiling is of the CPU in the row of the GPU ({here.gpu}), too."
     runtimes = "onnxruntime", "onnxruntime-gpu", *(["openvino"] if in_openvino else ())
-    versions = versions_of(here, (*runtimes, *CLIENTS))
+    versions = versions_of(here, (*runtimes, *CLIENTS), on_gpu=on_gpu)
     return (
         f"{result.name} ({result.precision}), texts of {result.task}; {cores}. {config.rounds} "
         f"starts of each server, in turns; means, with intervals of 95 % over starts. Closed loop "

@@ -169,7 +169,7 @@ def run(
     teacher = _teacher(task, encoder, budget, work)
     students = tuple(
         _measured(_student(teacher, task, loss, seed, budget, work), task, loss, seed)
-        for loss in names_in(losses) or LOSSES
+        for loss in names_in("--losses", losses, LOSSES) or LOSSES
         for seed in range(seeds)
     )
     if out is not None:

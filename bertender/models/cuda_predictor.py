@@ -22,8 +22,7 @@ CUDA = "onnxruntime-cuda"
 PROVIDER = "CUDAExecutionProvider"
 ADVICE = f"{OTHER_VERSION} If the GPU has no memory left, or is too old, use runtime 'onnxruntime'."
 EXACT = {"use_tf32": "0"}
-"""Products of float32 are not rounded to the 10 bits of TF32, which is that provider's default.
-Who wants speed for exactness exports in float16."""
+"""Products of float32 are not rounded to the 10 bits of TF32, which is that provider's default."""
 
 
 class CudaPredictor(OnnxPredictor):

@@ -88,10 +88,11 @@ ADVICE: tuple[Advice, ...] = (
             USES,
             Choice(f"{FLOAT} --precision float16", "onnxruntime-cuda"),
         ),
-        why="ONNX Runtime has no kernels for most 8-bit MatMuls there. Of a model of 6 layers, "
-        "float16 was not distinguished from float32 in speed nor in score, and its file is half as "
-        "large. It was faster than the same model on 16 cores in every shape, most in batches. "
-        "Behind `bertender serve`, too, with many callers",
+        why="ONNX Runtime has no kernels for most 8-bit MatMuls there. With 6 "
+        "layers, float16 was not distinguished from float32 in speed or score; its file is half as "
+        "large. Both were faster than float32 in ONNX Runtime on 16 cores, little for single short "
+        "texts and a lot in batches. No 8-bit model was timed next to them, and for single short "
+        "texts the row of the CPU may be as fast",
         basis=f"a model of 6 layers on one GPU: {GPU_TABLES}",
     ),
     Advice(

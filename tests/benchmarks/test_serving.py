@@ -445,6 +445,9 @@ def only(result: ServingBenchmark, systems: Mapping[str, str]) -> ServingBenchma
     return result.model_copy(update={"visits": visits, "limits": (), "config": config})
 
 
+FOUR_TIMES = "4.00x [4.00, 4.00]"
+
+
 def test_a_gpu_is_compared_with_the_cpu_of_the_same_file_alone(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("both.json", "gpu.json")}
     both = only(made_up(own=24.0), {PADDED: OWN, OWN: OWN_ON_GPU})  # PADDED has a quarter
@@ -454,22 +457,27 @@ def test_a_gpu_is_compared_with_the_cpu_of_the_same_file_alone(tmp_path: Path) -
     files["gpu.json"].write_text(alone.model_dump_json())
     text = gpu_servers_block(files)
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    assert [row[1:3] + row[4:6] for row in rows[2:5]] == [
-        ["float32", "bertender", "6", ""],
-        ["float32", "bertender, on the GPU", "24", "4.00 [4.00, 4.00]"],
-        ["float16", "bertender, on the GPU", "30", "-"],
+    assert [row[1:7] for row in rows[2:5]] == [
+        ["float32", "bertender", "1.40", "-", "6", "-"],
+        ["float32", "bertender, on the GPU", "1.40", "1.00x [1.00, 1.00]", "24", FOUR_TIMES],
+        ["float16", "bertender, on the GPU", "1.40", "-", "30", "-"],
     ]
     assert len(rows) == 2 + 3 * len(WORKLOADS) and "Raw: `both.json`, `gpu.json`" in text
+    assert "; 3 starts of each server;" in text and "1 text a request: 32," in text
     assert serving_reading(alone) == []  # the aims are of our endpoint on the CPU
+    files["gpu.json"].write_text(alone.model_copy(update={"parameters": 2}).model_dump_json())
+    with pytest.raises(ConfigError, match=r"gpu\.json and both\.json differ"):
+        gpu_servers_block(files)
 
 
-def test_a_package_of_gpus_has_run_in_place_of_the_other() -> None:
+def test_of_two_packages_with_the_same_files_one_has_run() -> None:
     names = "onnxruntime", "onnxruntime-gpu", "openvino"
     installed = environment().model_copy(update={"versions": {"onnxruntime": "1", "numpy": "2"}})
-    assert versions_of(installed, names) == "onnxruntime 1"
+    assert versions_of(installed, names, on_gpu=False) == "onnxruntime 1"
     versions = {"onnxruntime": "1", "onnxruntime-gpu": "3"}
     both = installed.model_copy(update={"versions": versions})
-    assert versions_of(both, names) == "onnxruntime-gpu 3"
+    assert versions_of(both, names, on_gpu=True) == "onnxruntime-gpu 3"
+    assert versions_of(both, names, on_gpu=False) == "onnxruntime 1"
 
 
 @pytest.mark.server

@@ -252,7 +252,7 @@ def test_a_start_that_no_student_has_is_left_out(
     settings = {**ONE_SHAPE, "students": (str(albert),)}
     plan = _compression(trained, task, tmp_path / "out", **settings).plan()
     starts = {each.candidate.start.name for each in plan.candidates}
-    assert "teacher" in starts
+    assert starts == {"teacher"} and [*plan.obstacles] == ["albert as dynamic"]
 
 
 def test_a_student_without_layers_is_trained_and_chosen(
