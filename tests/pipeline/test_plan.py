@@ -68,7 +68,7 @@ BAD = {
     ),
     "a target that runs no integers": (
         last("quantize", "graph", target="gpu"),
-        "slower than 16 bits",
+        "turned back into floats",
     ),
     **{
         f"a runtime that {stage} does not know": (

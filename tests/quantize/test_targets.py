@@ -76,7 +76,7 @@ def test_what_no_gate_could_judge_here_is_refused_before_any_work(
 
 
 def test_a_gpu_is_refused_with_the_reason_and_what_to_do() -> None:
-    with pytest.raises(ModelError, match=r"gpu.*no 8-bit kernels.*slower than 16 bits.*float16"):
+    with pytest.raises(ModelError, match=r"gpu.*no 8-bit kernels.*back into floats.*float16"):
         target_of("gpu")
 
 
