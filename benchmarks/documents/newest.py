@@ -58,6 +58,8 @@ NEWEST: Mapping[str, Newest] = {
     "mrpc-again": Newest(compression_block, "docs/methods.md"),
     "sst2-same-start": Newest(compression_block, "docs/methods.md"),
     "sst2-own-class": Newest(compression_block, "docs/methods.md"),
+    "cola-own-class": Newest(compression_block, "docs/methods.md"),
+    "mrpc-own-class": Newest(compression_block, "docs/methods.md"),
     "cola-same-start": Newest(compression_block, "docs/methods.md"),
     "mrpc-same-start": Newest(compression_block, "docs/methods.md"),
 }
