@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -44,7 +44,7 @@ PinFlag = Annotated[bool, typer.Option(help="server on core 0, all else on core 
 
 
 def names_in(
-    option: str, value: str, known: Iterable[str] = (), *, required: bool = False
+    option: str, value: str, known: Collection[str] = (), *, required: bool = False
 ) -> list[str]:
     """Return the names in a list by commas, each once, without blanks and empty parts.
 

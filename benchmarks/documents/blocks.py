@@ -197,8 +197,11 @@ TABLES: Mapping[str, Block] = {
         tuple(
             f"benchmarks/results/2026-11-26-sst2-{name}-operators-cpu.json"
             for name in (
-                *("12-layers-vnni", "6-layers-vnni", "12-layers"),
-                *("12-layers-no-amx", "6-layers-no-amx"),
+                "12-layers-vnni",
+                "6-layers-vnni",
+                "12-layers",
+                "12-layers-no-amx",
+                "6-layers-no-amx",
             )
         ),
         of_each(profile_block),

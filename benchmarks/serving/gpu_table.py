@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common.versions import versions_of
+from benchmarks.common.words import ratio
 from benchmarks.serving.figures import ServingFigures
 from benchmarks.serving.records import LOADS, ServingBenchmark
 from benchmarks.serving.systems import OWN, OWN_ON_GPU, SYSTEMS
@@ -13,7 +14,6 @@ from benchmarks.serving.table import ALONE, BATCHED, CLIENTS, read_serving
 from benchmarks.serving.texts import WORKLOADS
 from bertender.core.errors import ConfigError
 from bertender.core.processors import processor_name
-from bertender.core.speedup import Speedup
 from bertender.measure.load import busiest
 from bertender.report.cells import DASH, markdown_rows
 
@@ -81,11 +81,7 @@ def _speedups(figures: ServingFigures, system: str) -> list[str]:
         return [DASH] * len(FIGURES)
     ratios = [figures.latency_ratio(system, OWN, ALONE)]
     ratios += [figures.throughput_ratio(system, OWN, load) for load in BATCHED]
-    return [*map(_interval, ratios)]
-
-
-def _interval(ratio: Speedup) -> str:
-    return f"{ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return [*map(ratio, ratios)]
 
 
 def _conditions(results: Sequence[ServingBenchmark]) -> str:
