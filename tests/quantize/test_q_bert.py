@@ -31,27 +31,49 @@ def made(task: Task, folder: Path, family: str = "bert", **settings: Any) -> Art
     return STAGES["quantize"].make([source], task, config, folder / "small")
 
 
-@pytest.mark.parametrize("bits", BITS)
-def test_products_of_layers_have_few_bits_and_others_eight(
-    bits: int, task: Task, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def usual(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """Of 3 bits; its source is next to it."""
+    return made(task, tmp_path_factory.mktemp("usual"))
+
+
+@pytest.fixture(scope="module", params=BITS)
+def in_two_groups(
+    request: pytest.FixtureRequest, task: Task, tmp_path_factory: pytest.TempPathFactory
+) -> Artifact:
+    """Of so many bits; its source is next to it."""
+    folder = tmp_path_factory.mktemp("groups")
+    return made(task, folder, weight_bits=request.param, weight_groups=2)
+
+
+def source_of(artifact: Artifact) -> Artifact:
+    return Artifact.load(artifact.path.parent / "source")
+
+
+def test_products_of_layers_have_few_bits_and_others_eight(in_two_groups: Artifact) -> None:
     """The others are the pooler and the classifier."""
-    artifact = made(task, tmp_path, weight_bits=bits)
-    found = artifact.card.findings.quantization
-    assert artifact.card.precision == f"int{bits}"
+    bits = in_two_groups.card.config["weight_bits"]
+    found = in_two_groups.card.findings.quantization
+    assert in_two_groups.card.precision == f"int{bits}"
     assert set(found.weight_bits.values()) == {bits}
     assert all("/encoder/layer" in node for node in found.weight_bits)
     assert found.products == found.running_in_integers == len(found.weight_bits) + 2
 
 
-@pytest.mark.parametrize("bits", BITS)
-def test_the_file_stores_so_many_bits(bits: int, task: Task, tmp_path: Path) -> None:
-    artifact = made(task, tmp_path, weight_bits=bits)
-    stored = onnx.load(onnx_file(artifact)).graph.initializer
+def test_the_file_stores_so_many_bits(in_two_groups: Artifact) -> None:
+    stored = onnx.load(onnx_file(in_two_groups)).graph.initializer
     packed = sum(np.prod(item.dims) for item in stored if item.name.endswith("_bytes"))
-    layers = load_torch_classifier(Artifact.load(tmp_path / "source")).bert.encoder
+    layers = load_torch_classifier(source_of(in_two_groups)).bert.encoder
     values = sum(each.numel() for each in layers.parameters() if each.ndim == 2)
-    assert packed == bits * values / 8
+    assert packed == in_two_groups.card.config["weight_bits"] * values / 8
+
+
+def test_scales_are_shared_in_groups(in_two_groups: Artifact) -> None:
+    graph = onnx.load(onnx_file(in_two_groups)).graph
+    stored = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+    scales = [value for name, value in stored.items() if name.endswith("_scale") and value.ndim]
+    few = [value for value in scales if len(np.unique(value)) == 2]
+    assert len(few) >= 24, "six products of each of four layers"
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -98,12 +120,11 @@ def test_tables_of_4_bits_of_other_families(family: str, task: Task, tmp_path: P
     assert found.tables_of_4_bits == 1
 
 
-def test_tables_of_4_bits_pass_the_gates(task: Task, tmp_path: Path) -> None:
-    small = made(task, tmp_path / "small", table_bits=4, block_size=16)
+def test_tables_of_4_bits_pass_the_gates(usual: Artifact, task: Task, tmp_path: Path) -> None:
+    small = made(task, tmp_path, table_bits=4, block_size=16)
     found = small.card.findings.quantization
     assert (found.tables_of_4_bits, found.running_in_integers) == (1, found.products)
-    large = made(task, tmp_path / "large")
-    assert _bytes(small) < _bytes(large)
+    assert _bytes(small) < _bytes(usual)
 
 
 @pytest.mark.parametrize(
@@ -178,14 +199,6 @@ def test_openvino_multiplies_in_integers(task: Task, tmp_path: Path) -> None:
     assert found.runtime == "openvino" and found.running_in_integers == found.products
 
 
-def test_scales_are_shared_in_groups(task: Task, tmp_path: Path) -> None:
-    graph = onnx.load(onnx_file(made(task, tmp_path, weight_groups=2))).graph
-    stored = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
-    scales = [value for name, value in stored.items() if name.endswith("_scale") and value.ndim]
-    few = [value for value in scales if len(np.unique(value)) == 2]
-    assert len(few) >= 24, "six products of each of four layers"
-
-
 def test_an_lstm_is_refused(task: Task, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has an LSTM.*--scheme dynamic"):
         made(task, tmp_path, "bertender-bilstm")
@@ -197,10 +210,9 @@ def test_a_model_without_layers_is_refused(task: Task, tmp_path: Path) -> None:
         made(task, tmp_path, "bertender-static")
 
 
-def test_the_source_is_left_as_it_was(task: Task, tmp_path: Path) -> None:
-    artifact = made(task, tmp_path)
-    source = Artifact.load(tmp_path / "source")
-    assert artifact.card.parent.digest == source.digest
+def test_the_source_is_left_as_it_was(usual: Artifact) -> None:
+    source = source_of(usual)
+    assert usual.card.parent.digest == source.digest
     names = {name for name, _ in load_torch_classifier(source).named_parameters()}
     assert not any("parametrizations" in name for name in names)
 
