@@ -104,6 +104,16 @@ def test_systems_that_are_not_there_are_refused(
         run(trained.path, tmp_path, None, systems, students=students)
 
 
+def test_an_encoder_has_the_name_that_it_was_given(
+    trained: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a package lies in a folder of another name."""
+    monkeypatch.setattr(training, "find_encoder", lambda name, setting: str(tmp_path))
+    assert training.pretrained_by("a-packaged-one") == "a-packaged-one"
+    monkeypatch.undo()
+    assert training.pretrained_by(str(trained.path)).startswith(f"{trained.name} (finetune")
+
+
 def test_what_costs_more_than_its_time_before_it_learns_is_refused(
     trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
