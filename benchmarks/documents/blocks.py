@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from benchmarks.compression.table import compression_block
 from benchmarks.controls.table import control_block
 from benchmarks.documents.advice_table import advice_block
 from benchmarks.documents.advisory_table import advisories_block
@@ -117,6 +118,11 @@ TABLES: Mapping[str, Block] = {
     "few-labels": Block("docs/methods.md", _of_six_sets("2026-11-25", "few-labels"), control_block),
     "few-labels-first": Block(
         "docs/methods.md", _of_six_sets("2026-11-24", "few-labels"), control_block
+    ),
+    "sst2-compression-first": Block(
+        "docs/systems.md",
+        ("benchmarks/results/2026-11-26-sst2-compression-cpu.json",),
+        of_one(compression_block),
     ),
     "training": Block(
         "docs/methods.md",
