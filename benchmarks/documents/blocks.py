@@ -124,6 +124,14 @@ TABLES: Mapping[str, Block] = {
         ("benchmarks/results/2026-11-26-sst2-compression-cpu.json",),
         of_one(compression_block),
     ),
+    **{
+        name: Block(
+            "docs/systems.md",
+            (f"benchmarks/results/2026-11-27-sst2-{name}-cpu.json",),
+            of_one(students_block),
+        )
+        for name in ("first-layers-deep", "first-layers")
+    },
     "training": Block(
         "docs/methods.md",
         ("benchmarks/results/2026-11-22-sst2-training-pools-cpu.json",),
