@@ -4,8 +4,8 @@ They are marked `slow`: `make test` leaves them to `make test-slow`. Five kinds 
 
 - architectures under another name: rows of FAMILIES that differ in their language head alone;
 - methods whose students are of the kind of another method's, in tests OF_STUDENTS;
-- a paper's second methods, in tests for which a student is trained by each method: their losses
-  and phases have tests of their own;
+- a paper's second methods whose student is that of its first, in tests for which a student is
+  trained by each method: their losses and phases have tests of their own;
 - combinations of several parametrizations (scheme by architecture, method by teacher), once each
   value of each has been seen;
 - tests of ONE_PATH, each of which costs seconds for every value of its parameter.
@@ -24,7 +24,7 @@ from bertender.models.families import BERT_HEAD, FAMILIES
 from bertender.models.pruned import PRUNABLE
 from distill.methods import METHODS
 
-__all__ = ["FOLDERS", "ONE_PATH", "REPEATED", "repeats"]
+__all__ = ["FOLDERS", "ONE_PATH", "REPEATED", "SAME_PAPER", "repeats"]
 
 FOLDERS = (
     "benchmarks",
@@ -60,10 +60,10 @@ SAME_STUDENT = frozenset(
     name for place, name in enumerate(METHODS) if STUDENTS.index(METHODS[name].student) < place
 )
 """Methods whose student is built as that of a method before them."""
-SAME_PAPER = frozenset(
+SAME_PAPER = SAME_STUDENT & {
     name for place, name in enumerate(METHODS) if MODULES.index(MODULES[place]) < place
-)
-"""Methods of the paper, and so of the file, of a method before them."""
+}
+"""Those of them of the paper, and so of the file, of a method before them."""
 OF_STUDENTS = frozenset({"test_the_student_exports_quantizes_and_survives_float16"})
 """Functions of what was trained, whichever way it was."""
 
@@ -119,13 +119,12 @@ ONE_PATH = frozenset(
         "test_the_limit_of_a_known_queue",
         "test_the_most_sensitive_go_back_until_the_score_holds",
         "test_the_next_scheme_takes_the_place_of_one_that_is_refused",
-        "test_the_part_with_outliers_is_the_most_sensitive",
         "test_the_same_source_gives_the_same_bytes",
         "test_weights_in_a_file_of_their_own_are_optimised_alike",
         "test_what_a_dead_stub_left_does_not_delay_the_end",
     }
 )
-"""Functions whose first test is quick: the others take seconds over rows tested elsewhere."""
+"""Functions whose first test is quick: the others take seconds, mostly on rows tested elsewhere."""
 
 
 def repeats(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:

@@ -11,20 +11,23 @@ import pytest
 
 from distill.methods import METHODS
 from tests.conftest import Once
-from tests.repeats import FOLDERS, OF_STUDENTS, ONE_PATH, REPEATED, repeats
+from tests.repeats import FOLDERS, OF_STUDENTS, ONE_PATH, REPEATED, SAME_PAPER, repeats
 
 HERE = Path(__file__).parent
 
 
-def items_of(folder: str, function: str = "test_b", **values: list[Any]) -> list[Any]:
-    """Tests of one function, for each combination of its parameters."""
+def items_of(
+    folder: str, function: str = "test_b", *, of_fixtures: bool = False, **values: list[Any]
+) -> list[Any]:
+    """Tests of one function, for each combination of its parameters, or of its fixtures'."""
+    marks = [] if of_fixtures else [SimpleNamespace(args=(name, [])) for name in values]
     combinations = itertools.product(*values.values())
     return [
         SimpleNamespace(
             path=HERE / folder / "test_a.py",
             nodeid=f"tests/{folder}/test_a.py::{function}[{number}]",
             callspec=SimpleNamespace(params=dict(zip(values, row, strict=True))),
-            iter_markers=lambda _: (SimpleNamespace(args=(name, [])) for name in values),
+            iter_markers=lambda _: iter(marks),
         )
         for number, row in enumerate(combinations)
     ]
@@ -83,6 +86,12 @@ def test_a_student_of_each_kind_is_quick(name: str) -> None:
     assert len(kinds) == len(set(kinds)) < len(METHODS)
     assert len(quick(items_of("distill", student=[*METHODS]))) == len(METHODS)
     assert _is_defined(name)
+
+
+def test_a_student_is_trained_by_one_method_of_a_paper_and_a_kind() -> None:
+    trained = [name for (name,) in quick(items_of("distill", of_fixtures=True, student=[*METHODS]))]
+    assert {*METHODS} - {*trained} == SAME_PAPER >= {"internal-all", "minilm-v2"}
+    assert "mobilebert-tiny" in trained, "a kind of its own"
 
 
 def test_folders_whose_tests_cost_little_are_left_alone() -> None:

@@ -158,7 +158,7 @@ def pretrained_by(encoder: str) -> str:
     place = find_encoder(encoder, setting="students")
     made = artifact_at(place)
     if made is None:
-        return Path(encoder).resolve().name  # packaged ones lie in folders of another name
+        return Path(encoder).absolute().name  # packaged ones lie in folders of another name
     card, training = made.card, made.card.findings.training
     words = [card.stage, card.config.get("method"), "on", card.task.name]
     if training is not None and training.steps is not None:

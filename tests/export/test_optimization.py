@@ -138,7 +138,7 @@ def test_a_family_that_nobody_has_looked_at_is_refused(
         export(teacher, task, ExportConfig(optimize="fused"), tmp_path / "onnx")
 
 
-@pytest.mark.parametrize("optimize", OPTIMIZATIONS)
+@pytest.mark.parametrize("optimize", reversed(OPTIMIZATIONS))
 def test_weights_in_a_file_of_their_own_are_optimised_alike(
     optimize: str, teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ def made(task: Task, folder: Path, family: str = "bert", **settings: Any) -> Art
 @pytest.fixture(scope="module")
 def usual(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """Of 3 bits; its source is next to it."""
-    return made(task, tmp_path_factory.mktemp("usual"))
+    return made(task, tmp_path_factory.mktemp("usual"), weight_bits=3)
 
 
 @pytest.fixture(scope="module", params=BITS)
