@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "Block", "of_each", "of_one"]
+__all__ = ["RESULTS", "ROOT", "Block", "of_each", "of_one"]
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = "benchmarks/results"
+"""Folder of the raw results."""
 
 
 @dataclass(frozen=True)

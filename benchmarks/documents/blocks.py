@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from benchmarks.compression.table import compression_block
 from benchmarks.controls.table import control_block
 from benchmarks.documents.advice_table import advice_block
 from benchmarks.documents.advisory_table import advisories_block
 from benchmarks.documents.api_page import api_block
-from benchmarks.documents.block import Block, of_each, of_one
+from benchmarks.documents.block import RESULTS, Block, of_each, of_one
 from benchmarks.documents.command_table import commands_block
 from benchmarks.documents.comparison_block import comparison_block, short_block
 from benchmarks.documents.compress_block import compress_block, short_compress_block
@@ -38,241 +39,177 @@ from benchmarks.training.table import training_block
 __all__ = ["BLOCKS", "PICTURES", "TABLES", "reading_blocks"]
 
 COMPRESSION = (
-    "benchmarks/results/2026-11-23-sst2-bert-base-compress-cpu.json",
-    "benchmarks/results/2026-11-23-sst2-bert-base-compress-table-cpu.json",
+    "2026-11-23-sst2-bert-base-compress-cpu.json",
+    "2026-11-23-sst2-bert-base-compress-table-cpu.json",
 )
 """The report of a compression, and its table."""
-SST2 = "benchmarks/results/2026-11-23-sst2-cpu-ort1.31.1.json"
+SST2 = "2026-11-23-sst2-cpu-ort1.31.1.json"
 """The comparison that the README shows a part of."""
-AMX_FUSION = "benchmarks/results/2026-11-26-sst2-fusion-cpu.json"
+AMX_FUSION = "2026-11-26-sst2-fusion-cpu.json"
 """Fused graphs where AMX is there."""
-VNNI_FUSION = "benchmarks/results/2026-11-26-sst2-vnni-fusion-cpu.json"
+VNNI_FUSION = "2026-11-26-sst2-vnni-fusion-cpu.json"
 """Fused graphs where AMX is denied."""
-NO_AMX_FUSION = "benchmarks/results/2026-11-26-sst2-no-amx-fusion-cpu.json"
+NO_AMX_FUSION = "2026-11-26-sst2-no-amx-fusion-cpu.json"
 """Fused graphs on a CPU without AMX."""
+THREE_SETS = ("sst2", "mrpc", "cola")
 
 PICTURES: Mapping[str, str] = {
-    "docs/pruning-sst2.svg": "benchmarks/results/2026-11-22-sst2-pruning-cpu.json",
-    "docs/pruning-mrpc.svg": "benchmarks/results/2026-11-22-mrpc-pruning-cpu.json",
-    "docs/pruning-cola.svg": "benchmarks/results/2026-11-22-cola-pruning-cpu.json",
+    f"docs/pruning-{task}.svg": f"{RESULTS}/2026-11-22-{task}-pruning-cpu.json"
+    for task in THREE_SETS
 }
 """Curves, and the raw results that they are drawn from."""
 
 
-def _of_six_sets(day: str, name: str) -> tuple[str, ...]:
-    return tuple(
-        f"benchmarks/results/{day}-{task}-{name}-cpu.json"
-        for task in ("sst2", "cola", "mrpc", "rte", "snips", "ag-news")
-    )
+def _table(document: str, write: Callable[[Mapping[str, Path]], str], *results: str) -> Block:
+    """Return a block of raw results by the names of their files."""
+    return Block(document, tuple(f"{RESULTS}/{name}" for name in results), write)
+
+
+def _of_six_sets(day: str, name: str) -> Iterator[str]:
+    for task in ("sst2", "cola", "mrpc", "rte", "snips", "ag-news"):
+        yield f"{day}-{task}-{name}-cpu.json"
 
 
 TABLES: Mapping[str, Block] = {
-    "demo": Block(
+    "demo": _table(
         "README.md",
-        (
-            "benchmarks/results/2026-11-22-docs-demo-cpu.json",
-            "benchmarks/results/2026-11-22-docs-demo-three-layers-cpu.json",
-        ),
         demo_reading,
+        "2026-11-22-docs-demo-cpu.json",
+        "2026-11-22-docs-demo-three-layers-cpu.json",
     ),
-    "results": Block("README.md", (SST2,), of_one(short_block)),
-    "compress-short": Block("README.md", COMPRESSION, short_compress_block),
-    "compress": Block("docs/compressing.md", COMPRESSION, compress_block),
-    "sst2": Block("docs/results.md", (SST2,), of_one(comparison_block)),
-    "bert-base": Block(
-        "docs/results.md",
-        ("benchmarks/results/2026-11-23-sst2-bert-base-cpu.json",),
-        of_one(comparison_block),
+    "results": _table("README.md", of_one(short_block), SST2),
+    "compress-short": _table("README.md", short_compress_block, *COMPRESSION),
+    "compress": _table("docs/compressing.md", compress_block, *COMPRESSION),
+    "sst2": _table("docs/results.md", of_one(comparison_block), SST2),
+    "bert-base": _table(
+        "docs/results.md", of_one(comparison_block), "2026-11-23-sst2-bert-base-cpu.json"
     ),
-    "bert-base-sentences": Block(
-        "docs/results.md",
-        ("benchmarks/results/2026-11-23-sst2-bert-base-sentences-cpu.json",),
-        of_one(comparison_block),
+    "bert-base-sentences": _table(
+        "docs/results.md", of_one(comparison_block), "2026-11-23-sst2-bert-base-sentences-cpu.json"
     ),
-    "seeds": Block(
-        "docs/results.md",
-        ("benchmarks/results/2026-11-25-sst2-seeds-cpu.json",),
-        of_one(students_block),
+    "seeds": _table("docs/results.md", of_one(students_block), "2026-11-25-sst2-seeds-cpu.json"),
+    "bert-base-seeds": _table(
+        "docs/results.md", of_one(comparison_block), "2026-11-25-sst2-bert-base-cpu.json"
     ),
-    "bert-base-seeds": Block(
-        "docs/results.md",
-        ("benchmarks/results/2026-11-25-sst2-bert-base-cpu.json",),
-        of_one(comparison_block),
+    "vocabulary": _table(
+        "docs/results.md", of_one(students_block), "2026-11-23-sst2-vocabulary-cpu.json"
     ),
-    "vocabulary": Block(
-        "docs/results.md",
-        ("benchmarks/results/2026-11-23-sst2-vocabulary-cpu.json",),
-        of_one(students_block),
-    ),
-    "methods": Block(
+    "methods": _table(
         "docs/methods.md",
-        (
-            "benchmarks/results/2026-11-22-sst2-methods-cpu.json",
-            "benchmarks/results/2026-11-21-mrpc-methods-cpu.json",
-            "benchmarks/results/2026-11-21-cola-methods-cpu.json",
-            "benchmarks/results/2026-11-21-sst2-methods-cpu.json",
-        ),
         method_block,
+        "2026-11-22-sst2-methods-cpu.json",
+        "2026-11-21-mrpc-methods-cpu.json",
+        "2026-11-21-cola-methods-cpu.json",
+        "2026-11-21-sst2-methods-cpu.json",
     ),
-    "controls": Block("docs/methods.md", _of_six_sets("2026-11-23", "controls"), control_block),
-    "few-labels": Block("docs/methods.md", _of_six_sets("2026-11-25", "few-labels"), control_block),
-    "few-labels-first": Block(
-        "docs/methods.md", _of_six_sets("2026-11-24", "few-labels"), control_block
+    "controls": _table("docs/methods.md", control_block, *_of_six_sets("2026-11-23", "controls")),
+    "few-labels": _table(
+        "docs/methods.md", control_block, *_of_six_sets("2026-11-25", "few-labels")
     ),
-    "sst2-compression-first": Block(
-        "docs/systems.md",
-        ("benchmarks/results/2026-11-26-sst2-compression-cpu.json",),
-        of_one(compression_block),
+    "few-labels-first": _table(
+        "docs/methods.md", control_block, *_of_six_sets("2026-11-24", "few-labels")
     ),
-    **{
-        name: Block(
-            "docs/systems.md",
-            (f"benchmarks/results/2026-11-27-sst2-{name}-cpu.json",),
-            of_one(students_block),
-        )
-        for name in ("first-layers-deep", "first-layers")
-    },
-    "training": Block(
-        "docs/methods.md",
-        ("benchmarks/results/2026-11-22-sst2-training-pools-cpu.json",),
-        of_one(training_block),
+    "sst2-compression-first": _table(
+        "docs/systems.md", of_one(compression_block), "2026-11-26-sst2-compression-cpu.json"
     ),
-    "tagging": Block(
-        "docs/methods.md",
-        ("benchmarks/results/2026-11-21-snips-slots-cpu.json",),
-        of_one(tagging_block),
+    "first-layers-deep": _table(
+        "docs/systems.md", of_one(students_block), "2026-11-27-sst2-first-layers-deep-cpu.json"
     ),
-    "fusion": Block("docs/export.md", (AMX_FUSION,), of_one(fusion_block)),
-    "fusion-profile": Block("docs/export.md", (AMX_FUSION,), of_one(fusion_profile_block)),
-    "fusion-vnni": Block("docs/export.md", (VNNI_FUSION,), of_one(fusion_block)),
-    "fusion-vnni-profile": Block("docs/export.md", (VNNI_FUSION,), of_one(fusion_profile_block)),
-    "fusion-no-amx": Block("docs/export.md", (NO_AMX_FUSION,), of_one(fusion_block)),
-    "runtimes": Block(
+    "first-layers": _table(
+        "docs/systems.md", of_one(students_block), "2026-11-27-sst2-first-layers-cpu.json"
+    ),
+    "training": _table(
+        "docs/methods.md", of_one(training_block), "2026-11-22-sst2-training-pools-cpu.json"
+    ),
+    "tagging": _table("docs/methods.md", of_one(tagging_block), "2026-11-21-snips-slots-cpu.json"),
+    "fusion": _table("docs/export.md", of_one(fusion_block), AMX_FUSION),
+    "fusion-profile": _table("docs/export.md", of_one(fusion_profile_block), AMX_FUSION),
+    "fusion-vnni": _table("docs/export.md", of_one(fusion_block), VNNI_FUSION),
+    "fusion-vnni-profile": _table("docs/export.md", of_one(fusion_profile_block), VNNI_FUSION),
+    "fusion-no-amx": _table("docs/export.md", of_one(fusion_block), NO_AMX_FUSION),
+    "runtimes": _table(
         "docs/runtimes.md",
-        (
-            "benchmarks/results/2026-11-24-sst2-deep-runtimes-cpu.json",
-            "benchmarks/results/2026-11-24-sst2-runtimes-cpu.json",
-            "benchmarks/results/2026-11-25-sst2-deep-runtimes-cpu.json",
-            "benchmarks/results/2026-11-25-sst2-runtimes-cpu.json",
-            "benchmarks/results/2026-11-26-sst2-no-amx-deep-runtimes-cpu.json",
-            "benchmarks/results/2026-11-26-sst2-no-amx-runtimes-cpu.json",
-            "benchmarks/results/2026-11-26-sst2-vnni-deep-runtimes-cpu.json",
-            "benchmarks/results/2026-11-26-sst2-vnni-runtimes-cpu.json",
-        ),
         runtime_block,
+        "2026-11-24-sst2-deep-runtimes-cpu.json",
+        "2026-11-24-sst2-runtimes-cpu.json",
+        "2026-11-25-sst2-deep-runtimes-cpu.json",
+        "2026-11-25-sst2-runtimes-cpu.json",
+        "2026-11-26-sst2-no-amx-deep-runtimes-cpu.json",
+        "2026-11-26-sst2-no-amx-runtimes-cpu.json",
+        "2026-11-26-sst2-vnni-deep-runtimes-cpu.json",
+        "2026-11-26-sst2-vnni-runtimes-cpu.json",
     ),
-    "float-parity": Block(
+    "float-parity": _table(
         "docs/runtimes.md",
-        ("benchmarks/results/2026-11-26-sst2-float-parity-both-cpu.json",),
         of_one(float_parity_block),
+        "2026-11-26-sst2-float-parity-both-cpu.json",
     ),
-    "gpu-parity": Block(
+    "gpu-parity": _table(
         "docs/serving.md",
-        tuple(
-            f"benchmarks/results/2026-11-26-cola-{precision}-parity-h200.json"
-            for precision in ("float32", "float16")
-        ),
         verified_block,
+        "2026-11-26-cola-float32-parity-h200.json",
+        "2026-11-26-cola-float16-parity-h200.json",
     ),
-    "gpu-servers": Block(
+    "gpu-servers": _table(
         "docs/serving.md",
-        (
-            "benchmarks/results/2026-11-26-sst2-serving-h200.json",
-            "benchmarks/results/2026-11-26-sst2-serving-float16-h200.json",
-        ),
         gpu_servers_block,
+        "2026-11-26-sst2-serving-h200.json",
+        "2026-11-26-sst2-serving-float16-h200.json",
     ),
-    "runtimes-gpu": Block(
-        "docs/runtimes.md",
-        ("benchmarks/results/2026-11-26-sst2-runtimes-h200.json",),
-        runtime_block,
+    "runtimes-gpu": _table("docs/runtimes.md", runtime_block, "2026-11-26-sst2-runtimes-h200.json"),
+    "runtimes-avx2": _table(
+        "docs/runtimes.md", runtime_block, "2026-11-24-sst2-avx2-runtimes-cpu.json"
     ),
-    "runtimes-avx2": Block(
-        "docs/runtimes.md",
-        ("benchmarks/results/2026-11-24-sst2-avx2-runtimes-cpu.json",),
-        runtime_block,
-    ),
-    "pruning": Block(
-        "docs/pruning.md",
-        tuple(PICTURES.values()),
-        pruning_block,
-    ),
-    "quantization": Block(
+    "pruning": Block("docs/pruning.md", tuple(PICTURES.values()), pruning_block),
+    "quantization": _table(
         "docs/quantization.md",
-        (
-            "benchmarks/results/2026-11-22-sst2-quantization-cpu.json",
-            "benchmarks/results/2026-11-22-mrpc-quantization-cpu.json",
-            "benchmarks/results/2026-11-22-cola-quantization-cpu.json",
-        ),
         quantization_block,
+        *(f"2026-11-22-{task}-quantization-cpu.json" for task in THREE_SETS),
     ),
-    "operators": Block(
+    "operators": _table(
         "docs/runtimes.md",
-        tuple(
-            f"benchmarks/results/2026-11-26-sst2-{name}-operators-cpu.json"
-            for name in (
-                "12-layers-vnni",
-                "6-layers-vnni",
-                "12-layers",
-                "12-layers-no-amx",
-                "6-layers-no-amx",
-            )
-        ),
         of_each(profile_block),
+        "2026-11-26-sst2-12-layers-vnni-operators-cpu.json",
+        "2026-11-26-sst2-6-layers-vnni-operators-cpu.json",
+        "2026-11-26-sst2-12-layers-operators-cpu.json",
+        "2026-11-26-sst2-12-layers-no-amx-operators-cpu.json",
+        "2026-11-26-sst2-6-layers-no-amx-operators-cpu.json",
     ),
-    "static-servers": Block(
+    "static-servers": _table(
         "docs/serving.md",
-        (
-            "benchmarks/results/2026-11-26-sst2-static-servers-every-shape-cpu.json",
-            "benchmarks/results/2026-11-26-sst2-static-servers-cpu.json",
-        ),
         of_each(serving_block),
+        "2026-11-26-sst2-static-servers-every-shape-cpu.json",
+        "2026-11-26-sst2-static-servers-cpu.json",
     ),
-    "few-bits": Block(
+    "few-bits": _table(
+        "docs/quantization.md", of_one(students_block), "2026-11-24-sst2-few-bits-cpu.json"
+    ),
+    "bit-groups": _table(
+        "docs/quantization.md", of_one(students_block), "2026-11-26-sst2-bit-groups-cpu.json"
+    ),
+    "chain": _table("docs/pruning.md", of_one(comparison_block), "2026-11-22-sst2-chain-cpu.json"),
+    "pretraining-memory": _table(
+        "docs/pretraining.md", of_one(memory_block), "2026-11-21-pretraining-memory-cpu.json"
+    ),
+    "step-memory": _table(
+        "docs/resources.md", of_one(step_memory_block), "2026-11-22-docs-step-memory-cpu.json"
+    ),
+    "commands": _table("docs/reference.md", commands_block),
+    "advisories": _table("docs/serving.md", advisories_block),
+    "advice": _table("docs/choosing.md", advice_block),
+    "lint-rules": _table("docs/serving.md", lint_rules_block),
+    "api": _table("docs/api.md", api_block),
+    "tolerances": _table("docs/gate.md", tolerances_block),
+    "gate-bounds": _table("docs/quantization.md", bounds_block),
+    "gate": _table(
         "docs/quantization.md",
-        ("benchmarks/results/2026-11-24-sst2-few-bits-cpu.json",),
-        of_one(students_block),
-    ),
-    "bit-groups": Block(
-        "docs/quantization.md",
-        ("benchmarks/results/2026-11-26-sst2-bit-groups-cpu.json",),
-        of_one(students_block),
-    ),
-    "chain": Block(
-        "docs/pruning.md",
-        ("benchmarks/results/2026-11-22-sst2-chain-cpu.json",),
-        of_one(comparison_block),
-    ),
-    "pretraining-memory": Block(
-        "docs/pretraining.md",
-        ("benchmarks/results/2026-11-21-pretraining-memory-cpu.json",),
-        of_one(memory_block),
-    ),
-    "step-memory": Block(
-        "docs/resources.md",
-        ("benchmarks/results/2026-11-22-docs-step-memory-cpu.json",),
-        of_one(step_memory_block),
-    ),
-    "commands": Block("docs/reference.md", (), commands_block),
-    "advisories": Block("docs/serving.md", (), advisories_block),
-    "advice": Block("docs/choosing.md", (), advice_block),
-    "lint-rules": Block("docs/serving.md", (), lint_rules_block),
-    "api": Block("docs/api.md", (), api_block),
-    "tolerances": Block("docs/gate.md", (), tolerances_block),
-    "gate-bounds": Block("docs/quantization.md", (), bounds_block),
-    "gate": Block(
-        "docs/quantization.md",
-        (
-            "benchmarks/results/2026-11-22-sst2-gate-cpu.json",
-            "benchmarks/results/2026-11-22-docs-gate-cpu.json",
-            "benchmarks/results/2026-11-22-mrpc-gate-cpu.json",
-            "benchmarks/results/2026-11-22-cola-gate-cpu.json",
-        ),
         gate_block,
+        "2026-11-22-sst2-gate-cpu.json",
+        "2026-11-22-docs-gate-cpu.json",
+        "2026-11-22-mrpc-gate-cpu.json",
+        "2026-11-22-cola-gate-cpu.json",
     ),
-    "gate-weak": Block(
-        "docs/quantization.md", ("benchmarks/results/2026-11-26-weak-gate-cpu.json",), gate_block
-    ),
+    "gate-weak": _table("docs/quantization.md", gate_block, "2026-11-26-weak-gate-cpu.json"),
     **newest_blocks(),
 }
 """Marked parts that show what was measured."""
@@ -297,10 +234,8 @@ def reading_blocks() -> dict[str, Block]:
 BLOCKS: Mapping[str, Block] = {
     **TABLES,
     **reading_blocks(),
-    "teachers": Block(
-        "benchmarks/README.md",
-        ("benchmarks/results/2026-11-21-sst2-teachers-cpu.json",),
-        teachers_reading,
+    "teachers": _table(
+        "benchmarks/README.md", teachers_reading, "2026-11-21-sst2-teachers-cpu.json"
     ),
 }
 """Everything in the documents that is made from raw results."""

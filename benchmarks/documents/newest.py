@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.bad_clients.table import bad_clients_block
 from benchmarks.compression.table import compression_block
-from benchmarks.documents.block import ROOT, Block, of_one
+from benchmarks.documents.block import RESULTS, ROOT, Block, of_one
 from benchmarks.documents.tune_table import tune_block
 from benchmarks.endpoint.table import endpoint_block
 from benchmarks.foreign_load.table import foreign_load_block
@@ -64,7 +64,7 @@ NEWEST: Mapping[str, Newest] = {
 """Measurements of one model among others: name of the block and of its files -> its table."""
 
 
-def newest_blocks(results: Path = ROOT / "benchmarks" / "results") -> dict[str, Block]:
+def newest_blocks(results: Path = ROOT / RESULTS) -> dict[str, Block]:
     """Return the blocks of the newest `DAY-...-NAME-cpu.json` of each row of NEWEST.
 
     One without a file has no block yet; its marks in the document stay empty until then.
@@ -72,6 +72,6 @@ def newest_blocks(results: Path = ROOT / "benchmarks" / "results") -> dict[str, 
     blocks = {}
     for name, row in NEWEST.items():
         if files := sorted(path.name for path in results.glob(f"*-{name}-cpu.json")):
-            file = f"benchmarks/results/{files[-1]}"
+            file = f"{RESULTS}/{files[-1]}"
             blocks[name] = Block(row.document, (file,), of_one(row.write))
     return blocks
