@@ -16,7 +16,7 @@ from bertender.training.config import TrainingConfig
 from distill.losses.terms import SoftLabels
 from distill.methods.method import Method
 from distill.methods.phase import one_phase
-from distill.students import SHORTER_STUDENT, alternating_layers
+from distill.students import SHORTER_STUDENT
 from distill.writing import TrainedModel
 from quantize.context import QuantizationContext, Written
 from quantize.dynamic import write_dynamic
@@ -26,7 +26,7 @@ WARM = Method(
     name="warm",
     paper="nobody's",
     student=SHORTER_STUDENT,
-    start_layers=alternating_layers,
+    start_layers="alternating",
     phases=one_phase(SoftLabels(weight=1.0, temperature=3.0)),
 )
 

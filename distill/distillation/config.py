@@ -14,13 +14,13 @@ from pydantic import (
 )
 
 from bertender.core.config import Rule, parts_of
-from bertender.core.errors import BertenderError
+from bertender.core.errors import BertenderError, ConfigError
 from distill.distillation.phases import PhasedConfig
 from distill.losses.layer_maps import LAYER_MAPS
 from distill.methods import METHODS
 from distill.methods.automatic import AUTO, automatic_settings
 from distill.methods.method import Method
-from distill.students import StudentShape
+from distill.students import START_LAYERS, StudentShape
 
 __all__ = ["StudentConfig", "methods_own"]
 
@@ -31,6 +31,22 @@ def _numbers_by_name(value: Any) -> Any:
         return value
     pairs = [pair.partition("=") for pair in value.split(",")]
     return {name.strip(): number for name, _, number in pairs}
+
+
+def _layers_or_word(value: Any) -> Any:
+    """Read "1,3,5" as numbers, and a row of START_LAYERS as it is."""
+    if not isinstance(value, str) or value in START_LAYERS:
+        return value
+    try:
+        return tuple(int(part) for part in parts_of(value))
+    except ValueError:
+        raise ConfigError(
+            f"teacher_layers={value!r}: give numbers from 0, as 1,3,5, or one of "
+            f"{', '.join(START_LAYERS)}."
+        ) from None
+
+
+_StartLayers = Annotated[tuple[int, ...] | str | None, BeforeValidator(_layers_or_word)]
 
 
 def methods_own(rows: Mapping[str, Method]) -> dict[str, str]:
@@ -70,7 +86,7 @@ def _of_earlier_phases(setting: str) -> Rule[StudentConfig]:
 
 def _is_uneven_start(config: StudentConfig) -> bool:
     """Return whether as many layers are named to start from as the student does not have."""
-    count = len(config.teacher_layers or ())
+    count = config.layers_by_number
     return bool(
         config.row.student.layer_by_layer and count and config.layers and count != config.layers
     )
@@ -158,8 +174,10 @@ class StudentConfig(PhasedConfig):
         description="width of its feed-forward part; by default 4 x its input; 0 where the "
         "head may be linear",
     )
-    teacher_layers: Annotated[tuple[int, ...] | None, BeforeValidator(parts_of)] = Field(
-        None, description="teacher layers to start from, as 1,3,5; the method's choice by default"
+    teacher_layers: _StartLayers = Field(
+        None,
+        description=f"its first weights: teacher layers as 1,3,5, or {', '.join(START_LAYERS)}; "
+        "the method's choice by default",
     )
     temperature: float | None = Field(
         None,
@@ -197,6 +215,11 @@ class StudentConfig(PhasedConfig):
         """The method as its table has it."""
         return self.rows[self.method]
 
+    @property
+    def layers_by_number(self) -> int:
+        """How many layers to start from are given by number."""
+        return len(self.teacher_layers) if isinstance(self.teacher_layers, tuple) else 0
+
     def changed_method(self) -> Method:
         """Return the method with the config's weights and settings of terms.
 
@@ -221,7 +244,7 @@ class StudentConfig(PhasedConfig):
             texts: of an example.
             own_start: whether the start is an encoder of the student's own, not the teacher.
         """
-        chosen = len(self.teacher_layers or ()) if method.student.layer_by_layer else 0
+        chosen = self.layers_by_number if method.student.layer_by_layer else 0
         usual = method.student.layers_of_own_start if own_start else method.student.layers
         return StudentShape(
             layers=self.layers or chosen or usual(depth),

@@ -22,7 +22,7 @@ from distill.losses.layer_maps import last
 from distill.losses.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords
 from distill.methods.method import General, Method
 from distill.methods.phase import Phase, one_phase
-from distill.students import DISTILBERT_STUDENT, alternating_layers
+from distill.students import DISTILBERT_STUDENT
 
 __all__ = ["DISTILBERT"]
 
@@ -30,7 +30,7 @@ DISTILBERT = Method(
     name="distilbert",
     paper="Sanh et al. 2019, arXiv 1910.01108",
     student=DISTILBERT_STUDENT,
-    start_layers=alternating_layers,
+    start_layers="alternating",
     phases=one_phase(
         SoftLabels(weight=0.5, temperature=2.0),
         HardLabels(weight=0.5),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from distill.losses.terms import HardLabels
 from distill.methods.method import Method
 from distill.methods.phase import one_phase
-from distill.students import DISTILBERT_STUDENT, alternating_layers
+from distill.students import DISTILBERT_STUDENT
 
 __all__ = ["HARD"]
 
@@ -16,6 +16,6 @@ HARD = Method(
     name="hard",
     paper="none",
     student=DISTILBERT_STUDENT,
-    start_layers=alternating_layers,
+    start_layers="alternating",
     phases=one_phase(HardLabels(weight=1.0)),
 )

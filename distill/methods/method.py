@@ -13,7 +13,7 @@ from distill.losses.layer_maps import LAYER_MAPS
 from distill.losses.signals import TEXT_SIGNALS, Signal
 from distill.losses.terms import Match, Term
 from distill.methods.phase import Phase
-from distill.students import StartLayers, StudentKind, StudentShape, spread_layers
+from distill.students import StudentKind, StudentShape
 
 __all__ = ["General", "Method"]
 
@@ -40,9 +40,9 @@ class Method:
     """Those of a student of any depth; `at` writes them out for one."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of DistillConfig that have another default here: the paper's."""
-    start_layers: StartLayers = spread_layers
-    """Which layers of its start a student takes, if it takes some: those that the method matches,
-    or others for reasons in the method's file."""
+    start_layers: str = "spread"
+    """Which layers of its start a student takes, if it takes some, a row of START_LAYERS: those
+    that the method matches, or others for reasons in the method's file."""
     augmentation: str | None = None
     """The paper's own, a row of AUGMENTATIONS: a suggestion, since it multiplies the training."""
     general: General | None = None

@@ -20,7 +20,7 @@ from distill.losses.layer_maps import skip
 from distill.losses.terms import HardLabels, Match, SoftLabels
 from distill.methods.method import Method
 from distill.methods.phase import one_phase
-from distill.students import SHORTER_STUDENT, first_layers
+from distill.students import SHORTER_STUDENT
 
 __all__ = ["PKD"]
 
@@ -28,7 +28,7 @@ PKD = Method(
     name="pkd",
     paper="Sun et al. 2019, arXiv 1908.09355",
     student=SHORTER_STUDENT,
-    start_layers=first_layers,
+    start_layers="first",
     phases=one_phase(
         SoftLabels(weight=0.7, temperature=10.0),
         HardLabels(weight=0.3),

@@ -27,7 +27,7 @@ from distill.losses.signals import Signals
 from distill.losses.terms import HardLabels, Term
 from distill.methods.method import Method
 from distill.methods.phase import Phase
-from distill.students import SHORTER_STUDENT, first_layers
+from distill.students import SHORTER_STUDENT
 
 __all__ = ["THESEUS", "THESEUS_CONSTANT", "Replacing"]
 
@@ -152,7 +152,7 @@ THESEUS = Method(
     name="theseus",
     paper="Xu et al. 2020, arXiv 2002.02925",
     student=SHORTER_STUDENT,
-    start_layers=first_layers,
+    start_layers="first",
     phases=(Phase("task", TASK, training_module=Replacing),),
     settings={"epochs": 15, "learning_rate": 2e-5},
 )
@@ -161,7 +161,7 @@ THESEUS_CONSTANT = Method(
     name="theseus-constant",
     paper="Xu et al. 2020, arXiv 2002.02925",
     student=SHORTER_STUDENT,
-    start_layers=first_layers,
+    start_layers="first",
     phases=(
         Phase("replacing", TASK, epochs=REPLACING_EPOCHS, training_module=_HalfReplacing),
         Phase("successor", TASK, training_module=_Replaced),

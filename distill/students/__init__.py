@@ -22,14 +22,8 @@ from distill.students.own_class import (
     any_width_student,
     shorter_student,
 )
-from distill.students.shape import (
-    StartLayers,
-    StudentBuilder,
-    StudentShape,
-    alternating_layers,
-    first_layers,
-    spread_layers,
-)
+from distill.students.shape import StudentBuilder, StudentShape
+from distill.students.start_layers import START_LAYERS
 from distill.students.static import STATIC_STUDENT, static_student
 
 __all__ = [
@@ -42,24 +36,21 @@ __all__ = [
     "OWN_VOCABULARY_STUDENT",
     "PRETRAINED_STUDENT",
     "SHORTER_STUDENT",
+    "START_LAYERS",
     "STATIC_STUDENT",
     "TINY_MOBILEBERT_STUDENT",
-    "StartLayers",
     "StudentBuilder",
     "StudentKind",
     "StudentShape",
     "albert_student",
-    "alternating_layers",
     "any_width_student",
     "bilstm_student",
     "distilbert_student",
-    "first_layers",
     "half_the_layers",
     "masked_language_model",
     "minibert_student",
     "mobilebert_student",
     "shorter_student",
-    "spread_layers",
     "static_student",
     "tiny_mobilebert_student",
 ]

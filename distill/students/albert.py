@@ -52,7 +52,7 @@ def albert_student(
 
 def _averaged_layers(teacher: PreTrainedModel, shape: StudentShape) -> list[nn.Module]:
     layers = encoder_layers(teacher)
-    chosen = shape.teacher_layers or tuple(range(len(layers)))
+    chosen = shape.layers_of_start(len(layers)) or tuple(range(len(layers)))
     if not all(0 <= layer < len(layers) for layer in chosen):
         raise ModelError(
             f"teacher_layers={chosen}: give layers between 0 and {len(layers) - 1}, or leave it "

@@ -11,47 +11,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers, family_of
 from bertender.models.family import Family
-from distill.losses.layer_maps import uniform
+from distill.students.start_layers import START_LAYERS
 from distill.students.token_use import TokenUse
 
 __all__ = [
-    "StartLayers",
     "StudentBuilder",
     "StudentShape",
-    "alternating_layers",
     "check_not_factorised",
     "check_widths",
     "chosen_layers",
-    "first_layers",
     "plain_family",
     "shortened_family",
-    "spread_layers",
 ]
-
-PUBLISHED_LAYERS = {(12, 6): (0, 2, 4, 7, 9, 11)}
-
-
-def spread_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
-    """Choose evenly spread teacher layers, the last among them (12 -> 6: 1, 3, 5, 7, 9, 11).
-
-    They are those that the layer map `uniform` matches.
-    """
-    return tuple(layer - 1 for _, layer in uniform(student_layers, teacher_layers))
-
-
-def alternating_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
-    """Choose the layers of the published DistilBERT for 12 -> 6, and else `spread_layers`."""
-    spread = spread_layers(teacher_layers, student_layers)
-    return PUBLISHED_LAYERS.get((teacher_layers, student_layers), spread)
-
-
-def first_layers(teacher_layers: int, student_layers: int) -> tuple[int, ...]:
-    """Choose the teacher's first layers, as PKD and BERT-of-Theseus do."""
-    return tuple(range(student_layers))
-
-
-StartLayers = Callable[[int, int], tuple[int, ...]]
-"""depths (start, student) -> the layers of the start that the student takes, from 0"""
 
 
 @dataclass(frozen=True)
@@ -62,9 +33,10 @@ class StudentShape:
     hidden_size: int | None = None
     heads: int | None = None
     feed_forward_size: int | None = None
-    teacher_layers: tuple[int, ...] | None = None
-    """The teacher layers to start from; None leaves the choice to `start_layers`."""
-    start_layers: StartLayers = spread_layers
+    teacher_layers: tuple[int, ...] | str | None = None
+    """The teacher layers to start from, or a row of START_LAYERS; None is `start_layers`."""
+    start_layers: str = "spread"
+    """A row of START_LAYERS: the method's."""
     tokenizer: PreTrainedTokenizerBase | None = None
     """With a vocabulary of its own; None is the teacher's."""
     tokens: TokenUse | None = None
@@ -83,6 +55,11 @@ class StudentShape:
         }
         wanted = {name: getattr(self, name) for name in own}
         return {name: width for name, width in wanted.items() if width not in (None, own[name])}
+
+    def layers_of_start(self, depth: int) -> tuple[int, ...] | None:
+        """Return `teacher_layers` by number, in a teacher of so many layers."""
+        chosen = self.teacher_layers
+        return START_LAYERS[chosen](depth, self.layers) if isinstance(chosen, str) else chosen
 
 
 StudentBuilder = Callable[[PreTrainedModel, StudentShape], PreTrainedModel]
@@ -111,18 +88,21 @@ def _checked_family(start: PreTrainedModel, is_start: Callable[[Family], bool]) 
 
 
 def chosen_layers(teacher: PreTrainedModel, shape: StudentShape) -> tuple[int, ...]:
-    """Return the teacher layers that the shape names, or else those that `start_layers` takes.
+    """Return the teacher layers that the shape has, or else those of its `start_layers`.
 
-    Where the teacher's class cannot have these alone, they are the nearest that it can have.
+    Where the teacher's class cannot have those of a row alone, they are the nearest that it can.
 
     Raises:
         ModelError: the teacher does not have them.
     """
     depth = len(encoder_layers(teacher))
-    chosen = shape.teacher_layers or shape.start_layers(depth, shape.layers)
+    chosen = shape.layers_of_start(depth) or START_LAYERS[shape.start_layers](depth, shape.layers)
     _check_layers_there(depth, shape.layers, chosen)
     family, config = family_of(teacher), teacher.config
-    if shape.teacher_layers or family.settings_of_layers(config, chosen) is not None:
+    if (
+        isinstance(shape.teacher_layers, tuple)
+        or family.settings_of_layers(config, chosen) is not None
+    ):
         return chosen
     return family.nearest_layers(config, chosen)
 

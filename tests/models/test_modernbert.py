@@ -22,10 +22,9 @@ from distill.pruning.layers import least_missed, without_layers
 from distill.pruning.rescaling import rescale
 from distill.students import (
     DISTILBERT_STUDENT,
+    START_LAYERS,
     StudentShape,
-    first_layers,
     shorter_student,
-    spread_layers,
 )
 from tests.distill.pruning.toys import everything
 from tests.toy_models import save_artifact, tiny_classifier
@@ -102,13 +101,13 @@ def test_a_refusal_names_layers_that_work() -> None:
 
 
 def test_layers_of_choice_are_the_nearest_that_alternate() -> None:
-    spread = spread_layers(22, 11)
+    spread = START_LAYERS["spread"](22, 11)
     config = config_of(22, 3)
     assert spread == (1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
     assert ROW.nearest_layers(config, spread) == (0, 2, 5, 6, 8, 11, 12, 14, 17, 18, 20)
     student = shorter_student(teacher(), StudentShape(4))
     assert student.config.global_attn_every_n_layers == 3
-    first = shorter_student(teacher(), StudentShape(2, start_layers=first_layers))
+    first = shorter_student(teacher(), StudentShape(2, start_layers="first"))
     words = encoder_layers(first)[1].attn.Wqkv.weight
     assert torch.equal(words, encoder_layers(teacher())[1].attn.Wqkv.weight)
 

@@ -19,6 +19,9 @@ def test_the_command_lines_forms_of_settings() -> None:
     assert config.weights == {"soft": 0.7, "hard": 0.3}
     assert config.teacher_layers == (1, 3, 5)
     assert DistillConfig.model_validate_json(config.model_dump_json()) == config
+    word = config.changed({"teacher_layers": "first"})
+    assert word.teacher_layers == "first"
+    assert DistillConfig.model_validate_json(word.model_dump_json()) == word
 
 
 BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
@@ -26,7 +29,10 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "no number": ({"weights": "soft"}, r"weights\.soft=''.*valid number"),
     "temperature": ({"temperature": 0}, "temperature=0: .*greater than 0"),
     "layers": ({"layers": 0}, "layers=0: .*greater than or equal to 1"),
-    "teacher layers": ({"teacher_layers": "1,x"}, r"teacher_layers\.1='x'"),
+    "teacher layers": (
+        {"teacher_layers": "1,x"},
+        "teacher_layers='1,x': give numbers from 0, as 1,3,5, or one of first, spread",
+    ),
     "unknown key": ({"temprature": 2}, "unknown key 'temprature'. Did you mean 'temperature'"),
 }
 
@@ -87,6 +93,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         {"method": "tinybert", "hidden_size": 16, "teacher_layers": (0, 1)},
         ModelError,
         r"teacher_layers=\(0, 1\): a student of another width.* starts from random",
+    ),
+    "first layers of another width": (
+        {"method": "tinybert", "hidden_size": 16, "teacher_layers": "first"},
+        ModelError,
+        "teacher_layers=first: a student of another width.* starts from random",
     ),
     "a list of methods": ({"method": ["pkd"]}, ConfigError, "method="),
     "no earlier phase": (

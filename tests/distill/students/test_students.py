@@ -15,18 +15,15 @@ from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers
 from distill.students import (
     DISTILBERT_STUDENT,
-    StartLayers,
+    START_LAYERS,
     StudentBuilder,
     StudentShape,
     albert_student,
-    alternating_layers,
     any_width_student,
     bilstm_student,
     distilbert_student,
-    first_layers,
     minibert_student,
     shorter_student,
-    spread_layers,
     static_student,
 )
 from distill.students.bilstm import strongest_directions
@@ -142,22 +139,23 @@ DEPTHS = st.integers(1, 48).flatmap(lambda depth: st.tuples(st.just(depth), st.i
 
 
 def test_alternating_and_spread_layers() -> None:
-    assert alternating_layers(12, 6) == (0, 2, 4, 7, 9, 11), "the published checkpoint's"
-    assert spread_layers(12, 6) == (1, 3, 5, 7, 9, 11)
-    for choose in (alternating_layers, spread_layers):
+    alternating, spread = START_LAYERS["alternating"], START_LAYERS["spread"]
+    assert alternating(12, 6) == (0, 2, 4, 7, 9, 11), "the published checkpoint's"
+    assert spread(12, 6) == (1, 3, 5, 7, 9, 11)
+    for choose in (alternating, spread):
         assert choose(6, 3) == (1, 3, 5)
         assert choose(6, 1) == (5,)
 
 
-@pytest.mark.parametrize("choose", [alternating_layers, spread_layers])
+@pytest.mark.parametrize("name", START_LAYERS)
 @given(depths=DEPTHS)
-def test_chosen_layers_ascend_to_the_last(choose: StartLayers, depths: tuple[int, int]) -> None:
+def test_chosen_layers_ascend_to_an_end(name: str, depths: tuple[int, int]) -> None:
     teacher, student = depths
-    chosen = choose(teacher, student)
+    chosen = START_LAYERS[name](teacher, student)
     assert len(chosen) == student
     assert list(chosen) == sorted(set(chosen))
     assert chosen[0] >= 0
-    assert chosen[-1] == teacher - 1
+    assert chosen[-1] == (student if name == "first" else teacher) - 1
 
 
 BUILDERS: dict[str, StudentBuilder] = {
@@ -181,7 +179,12 @@ def test_a_student_of_the_teachers_class_is_the_teacher_at_full_depth(
 
 @pytest.mark.parametrize("builder", BUILDERS)
 @pytest.mark.parametrize(
-    ("settings", "chosen"), [({}, (1, 3)), ({"start_layers": first_layers}, (0, 1))]
+    ("settings", "chosen"),
+    [
+        ({}, (1, 3)),
+        ({"start_layers": "first"}, (0, 1)),
+        ({"start_layers": "first", "teacher_layers": "spread"}, (1, 3)),
+    ],
 )
 def test_a_shorter_student_of_the_teachers_class(
     builder: str, settings: dict[str, Any], chosen: tuple[int, ...]

@@ -1,0 +1,40 @@
+"""START_LAYERS: which layers of what it starts from a student takes.
+
+A choice takes the depths (start, student) and returns layers of the start, counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bertender.core.table import Table
+from distill.losses.layer_maps import uniform
+
+__all__ = ["START_LAYERS", "StartLayers"]
+
+StartLayers = Callable[[int, int], tuple[int, ...]]
+
+PUBLISHED_LAYERS = {(12, 6): (0, 2, 4, 7, 9, 11)}
+
+
+def _first(start: int, student: int) -> tuple[int, ...]:
+    """Choose the first layers, as PKD and BERT-of-Theseus do."""
+    return tuple(range(student))
+
+
+def _spread(start: int, student: int) -> tuple[int, ...]:
+    """Choose evenly spread layers, the last among them (12 -> 6: 1, 3, 5, 7, 9, 11).
+
+    They are those that the layer map `uniform` matches.
+    """
+    return tuple(layer - 1 for _, layer in uniform(student, start))
+
+
+def _alternating(start: int, student: int) -> tuple[int, ...]:
+    """Choose the layers of the published DistilBERT for 12 -> 6, and else `spread`."""
+    return PUBLISHED_LAYERS.get((start, student)) or _spread(start, student)
+
+
+START_LAYERS: Table[StartLayers] = Table(
+    "choice of layers", {"first": _first, "spread": _spread, "alternating": _alternating}
+)
