@@ -115,6 +115,9 @@ TABLES: Mapping[str, Block] = {
     "first-layers-deep": _table(
         "docs/systems.md", of_one(students_block), "2026-11-27-sst2-first-layers-deep-cpu.json"
     ),
+    "first-layers-three": _table(
+        "docs/systems.md", of_one(students_block), "2026-11-27-sst2-first-layers-three-cpu.json"
+    ),
     "first-layers": _table(
         "docs/systems.md", of_one(students_block), "2026-11-27-sst2-first-layers-cpu.json"
     ),

@@ -29,7 +29,9 @@ CHOICES = (
         lambda settings: settings.get("student") is not None,
         {"method": "pd"},
     ),
-    Choice("elsewhere", lambda settings: True, {"method": "distilbert"}),
+    # by measurement: a layer goes on from the outputs that it had in the teacher, which alternating
+    # ones learn first
+    Choice("elsewhere", lambda settings: True, {"method": "distilbert", "teacher_layers": "first"}),
 )
 """The first that holds is taken."""
 
