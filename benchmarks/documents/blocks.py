@@ -32,6 +32,7 @@ from benchmarks.runtimes.table import runtime_block
 from benchmarks.serving.gpu_table import gpu_servers_block
 from benchmarks.serving.table import serving_block
 from benchmarks.step_memory.table import step_memory_block
+from benchmarks.students.start_table import start_layers_block
 from benchmarks.students.table import students_block
 from benchmarks.tagging.table import tagging_block
 from benchmarks.training.table import training_block
@@ -112,14 +113,15 @@ TABLES: Mapping[str, Block] = {
     "sst2-compression-first": _table(
         "docs/systems.md", of_one(compression_block), "2026-11-26-sst2-compression-cpu.json"
     ),
-    "first-layers-deep": _table(
-        "docs/systems.md", of_one(students_block), "2026-11-27-sst2-first-layers-deep-cpu.json"
-    ),
-    "first-layers-three": _table(
-        "docs/systems.md", of_one(students_block), "2026-11-27-sst2-first-layers-three-cpu.json"
-    ),
     "first-layers": _table(
-        "docs/systems.md", of_one(students_block), "2026-11-27-sst2-first-layers-cpu.json"
+        "docs/systems.md",
+        start_layers_block,
+        "2026-11-27-sst2-own-class-cpu.json",
+        "2026-11-27-cola-own-class-cpu.json",
+        "2026-11-27-mrpc-own-class-cpu.json",
+        "2026-11-27-sst2-first-layers-deep-cpu.json",
+        "2026-11-27-sst2-first-layers-three-cpu.json",
+        "2026-11-27-sst2-first-layers-cpu.json",
     ),
     "training": _table(
         "docs/methods.md", of_one(training_block), "2026-11-22-sst2-training-pools-cpu.json"

@@ -56,8 +56,6 @@ NEWEST: Mapping[str, Newest] = {
     "cola-compression": Newest(compression_block, "docs/systems.md"),
     "mrpc-compression": Newest(compression_block, "docs/systems.md"),
     "mrpc-again": Newest(compression_block, "docs/systems.md"),
-    "cola-own-class": Newest(compression_block, "docs/systems.md"),
-    "mrpc-own-class": Newest(compression_block, "docs/systems.md"),
     "cola-same-start": Newest(compression_block, "docs/systems.md"),
     "mrpc-same-start": Newest(compression_block, "docs/systems.md"),
 }

@@ -140,7 +140,7 @@ class CompressConfig(Config):
     method: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         (),
         description="of `bertender methods` to choose from by commas, for students of the "
-        "teacher's own layers; by default what distill takes",
+        "teacher's own layers; by default auto, what distill takes",
     )
     epochs: int = Field(3, ge=1, description="passes over the texts of each student")
     recovery_epochs: int = Field(2, ge=1, description="passes over the texts after a cut")

@@ -7,8 +7,6 @@ from bertender.report.cells import number
 
 __all__ = ["control_lines"]
 
-CHEAPER = "labels alone do, `--method hard` is cheaper"
-
 
 def control_lines(findings: Findings) -> list[str]:
     """Return what distilling gave, of a student that was trained with its control.
@@ -24,7 +22,7 @@ def _taken(control: ControlFindings) -> list[str]:
         return []
     return [
         f"on the texts to choose by, the control scores {number(control.control_choice)} and the "
-        f"student {number(control.choice)}: deploy the control, which `--method hard --epochs "
+        f"student {number(control.choice)}: deploy the control, which `{_flags(control)} --epochs "
         f"{control.epochs}` makes with the same other settings"
     ]
 
@@ -32,12 +30,19 @@ def _taken(control: ControlFindings) -> list[str]:
 def _sentence(control: ControlFindings) -> str:
     same = f"the same student trained on labels alone for {_length(control)}"
     gain = control.gain
+    cheaper = f"labels alone do, `{_flags(control)}` is cheaper"
     points = f"{gain.value:+.1f} points [{gain.low:+.1f}, {gain.high:+.1f}]"
     if gain.low > 0:
         return f"distilling gave {points} over {same}"
     if gain.high < 0:
-        return f"distilling lost against {same}: {points}; {CHEAPER}"
-    return f"distilling cannot be distinguished from {same}: {points}; {CHEAPER}"
+        return f"distilling lost against {same}: {points}; {cheaper}"
+    return f"distilling cannot be distinguished from {same}: {points}; {cheaper}"
+
+
+def _flags(control: ControlFindings) -> str:
+    """Return the flags that train a student on labels alone from the same layers."""
+    layers = control.teacher_layers
+    return "--method hard" + (f" --teacher-layers {layers}" if layers else "")
 
 
 def _length(control: ControlFindings) -> str:

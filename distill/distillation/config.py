@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from bertender.core.config import Rule, parts_of
-from bertender.core.errors import BertenderError, ConfigError
+from bertender.core.errors import BertenderError, ConfigError, nearest_hint
 from distill.distillation.phases import PhasedConfig
 from distill.losses.layer_maps import LAYER_MAPS
 from distill.methods import METHODS
@@ -25,6 +25,10 @@ from distill.students import START_LAYERS, StudentShape
 __all__ = ["StudentConfig", "methods_own"]
 
 
+UNSET: tuple[object, ...] = (None, "", (), [])
+"""Values that leave a setting to what `auto` chooses."""
+
+
 def _numbers_by_name(value: Any) -> Any:
     """Read "soft=0.7,hard=0.3" as a mapping."""
     if not isinstance(value, str):
@@ -33,20 +37,22 @@ def _numbers_by_name(value: Any) -> Any:
     return {name.strip(): number for name, _, number in pairs}
 
 
-def _layers_or_word(value: Any) -> Any:
-    """Read "1,3,5" as numbers, and a row of START_LAYERS as it is."""
-    if not isinstance(value, str) or value in START_LAYERS:
-        return value
-    try:
-        return tuple(int(part) for part in parts_of(value))
-    except ValueError:
+def _numbers_or_word(value: Any) -> Any:
+    """Read "1,3,5" as numbers, a row of START_LAYERS as it is, and nothing as None."""
+    parts = parts_of("" if value is None else value)
+    if not isinstance(parts, list | tuple):
+        parts = (parts,)
+    if len(parts) == 1 and parts[0] in START_LAYERS:
+        return parts[0]
+    if not all(str(part).isdigit() for part in parts):
         raise ConfigError(
             f"teacher_layers={value!r}: give numbers from 0, as 1,3,5, or one of "
-            f"{', '.join(START_LAYERS)}."
-        ) from None
+            f"{', '.join(START_LAYERS)}.{nearest_hint(str(value), START_LAYERS)}"
+        )
+    return tuple(int(part) for part in parts) or None
 
 
-_StartLayers = Annotated[tuple[int, ...] | str | None, BeforeValidator(_layers_or_word)]
+_TeacherLayers = Annotated[tuple[int, ...] | str | None, BeforeValidator(_numbers_or_word)]
 
 
 def methods_own(rows: Mapping[str, Method]) -> dict[str, str]:
@@ -86,7 +92,7 @@ def _of_earlier_phases(setting: str) -> Rule[StudentConfig]:
 
 def _is_uneven_start(config: StudentConfig) -> bool:
     """Return whether as many layers are named to start from as the student does not have."""
-    count = config.layers_by_number
+    count = config.numbered_layers
     return bool(
         config.row.student.layer_by_layer and count and config.layers and count != config.layers
     )
@@ -109,6 +115,15 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
         _is_uneven_start,
         "teacher_layers={teacher_layers}: give {layers}, one for each of the student's layers, or "
         "leave it out for the method's choice.",
+    ),
+    "a choice of layers to average": Rule(
+        lambda config: (
+            isinstance(config.teacher_layers, str)
+            and not config.row.student.layer_by_layer
+            and "teacher_layers" not in config.row.student.lacks
+        ),
+        "teacher_layers={teacher_layers}: the student of method {method!r} starts from the mean of "
+        "layers. Give their numbers, as 1,3,5, or leave it out for all of them.",
     ),
     "a shape that the student lacks": Rule(
         lambda config: bool(_lacking(config)),
@@ -174,10 +189,10 @@ class StudentConfig(PhasedConfig):
         description="width of its feed-forward part; by default 4 x its input; 0 where the "
         "head may be linear",
     )
-    teacher_layers: _StartLayers = Field(
+    teacher_layers: _TeacherLayers = Field(
         None,
         description=f"its first weights: teacher layers as 1,3,5, or {', '.join(START_LAYERS)}; "
-        "the method's choice by default",
+        "by default the method's choice, and first with auto",
     )
     temperature: float | None = Field(
         None,
@@ -203,6 +218,8 @@ class StudentConfig(PhasedConfig):
         if usual == AUTO == explicit.get("method", usual):
             explicit.pop("method", None)  # what it stands for may change with other settings
             chosen = automatic_settings(explicit)
+            unset = [name for name in chosen if explicit.get(name) in UNSET]
+            explicit = {name: value for name, value in explicit.items() if name not in unset}
         else:
             chosen = {"method": explicit.get("method", usual)}
         method = cls.rows.get(chosen["method"]) if isinstance(chosen["method"], str) else None
@@ -216,7 +233,7 @@ class StudentConfig(PhasedConfig):
         return self.rows[self.method]
 
     @property
-    def layers_by_number(self) -> int:
+    def numbered_layers(self) -> int:
         """How many layers to start from are given by number."""
         return len(self.teacher_layers) if isinstance(self.teacher_layers, tuple) else 0
 
@@ -244,7 +261,7 @@ class StudentConfig(PhasedConfig):
             texts: of an example.
             own_start: whether the start is an encoder of the student's own, not the teacher.
         """
-        chosen = self.layers_by_number if method.student.layer_by_layer else 0
+        chosen = self.numbered_layers if method.student.layer_by_layer else 0
         usual = method.student.layers_of_own_start if own_start else method.student.layers
         return StudentShape(
             layers=self.layers or chosen or usual(depth),

@@ -30,7 +30,14 @@ from distill.methods.phase import one_phase
 from distill.scoring import evaluated
 from distill.vocabularies.cutting import RemainingTokens
 
-__all__ = ["MOST_EPOCHS", "Controls", "control_epochs", "control_of", "train_controls"]
+__all__ = [
+    "MOST_EPOCHS",
+    "Controls",
+    "control_epochs",
+    "control_of",
+    "teacher_layers_of",
+    "train_controls",
+]
 
 MOST_EPOCHS = 20
 """Of a control at equal computation, so that a large teacher or many unlabelled texts do not cost
@@ -66,6 +73,7 @@ class Controls:
             gain=gain,
             n=len(self.ready.task.dev),
             choice=epochs[-1][self.ready.task.metric],
+            teacher_layers=teacher_layers_of(self.config),
             equal_epochs=self.equal_epochs,
             runs=runs,
         )
@@ -142,6 +150,15 @@ _ADDED = (
     "unlabelled_agreement",
 )
 """Settings that a control does not have."""
+
+
+def teacher_layers_of(config: DistillConfig) -> str | None:
+    """Return the layers that a student starts from as the setting has them, if it takes some."""
+    of_all = config.student is not None and not config.layers
+    if of_all or config.hidden_size or "teacher_layers" in config.row.student.lacks:
+        return None
+    chosen = config.teacher_layers or config.row.start_layers
+    return chosen if isinstance(chosen, str) else ",".join(map(str, chosen))
 
 
 def _on_labels(method: Method) -> Method:

@@ -51,6 +51,13 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
         frozenset({"vocab_size"}),
         beyond_default=True,
     ),
+    "a choice among all layers": Rule(
+        lambda config: bool(
+            config.student and isinstance(config.teacher_layers, str) and not config.layers
+        ),
+        "teacher_layers={teacher_layers}: a student of another encoder has all of its layers where "
+        "none are said. Give layers, or leave it out.",
+    ),
     "floor of no vocabulary": Rule(
         lambda config: config.vocab_size is None,
         "the vocabulary stays whole without vocab_size. Give vocab_size, or leave it out.",

@@ -29,8 +29,8 @@ CHOICES = (
         lambda settings: settings.get("student") is not None,
         {"method": "pd"},
     ),
-    # by measurement: a layer goes on from the outputs that it had in the teacher, which alternating
-    # ones learn first
+    # in short trainings on few labels the first layers scored more than the paper's, or no less
+    # (docs/systems.md); longer ones were not compared
     Choice("elsewhere", lambda settings: True, {"method": "distilbert", "teacher_layers": "first"}),
 )
 """The first that holds is taken."""

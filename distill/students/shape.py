@@ -57,7 +57,7 @@ class StudentShape:
         return {name: width for name, width in wanted.items() if width not in (None, own[name])}
 
     def layers_of_start(self, depth: int) -> tuple[int, ...] | None:
-        """Return `teacher_layers` by number, in a teacher of so many layers."""
+        """Return `teacher_layers` as numbers, for a start of so many layers; None if unset."""
         chosen = self.teacher_layers
         return START_LAYERS[chosen](depth, self.layers) if isinstance(chosen, str) else chosen
 

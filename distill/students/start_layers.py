@@ -10,9 +10,9 @@ from collections.abc import Callable
 from bertender.core.table import Table
 from distill.losses.layer_maps import uniform
 
-__all__ = ["START_LAYERS", "StartLayers"]
+__all__ = ["START_LAYERS", "LayerChoice"]
 
-StartLayers = Callable[[int, int], tuple[int, ...]]
+LayerChoice = Callable[[int, int], tuple[int, ...]]
 
 PUBLISHED_LAYERS = {(12, 6): (0, 2, 4, 7, 9, 11)}
 
@@ -35,6 +35,6 @@ def _alternating(start: int, student: int) -> tuple[int, ...]:
     return PUBLISHED_LAYERS.get((start, student)) or _spread(start, student)
 
 
-START_LAYERS: Table[StartLayers] = Table(
+START_LAYERS: Table[LayerChoice] = Table(
     "choice of layers", {"first": _first, "spread": _spread, "alternating": _alternating}
 )

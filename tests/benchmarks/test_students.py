@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from benchmarks.students.measuring import (
     run,
     scored_students,
 )
+from benchmarks.students.start_table import start_layers_block
 from benchmarks.students.table import change_of, read_students, retained, students_block
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
@@ -130,6 +132,35 @@ def test_the_table_says_what_rows_differ_by(result: StudentsBenchmark, tmp_path:
     assert "| export |" in rows["graph"]
     scores = ", ".join(f"{each.score.value:.3f}" for each in result.students[:2])
     assert f"| {scores} |" in rows["small"] and result.teacher.name in rows
+
+
+def test_the_table_of_starts_has_what_the_first_layers_gain(
+    result: StudentsBenchmark, tmp_path: Path
+) -> None:
+    """The same, whether the students stand alone or in a table of systems."""
+    wrong = tuple(1 - label for label in result.labels)
+    some = [result.students[0].model_copy(update={"predictions": wrong})]
+    some += [result.students[1].model_copy(update={"predictions": result.labels})]
+    for place, names in enumerate((("a-even-0", "a-first-0"), ("hard-6-0", "pkd-6-labels-0"))):
+        students = [
+            each.model_copy(update={"name": name}) for each, name in zip(some, names, strict=True)
+        ]
+        alone = result.model_copy(update={"students": tuple(students)}).model_dump(mode="json")
+        raw = {"budget_s": 60, "scores": alone} if place else alone
+        (tmp_path / "raw.json").write_text(json.dumps(raw), encoding="utf-8")
+        row = start_layers_block({"raw.json": tmp_path / "raw.json"}).splitlines()[2]
+        assert row.startswith(
+            f"| {result.task}, {result.metric} | {result.teacher.name} | 1 | `pd` |"
+        )
+        assert ("| 60 s | 1 |" if place else "| 1 epochs | 1 |") in row
+        assert "| +100.0 [+100.0, +100.0] |" in row
+
+
+def test_a_file_without_a_pair_of_starts_is_named(
+    result: StudentsBenchmark, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="no two groups of small, longer, graph"):
+        start_layers_block({"result.json": tmp_path / "result.json"})
 
 
 def test_no_folder_of_this_machine_is_recorded(result: StudentsBenchmark) -> None:

@@ -26,7 +26,6 @@ SETTINGS = {
     "teacher.batch_size": 16,
     "teacher.learning_rate": 3.0e-3,
     "student.layers": 1,
-    "student.teacher_layers": "",  # the recipe's are those of a teacher of six layers
     "student.epochs": 6,
     "student.batch_size": 16,
     "student.learning_rate": 3.0e-3,

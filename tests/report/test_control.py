@@ -59,22 +59,29 @@ def test_one_sentence_reports_whether_distilling_paid(case: str) -> None:
 
 
 @pytest.mark.parametrize(("choice", "count"), [(None, 1), (0.75, 2), (0.8, 1), (0.85, 1)])
-def test_the_texts_to_choose_by_may_take_the_control(choice: float | None, count: int) -> None:
+@pytest.mark.parametrize(
+    ("layers", "flags"),
+    [(None, "--method hard"), ("first", "--method hard --teacher-layers first")],
+)
+def test_the_texts_to_choose_by_may_take_the_control(
+    choice: float | None, count: int, layers: str | None, flags: str
+) -> None:
     findings = ControlFindings(
         epochs=8,
         score=0.7,
         gain=Gain(value=1.0, low=-1.0, high=3.0),
         n=100,
         choice=choice,
+        teacher_layers=layers,
         equal_epochs=8,
         runs=(ControlRun(epochs=1, score=0.9), ControlRun(epochs=8, score=0.8)),
     )
     lines = control_lines(Findings(control=findings))
-    assert len(lines) == count
+    assert len(lines) == count and lines[0].endswith(f"`{flags}` is cheaper")
     if count == 2:
         assert lines[1] == (
             "on the texts to choose by, the control scores 0.8 and the student 0.75: deploy "
-            "the control, which `--method hard --epochs 8` makes with the same other settings"
+            f"the control, which `{flags} --epochs 8` makes with the same other settings"
         )
 
 

@@ -35,6 +35,11 @@ class ControlFindings(Part):
         None,
         description="score of the student on the texts to choose by; of earlier cards not recorded",
     )
+    teacher_layers: str | None = Field(
+        None,
+        description="that it starts from, as the setting has them; of earlier cards, and of "
+        "students that start from all layers or none, not recorded",
+    )
     equal_epochs: int = Field(
         description="epochs on labels alone that cost as much as the distillation; where they are "
         "more than the most that are trained, no control has them"

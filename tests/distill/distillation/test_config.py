@@ -24,6 +24,21 @@ def test_the_command_lines_forms_of_settings() -> None:
     assert DistillConfig.model_validate_json(word.model_dump_json()) == word
 
 
+@pytest.mark.parametrize(
+    ("said", "layers"),
+    [("1, 3", (1, 3)), (3, (3,)), (["0", 2], (0, 2)), (" spread", "spread"), (["first"], "first")],
+)
+def test_teacher_layers_are_numbers_or_a_choice(said: Any, layers: Any) -> None:
+    assert DistillConfig.parse({"teacher_layers": said}).teacher_layers == layers
+
+
+@pytest.mark.parametrize("said", ["", None, [], ()])
+def test_teacher_layers_that_are_left_empty_are_the_default_ones(said: Any) -> None:
+    assert DistillConfig.parse({"teacher_layers": said}).teacher_layers == "first"
+    named = DistillConfig.parse({"teacher_layers": said, "method": "distilbert"})
+    assert named.teacher_layers is None
+
+
 BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "negative weight": ({"weights": "soft=-1"}, r"weights\.soft=.*greater than or equal to 0"),
     "no number": ({"weights": "soft"}, r"weights\.soft=''.*valid number"),
@@ -32,6 +47,20 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "teacher layers": (
         {"teacher_layers": "1,x"},
         "teacher_layers='1,x': give numbers from 0, as 1,3,5, or one of first, spread",
+    ),
+    "a choice of layers": ({"teacher_layers": "frist"}, "Did you mean 'first'"),
+    "a layer below the first": (
+        {"teacher_layers": "-1"},
+        "teacher_layers='-1': give numbers from 0",
+    ),
+    "no number at all": ({"teacher_layers": 2.5}, "teacher_layers=2.5: give numbers from 0"),
+    "a choice of layers to average": (
+        {"teacher_layers": "first", "method": "albert"},
+        "teacher_layers=first: the student of method 'albert' starts from the mean of layers",
+    ),
+    "a choice among all layers": (
+        {"teacher_layers": "first", "student": "an-encoder"},
+        "teacher_layers=first: a student of another encoder has all of its layers",
     ),
     "unknown key": ({"temprature": 2}, "unknown key 'temprature'. Did you mean 'temperature'"),
 }

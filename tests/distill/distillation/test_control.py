@@ -15,7 +15,12 @@ from bertender.report.control import control_lines
 from bertender.tasks.task import Task
 from bertender.training.weights import weights_digest
 from distill.distillation.computation import distillation_cost, equal_epochs, weights_that_run
-from distill.distillation.control import MOST_EPOCHS, control_epochs, control_of
+from distill.distillation.control import (
+    MOST_EPOCHS,
+    control_epochs,
+    control_of,
+    teacher_layers_of,
+)
 from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.on_task import on_task
 from distill.methods import METHODS
@@ -159,6 +164,39 @@ def test_a_control_starts_where_its_student_does(
     (phase,) = control.distillation.phases
     assert not phase.needs and not phase.training_module.uses_teacher_layers
     assert changed.epochs == 7 and not control.cached
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"method": "auto"}, {"method": "distilbert"}, {"method": "auto", "teacher_layers": (0, 2)}],
+    ids=["first", "alternating", "by number"],
+)
+def test_what_the_flags_make_starts_as_the_control(
+    settings: dict[str, Any], trained_teacher: Artifact, task: Task
+) -> None:
+    config = DistillConfig.parse({**SHORT, "layers": 2, **settings, "control": True})
+    control, _ = control_of(trained_teacher, task, config, epochs=1)
+    flags = {"method": "hard", "layers": 2, "teacher_layers": teacher_layers_of(config)}
+    hard = on_task(trained_teacher, task, DistillConfig.parse({**SHORT, **flags}))
+    ours, theirs = (weights_digest(each.distillation.student) for each in (control, hard))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [
+        ({"method": "pkd"}, "first"),
+        ({"method": "tinybert"}, "spread"),
+        ({"method": "tinybert", "hidden_size": 16}, None),
+        ({"method": "bilstm"}, None),
+        ({"student": "an-encoder"}, None),
+        ({"student": "an-encoder", "layers": 2}, "spread"),
+    ],
+)
+def test_layers_are_said_where_a_student_takes_some(
+    settings: dict[str, Any], layers: str | None
+) -> None:
+    assert teacher_layers_of(DistillConfig.parse(settings)) == layers
 
 
 def test_a_control_learns_from_the_labelled_texts_alone(

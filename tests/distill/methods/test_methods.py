@@ -21,7 +21,7 @@ from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.methods.method import Method
 from distill.methods.phase import Phase
-from distill.students import StudentShape
+from distill.students import START_LAYERS, StudentShape
 from distill.students.token_use import token_use
 from distill.teachers.teacher import Teacher
 from tests.toy_models import save_encoder, tiny_classifier
@@ -280,9 +280,13 @@ def test_hard_is_the_control_of_distilbert_from_its_first_weights() -> None:
     assert control == distilbert
 
 
+def test_every_method_starts_from_a_choice_of_layers_that_there_is() -> None:
+    assert {METHODS[name].start_layers for name in METHODS} <= START_LAYERS.keys()
+
+
 @pytest.mark.parametrize("name", GENERAL_METHODS)
 def test_the_general_stage_starts_as_the_task_stage(name: str) -> None:
-    assert GENERAL_METHODS[name].start_layers is METHODS[name].start_layers
+    assert GENERAL_METHODS[name].start_layers == METHODS[name].start_layers
 
 
 def test_pkd_starts_from_the_teacher_or_from_a_pretrained_encoder(
