@@ -25,10 +25,6 @@ from distill.students import START_LAYERS, StudentShape
 __all__ = ["StudentConfig", "methods_own"]
 
 
-UNSET: tuple[object, ...] = (None, "", (), [])
-"""Values that leave a setting to what `auto` chooses."""
-
-
 def _numbers_by_name(value: Any) -> Any:
     """Read "soft=0.7,hard=0.3" as a mapping."""
     if not isinstance(value, str):
@@ -192,7 +188,7 @@ class StudentConfig(PhasedConfig):
     teacher_layers: _TeacherLayers = Field(
         None,
         description=f"its first weights: teacher layers as 1,3,5, or {', '.join(START_LAYERS)}; "
-        "by default the method's choice, and first with auto",
+        "the method's choice by default",
     )
     temperature: float | None = Field(
         None,
@@ -218,8 +214,6 @@ class StudentConfig(PhasedConfig):
         if usual == AUTO == explicit.get("method", usual):
             explicit.pop("method", None)  # what it stands for may change with other settings
             chosen = automatic_settings(explicit)
-            unset = [name for name in chosen if explicit.get(name) in UNSET]
-            explicit = {name: value for name, value in explicit.items() if name not in unset}
         else:
             chosen = {"method": explicit.get("method", usual)}
         method = cls.rows.get(chosen["method"]) if isinstance(chosen["method"], str) else None

@@ -29,9 +29,7 @@ CHOICES = (
         lambda settings: settings.get("student") is not None,
         {"method": "pd"},
     ),
-    # in short trainings on few labels the first layers scored more than the paper's, or no less
-    # (docs/systems.md); longer ones were not compared
-    Choice("elsewhere", lambda settings: True, {"method": "distilbert", "teacher_layers": "first"}),
+    Choice("elsewhere", lambda settings: True, {"method": "distilbert"}),
 )
 """The first that holds is taken."""
 

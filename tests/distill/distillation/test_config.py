@@ -33,10 +33,8 @@ def test_teacher_layers_are_numbers_or_a_choice(said: Any, layers: Any) -> None:
 
 
 @pytest.mark.parametrize("said", ["", None, [], ()])
-def test_teacher_layers_that_are_left_empty_are_the_default_ones(said: Any) -> None:
-    assert DistillConfig.parse({"teacher_layers": said}).teacher_layers == "first"
-    named = DistillConfig.parse({"teacher_layers": said, "method": "distilbert"})
-    assert named.teacher_layers is None
+def test_teacher_layers_that_are_left_empty_are_the_methods(said: Any) -> None:
+    assert DistillConfig.parse({"teacher_layers": said}).teacher_layers is None
 
 
 BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
