@@ -123,6 +123,7 @@ TABLES: Mapping[str, Block] = {
         "2026-11-27-sst2-first-layers-three-cpu.json",
         "2026-11-27-sst2-first-layers-cpu.json",
         "2026-11-27-ag-news-first-layers-cpu.json",
+        "2026-11-27-cola-first-layers-cpu.json",
     ),
     "training": _table(
         "docs/methods.md", of_one(training_block), "2026-11-22-sst2-training-pools-cpu.json"

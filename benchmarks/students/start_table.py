@@ -14,19 +14,25 @@ from bertender.report.cells import markdown_rows
 
 __all__ = ["start_layers_block"]
 
-PAIRS = (("pkd-6-labels", "hard-6"), ("-first", "-even"), ("-first", "-alternating"))
-"""Ends of the names of groups that start from the first layers, and from their method's own."""
+PAIRS = (
+    ("first", "pkd-6-labels", "hard-6"),
+    ("first", "-first", "-even"),
+    ("first", "-first", "-alternating"),
+    ("first-and-last", "-ends", "-alternating"),
+)
+"""A row of START_LAYERS, and the ends of the names of groups: of students that start from it, and
+of those that start from their method's own layers."""
 HEADINGS = (
     *("Set", "Teacher", "Layers", "Method", "Training", "Seeds"),
-    *("First: to choose by", "Other", "First: held out", "Other", "Held out, points"),
+    *("Start", "To choose by", "Method's own", "Held out", "Method's own", "Held out, points"),
 )
 
 
 def start_layers_block(files: Mapping[str, Path]) -> str:
-    """Return what the first layers gain over the method's own, in each file, and the files."""
+    """Return what choices of layers gain over the method's own, in each file, and the files."""
     rows = [row for path in files.values() for row in _rows(path)]
     heads, *cells = ([(cell,) for cell in row] for row in (HEADINGS, *rows))
-    lines = markdown_rows(heads, cells, [place > 4 for place in range(len(HEADINGS))])
+    lines = markdown_rows(heads, cells, [place == 5 or place > 6 for place in range(len(HEADINGS))])
     raw = ", ".join(f"`{name}`" for name in files)
     return "\n".join([*lines, "", f"Raw: {raw}\n"])
 
@@ -35,39 +41,40 @@ def _rows(path: Path) -> Iterator[list[str]]:
     raw = json.loads(path.read_text(encoding="utf-8"))
     result = StudentsBenchmark.model_validate(raw.get("scores", raw))
     label_set = LabelSet(count=len(result.label_names), names=result.label_names)
-    for first, other in _pairs(groups_of(result.students)):
-        change = gained(result.metric, result.labels, other, first, label_set=label_set)
-        settings = other[0].settings
+    for start, chosen, own in _pairs(groups_of(result.students)):
+        change = gained(result.metric, result.labels, own, chosen, label_set=label_set)
+        settings = own[0].settings
         length = f"{raw['budget_s']:.0f} s" if "budget_s" in raw else f"{settings['epochs']} epochs"
-        means = *_means(first, other, "choice"), *_means(first, other, "score")
+        means = *_means(chosen, own, "choice"), *_means(chosen, own, "score")
         yield [
             f"{result.task}, {result.metric}",
             result.teacher.name,
             str(settings["layers"]),
             f"`{settings['method']}`",
             length,
-            str(len(first)),
+            str(len(chosen)),
+            f"`{start}`",
             *(f"{value:.3f}" for value in means),
             points(change),
         ]
 
 
 def _means(
-    first: Sequence[ScoredModel], other: Sequence[ScoredModel], texts: str
+    chosen: Sequence[ScoredModel], own: Sequence[ScoredModel], texts: str
 ) -> tuple[float, float]:
     ours, theirs = (
-        statistics.mean([getattr(each, texts).value for each in group]) for group in (first, other)
+        statistics.mean([getattr(each, texts).value for each in group]) for group in (chosen, own)
     )
     return ours, theirs
 
 
 def _pairs(
     groups: Mapping[str, list[ScoredModel]],
-) -> list[tuple[list[ScoredModel], list[ScoredModel]]]:
-    """Return the groups of each comparison: from the first layers, and from others."""
+) -> list[tuple[str, list[ScoredModel], list[ScoredModel]]]:
+    """Return each choice of layers, and the groups that start from it and from the method's."""
     pairs = [
-        (group, groups[beginning + other])
-        for first, other in PAIRS
+        (start, group, groups[beginning + other])
+        for start, first, other in PAIRS
         for name, group in groups.items()
         if name.endswith(first) and (beginning := name.removesuffix(first)) + other in groups
     ]

@@ -22,6 +22,11 @@ def _first(start: int, student: int) -> tuple[int, ...]:
     return tuple(range(student))
 
 
+def _first_and_last(start: int, student: int) -> tuple[int, ...]:
+    """Choose the first layers, and the last one in place of the last of them."""
+    return (*range(student - 1), start - 1)
+
+
 def _spread(start: int, student: int) -> tuple[int, ...]:
     """Choose evenly spread layers, the last among them (12 -> 6: 1, 3, 5, 7, 9, 11).
 
@@ -36,5 +41,11 @@ def _alternating(start: int, student: int) -> tuple[int, ...]:
 
 
 START_LAYERS: Table[LayerChoice] = Table(
-    "choice of layers", {"first": _first, "spread": _spread, "alternating": _alternating}
+    "choice of layers",
+    {
+        "first": _first,
+        "first-and-last": _first_and_last,
+        "spread": _spread,
+        "alternating": _alternating,
+    },
 )

@@ -152,7 +152,7 @@ def test_the_table_of_starts_has_what_the_first_layers_gain(
         assert row.startswith(
             f"| {result.task}, {result.metric} | {result.teacher.name} | 1 | `pd` |"
         )
-        assert ("| 60 s | 1 |" if place else "| 1 epochs | 1 |") in row
+        assert ("| 60 s | 1 | `first` |" if place else "| 1 epochs | 1 | `first` |") in row
         assert "| +100.0 [+100.0, +100.0] |" in row
 
 

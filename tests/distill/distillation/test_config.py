@@ -44,7 +44,7 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "layers": ({"layers": 0}, "layers=0: .*greater than or equal to 1"),
     "teacher layers": (
         {"teacher_layers": "1,x"},
-        "teacher_layers='1,x': give numbers from 0, as 1,3,5, or one of first, spread",
+        "teacher_layers='1,x': give numbers from 0, as 1,3,5, or one of first, first-and-last",
     ),
     "a choice of layers": ({"teacher_layers": "frist"}, "Did you mean 'first'"),
     "a layer below the first": (

@@ -282,6 +282,7 @@ UNUSED: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 ELSEWHERE = {
+    "a choice among all layers",
     "a control of itself",
     "floor of no vocabulary",
     "other tokens than the teacher's",
