@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.common.points import gained
 from benchmarks.compression.records import CompressionBenchmark
 from benchmarks.compression.systems import CONTROLS
 from benchmarks.students.measuring import groups_of
-from bertender.metrics.records import Change, LabelSet
+from bertender.metrics.records import Change
 
 __all__ = ["control_of", "gains_of"]
 
@@ -29,12 +28,9 @@ def gains_of(result: CompressionBenchmark) -> dict[str, Change]:
     scores, control = result.scores, control_of(result)
     if control is None:
         return {}
-    labels = LabelSet(count=len(scores.label_names), names=scores.label_names)
     groups = groups_of(scores.students)
     return {
-        each.name: gained(
-            scores.metric, scores.labels, groups[control], groups[each.name], label_set=labels
-        )
+        each.name: scores.gained(groups[control], groups[each.name])
         for each in result.systems
         if each.name != control
     }

@@ -92,7 +92,7 @@ SYSTEMS = Table(
                 ("hard-6-quarter", 0.25, ", a quarter of the time"),
             )
         },
-        # what PKD starts from, with the teacher's first layers: `hard` takes evenly spread ones
+        # what PKD starts from, with the teacher's first layers: `hard` takes alternating ones
         "pkd-6-labels": System(
             "6 layers as in PKD, labels alone",
             "",

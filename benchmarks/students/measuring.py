@@ -19,6 +19,7 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.options import OutFile
+from benchmarks.common.points import gained
 from bertender.core.artifact import Artifact
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
@@ -32,6 +33,7 @@ from bertender.core.saving import save_result
 from bertender.core.timing import Timing, read_timing
 from bertender.measure.accuracy import evaluate
 from bertender.measure.size import Size, measure_size
+from bertender.metrics.records import Change, LabelSet
 from bertender.metrics.scores import Score
 from bertender.models.opening import open_classifier
 from bertender.models.recorded_problem import problem_of
@@ -120,6 +122,15 @@ class StudentsBenchmark(Record):
     environment: Environment
     teacher: ScoredModel
     students: tuple[ScoredModel, ...]
+
+    @property
+    def label_set(self) -> LabelSet:
+        """All labels of the task."""
+        return LabelSet(count=len(self.label_names), names=self.label_names)
+
+    def gained(self, references: Sequence[ScoredModel], models: Sequence[ScoredModel]) -> Change:
+        """Return what models gain over others on average; the interval holds texts and seeds."""
+        return gained(self.metric, self.labels, references, models, label_set=self.label_set)
 
 
 def _scored(artifact: Artifact, task: Task) -> ScoredModel:

@@ -7,9 +7,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.common.points import gained, points
+from benchmarks.common.points import points
 from benchmarks.students.measuring import ScoredModel, StudentsBenchmark, groups_of
-from bertender.metrics.records import LabelSet
 from bertender.report.cells import markdown_rows
 
 __all__ = ["start_layers_block"]
@@ -40,9 +39,7 @@ def start_layers_block(files: Mapping[str, Path]) -> str:
 def _rows(path: Path) -> Iterator[list[str]]:
     raw = json.loads(path.read_text(encoding="utf-8"))
     result = StudentsBenchmark.model_validate(raw.get("scores", raw))
-    label_set = LabelSet(count=len(result.label_names), names=result.label_names)
     for start, chosen, own in _pairs(groups_of(result.students)):
-        change = gained(result.metric, result.labels, own, chosen, label_set=label_set)
         settings = own[0].settings
         length = f"{raw['budget_s']:.0f} s" if "budget_s" in raw else f"{settings['epochs']} epochs"
         means = *_means(chosen, own, "choice"), *_means(chosen, own, "score")
@@ -55,7 +52,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
             str(len(chosen)),
             f"`{start}`",
             *(f"{value:.3f}" for value in means),
-            points(change),
+            points(result.gained(own, chosen)),
         ]
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.points import gained, points
+from benchmarks.common.points import points
 from benchmarks.students.measuring import ScoredModel, StudentsBenchmark, groups_of, made_by
 from bertender.core.processors import processor_name
-from bertender.metrics.records import Change, LabelSet
+from bertender.metrics.records import Change
 from bertender.report.cells import DASH, markdown_rows, number
 
 __all__ = ["change_of", "read_students", "retained", "students_block"]
@@ -42,8 +42,7 @@ def retained(group: Group, result: StudentsBenchmark) -> float | None:
 
 def change_of(group: Group, result: StudentsBenchmark) -> Change:
     """Return what a group gains over the teacher on average; its interval holds texts and seeds."""
-    labels = LabelSet(count=len(result.label_names), names=result.label_names)
-    return gained(result.metric, result.labels, [result.teacher], group, label_set=labels)
+    return result.gained([result.teacher], group)
 
 
 def _teacher(result: StudentsBenchmark) -> list[str]:

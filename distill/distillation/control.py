@@ -154,8 +154,8 @@ _ADDED = (
 
 def teacher_layers_of(config: DistillConfig) -> str | None:
     """Return the layers that a student starts from as the setting has them, if it takes some."""
-    of_all = config.student is not None and not config.layers
-    if of_all or config.hidden_size or "teacher_layers" in config.row.student.lacks:
+    kind, of_all = config.row.student, config.student is not None and not config.layers
+    if of_all or config.hidden_size or not kind.layer_by_layer or "teacher_layers" in kind.lacks:
         return None
     chosen = config.teacher_layers or config.row.start_layers
     return chosen if isinstance(chosen, str) else ",".join(map(str, chosen))

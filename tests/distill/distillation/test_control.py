@@ -189,6 +189,7 @@ def test_what_the_flags_make_starts_as_the_control(
         ({"method": "tinybert"}, "spread"),
         ({"method": "tinybert", "hidden_size": 16}, None),
         ({"method": "bilstm"}, None),
+        ({"method": "albert"}, None),
         ({"student": "an-encoder"}, None),
         ({"student": "an-encoder", "layers": 2}, "spread"),
     ],
