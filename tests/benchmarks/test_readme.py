@@ -33,7 +33,7 @@ from distill.vocabularies import TOKENIZERS
 from export.onnx_export import ExportConfig
 from quantize.schemes import SCHEMES
 from quantize.targets import TARGETS
-from tests.test_public_names import PACKAGES
+from tests.packages import PACKAGES
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
