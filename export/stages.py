@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bertender.core.artifact import Artifact
+from filelock import FileLock
+
+from bertender.core.artifact import Artifact, digest_of
+from bertender.core.build_once import build_once
+from bertender.core.cache_folder import cache_directory
 from bertender.pipeline.products import TORCH_CLASSIFIER, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
@@ -24,6 +30,18 @@ def _write(source: Artifact, task: Task, directory: Path) -> None:
     write_onnx(source, task, ExportConfig(), directory)
 
 
+def _cached(source: Artifact, task: Task) -> Artifact:
+    """Return the export of a torch artifact with the default settings, from the cache folder where
+    it is there; what is made of it finds it there again."""
+    identity = [source.digest, task.record().model_dump(mode="json")]
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+    out = cache_directory() / "exported" / key / f"{source.name}-onnx"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(out.with_name(f".{out.name}.lock")):
+        build_once([out], identity, lambda: export(source, task, ExportConfig(), out), digest_of)
+    return Artifact.load(out)
+
+
 def _wants(config: ExportConfig, position: int) -> Want:
     return replace(TORCH_CLASSIFIER, class_checks=(partial(check_architecture, config=config),))
 
@@ -32,7 +50,7 @@ EXPORT = Stage(
     name="export",
     config=ExportConfig,
     function=_export,
-    provides={"write": _write},
+    provides={"write": _write, "cached": _cached},
     source="artifact",
     wants=_wants,
     model=lambda config, earlier: earlier.sources[0],

@@ -173,7 +173,7 @@ class QuantizationContext:
 
     def drawn(self, count: int) -> Split:
         """Return some of the training examples with their labels, drawn by the seed."""
-        split = self.task.train
+        split = self.task.calibration
         rows = np.random.default_rng(self.config.seed).permutation(len(split))[:count]
         return Split(
             tuple(split.examples[row] for row in rows), tuple(split.label_ids[row] for row in rows)

@@ -63,7 +63,7 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
     """
     problem = problem_of(floats)
     encode = problem.encoder(load_tokenizer(floats.path), None)
-    texts = Batches(encode, task.train.examples[:PROBED_TEXTS], "check products", problem)
+    texts = Batches(encode, task.calibration.examples[:PROBED_TEXTS], "check products", problem)
     quantization = candidate.card.findings.quantization
     float_graph, graph = onnx_file(floats), onnx_file(candidate)
     with TemporaryDirectory() as folder:

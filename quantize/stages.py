@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, check_writable
 from bertender.measure.runtimes import check_installed
 from bertender.pipeline.products import GRAPH_TO_QUANTIZE, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
@@ -21,12 +21,20 @@ __all__ = ["QUANTIZE"]
 
 
 def _quantize(inputs: Inputs, config: QuantizeConfig, out: Path) -> Artifact:
-    """Quantize the source; schemes that train are handed the way to a graph."""
+    """Quantize the source; schemes that train are handed the way to a graph.
+
+    A scheme that starts from a graph takes a torch artifact too, which is exported before.
+    """
+    source = inputs.sources[0]
+    trains = config.scheme != AUTO_SCHEME and SCHEMES[config.scheme].source == "torch"
+    if source.card.kind == "torch" and not trains:
+        check_writable(out, source)
+        source = inputs.provided["export.cached"](source, inputs.task)
 
     def write(trained: Artifact, directory: Path) -> None:
         inputs.provided["export.write"](trained, inputs.task, directory)
 
-    return quantize(inputs.sources[0], inputs.task, config, out, write_onnx=write)
+    return quantize(source, inputs.task, config, out, write_onnx=write)
 
 
 def _wants(config: QuantizeConfig, position: int) -> Want:
@@ -55,7 +63,7 @@ QUANTIZE = Stage(
     name="quantize",
     config=QuantizeConfig,
     function=_quantize,
-    uses=("export.write",),
+    uses=("export.write", "export.cached"),
     provides={"failures": failures_if_quantized, "write": write_graph},
     source="artifact",
     wants=_wants,

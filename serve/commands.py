@@ -12,6 +12,7 @@ from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_v
 from bertender.cli.output import console, print_json, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
+from bertender.models.importing import open_artifact
 from serve.config import ServeCommandConfig
 from serve.foreground import serve_forever
 from serve.model_arguments import models_by_name
@@ -45,7 +46,7 @@ def serve_command() -> Callable[..., None]:
                 "log_file=-: with --json, standard output has one line of JSON. Name a file."
             )
         models = {  # checked when the repository is written
-            name: Artifact.load(path, verify=False)
+            name: open_artifact(path, verify=False)
             for name, path in models_by_name(artifacts).items()
         }
         if config.repository_only:

@@ -15,8 +15,8 @@ from bertender.compression.compress import MODEL, Compression
 from bertender.compression.config import CompressConfig
 from bertender.compression.records import CompressionReport
 from bertender.compression.report import sentence, serve_command, terminal_report
-from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError
+from bertender.models.importing import open_artifact
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import TaskConfig
 
@@ -46,7 +46,7 @@ def compress_command() -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         config = CompressConfig.parse(explicit(option_values(CompressConfig, values)))
-        source = Artifact.load(teacher)
+        source = open_artifact(teacher)
         task = recorded_task(source, task_settings(values))
         compression = Compression(source, task, config, out, _announce)
         report = compression.plan() if dry_run else compression.run()

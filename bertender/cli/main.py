@@ -63,6 +63,11 @@ COMMANDS: Mapping[str, Command] = {
     "run": _command(
         f"{CLI}.recipe_commands", "run", "Run a recipe: named steps; what is built is reused."
     ),
+    "import": _command(
+        f"{CLI}.import_command",
+        "import",
+        "Write a finished model from elsewhere as an artifact.",
+    ),
     "compress": _command(
         f"{CLI}.compress_command",
         "compress",

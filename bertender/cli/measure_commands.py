@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
 from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
 from bertender.cli.task_flags import task_settings
-from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import DataError
 from bertender.core.runtime_notes import save_note
@@ -21,7 +20,8 @@ from bertender.measure.compare import CompareConfig, Comparison, compare
 from bertender.measure.parity import require_parity
 from bertender.measure.runtime_note import runtime_note
 from bertender.measure.verify import Verification, VerifyConfig, verify
-from bertender.pipeline.recorded_task import recorded_task
+from bertender.models.importing import open_artifact
+from bertender.pipeline.recorded_task import task_of_models
 from bertender.pipeline.stage import provided_by
 from bertender.report.html import html_report
 from bertender.report.parity import parity_table
@@ -74,9 +74,9 @@ def verify_command() -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         check_savable("--out", out, "JSON")
-        artifacts = Artifact.load(reference), Artifact.load(candidate)
+        artifacts = open_artifact(reference), open_artifact(candidate)
         config = VerifyConfig.parse(explicit(option_values(VerifyConfig, values)))
-        task = recorded_task(artifacts[0], task_settings(values))
+        task = task_of_models(artifacts, task_settings(values))
         parity = verify(*artifacts, task, config, provided_by("quantize.failures"))
         if out:
             save_result(parity, out)
@@ -170,8 +170,8 @@ def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dic
     if not paths:
         raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
     config = CompareConfig.parse(explicit(option_values(CompareConfig, values)))
-    artifacts = [Artifact.load(path) for path in paths]
-    task = recorded_task(artifacts[0], task_settings(values))
+    artifacts = [open_artifact(path) for path in paths]
+    task = task_of_models(artifacts, task_settings(values))
     comparison = compare(artifacts, task, config)
     if note := runtime_note(comparison):
         save_note(note)

@@ -12,6 +12,7 @@ from bertender.cli.flags import JsonFlag
 from bertender.cli.output import artifact_summary, print_json, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.lineage import lineage
+from bertender.models.importing import open_artifact
 from bertender.report.control import control_lines
 from bertender.report.quantization import quantization_lines
 
@@ -27,7 +28,7 @@ def show_command() -> Callable[..., None]:
         ],
         as_json: JsonFlag = False,
     ) -> None:
-        ancestors = list(lineage(Artifact.load(artifact)))
+        ancestors = list(lineage(open_artifact(artifact)))
         if as_json:
             print_json([_entry(ancestor) for ancestor in ancestors])
             return

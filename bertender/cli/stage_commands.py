@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,10 +14,13 @@ from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.distributed import is_main_process
+from bertender.core.errors import ConfigError
+from bertender.models.importing import open_artifact
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.pipeline.stage import Stage
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.loading import load_task
+from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Task, TaskConfig
 
 __all__ = ["stage_command"]
@@ -40,11 +43,22 @@ def stage_command(name: str) -> Callable[..., None]:
 def _from_nothing(stage: Stage) -> Callable[..., None]:
     def command(out: OutOption, values: dict[str, Any], as_json: JsonFlag = False) -> None:
         config = _config(stage, values)
-        task = load_task(TaskConfig.parse(task_settings(values))) if stage.needs_task else None
+        task = _named_task(task_settings(values)) if stage.needs_task else None
         _run(stage, [], task, config, out, as_json)
 
     configs = (TaskConfig, stage.config) if stage.needs_task else (stage.config,)
     return command_with_flags(command, configs)
+
+
+def _named_task(settings: Mapping[str, Any]) -> Task:
+    """Load the task that the flags name; none is a default to train on by mistake."""
+    if not {"task", "train", "dev"} & set(settings):
+        raise ConfigError(
+            "no data: give your files with --train FILE and --dev FILE (CSV, TSV, JSONL or "
+            f"Parquet; --text-column and --label-column name their columns), or --task NAME: "
+            f"{', '.join(TASKS)}."
+        )
+    return load_task(TaskConfig.parse(settings))
 
 
 def _from_teacher(stage: Stage) -> Callable[..., None]:
@@ -71,7 +85,7 @@ def _from_artifact(stage: Stage) -> Callable[..., None]:
 def _run_from(stage: Stage, path: Path, values: dict[str, Any], out: Path, as_json: bool) -> None:
     """Run a stage on an artifact, on the task that the flags name or the artifact records."""
     config = _config(stage, values)
-    source = Artifact.load(path)
+    source = open_artifact(path)
     task = recorded_task(source, task_settings(values))
     _run(stage, [source], task, config, out, as_json)
 

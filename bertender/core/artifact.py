@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -84,6 +84,13 @@ class Artifact:
                 f"artifact {self.path} is damaged: {'; '.join(problems)}. "
                 f"Build it again (stage {self.card.stage!r}) or copy it again from its source."
             )
+
+    def of_task(self, task: TaskRecord) -> Self:
+        """Return the artifact with a task that its card does not record, as that of a finished
+        model, whose folder names no data; else the artifact as it is."""
+        if self.card.task.source or not self.card.task.labels:
+            return self
+        return replace(self, card=self.card.model_copy(update={"task": task}))
 
     @property
     def name(self) -> str:

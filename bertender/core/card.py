@@ -87,6 +87,10 @@ class TaskRecord(Record):
     metric: str
     source: dict[str, Any] = Field(default_factory=dict, description="the TaskConfig it came from")
     left_out: LeftOutRows | None = Field(None, description="what --skip-bad-rows left out")
+    data: dict[str, str] = Field(
+        default_factory=dict,
+        description="digest of the examples of `train` and `dev`; none in older cards",
+    )
 
 
 def _inside(name: str) -> str:
@@ -131,8 +135,9 @@ def read_card(directory: Path) -> Card:
         )
     if not path.is_file():
         raise NotAnArtifactError(
-            f"{directory} is not an artifact: it has no {CARD_NAME}. A plain transformers model "
-            "becomes one with `bertender finetune --teacher`."
+            f"{directory} is not an artifact: it has no {CARD_NAME}. Give the directory that a "
+            "bertender stage wrote (its --out); a finished model becomes one with `bertender "
+            "import`."
         )
     try:
         return Card.model_validate(current_schema(_json_object(path)))

@@ -29,7 +29,8 @@ class ConstantRow(Record):
 def constant_row(task: Task) -> ConstantRow:
     """Return the score of the most frequent training label on the held-out texts."""
     problem = task.problem
-    label = most_frequent([each for own in task.train.label_ids for each in problem.labels_of(own)])
+    targets = task.calibration.label_ids
+    label = most_frequent([each for own in targets for each in problem.labels_of(own)])
     count = len(task.labels)
     predictions = [problem.constant(label, count, example) for example in task.dev.examples]
     return ConstantRow(

@@ -8,10 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, check_writable, copy_artifact
 from bertender.core.config import Record
+from bertender.models.importing import import_model, open_artifact
 from bertender.pipeline.recipe import Setting
-from bertender.pipeline.recorded_task import recorded_task
+from bertender.pipeline.recorded_task import recorded_task, task_of_models
 from bertender.pipeline.stage import Stage
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.loading import load_task
@@ -22,6 +23,7 @@ __all__ = [
     "PathLike",
     "TaskLike",
     "changes",
+    "imported",
     "make",
     "opened",
     "plain",
@@ -69,7 +71,19 @@ def report(
 
 def opened(source: ArtifactLike, *, verify: bool = True) -> Artifact:
     """Return an artifact, loaded if this is its path, and then its digests checked by default."""
-    return source if isinstance(source, Artifact) else Artifact.load(Path(source), verify=verify)
+    return source if isinstance(source, Artifact) else open_artifact(source, verify=verify)
+
+
+def imported(
+    source: PathLike, out: PathLike, labels: Sequence[str] | None, task: Mapping[str, Any]
+) -> Artifact:
+    """Write a finished model as an artifact, with the task that the settings name, if any."""
+    check_writable(Path(out), None)
+    with TemporaryDirectory(prefix="bertender-import-") as folder:
+        made = import_model(source, Path(folder, Path(out).name), labels=labels)
+        if task:
+            made = made.of_task(recorded_task(made, plain(task)).record())
+        return copy_artifact(made, Path(out))
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +112,7 @@ def task_of(artifacts: Sequence[Artifact], task: TaskLike | None) -> Task:
         return task
     settings = {"task": task} if isinstance(task, str) else plain(task or {})
     if artifacts:
-        return recorded_task(artifacts[0], settings)
+        return task_of_models(artifacts, settings)
     return load_task(TaskConfig.parse(settings))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertender.core.artifact import Artifact
@@ -11,44 +12,91 @@ from bertender.core.errors import ConfigError
 from bertender.models.recorded_problem import problem_of
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.loading import load_task
+from bertender.tasks.model_labels import with_model_labels
 from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Task, TaskConfig, default_of
 
-__all__ = ["recorded_task"]
+__all__ = ["recorded_task", "task_of_models"]
+
+logger = logging.getLogger(__name__)
+
+CONTENT = ("text_column", "pair_column", "label_column", "problem_type", "skip_bad_rows", "dev")
+"""Settings of a task that change which examples its files have."""
 
 RENAMED = {"docs": "docs-library"}
 """Task -> the name that it has now, where another one has taken its name."""
+
+
+def task_of_models(artifacts: Sequence[Artifact], changes: Mapping[str, Any]) -> Task:
+    """Load the task that models are judged on: as `recorded_task` of the first that records one."""
+    recording = (each for each in artifacts if each.card.task.source)
+    return recorded_task(next(recording, artifacts[0]), changes)
 
 
 def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     """Load the task that an artifact was made for, with some of its settings changed.
 
     What to choose on is set apart as it was then: of older artifacts nothing, since they have
-    learned from every training text.
+    learned from every training text. Data that have changed since are named in a warning.
 
     Raises:
         ConfigError: the artifact records no task, and `changes` name none; or more is to be set
-            apart than was then.
+            apart than was then; or the labels of the data are not those of a model that records
+            none.
     """
     names_task = "task" in changes or "train" in changes
     source = {} if names_task else _source(artifact)
-    settings = {**source, **_problem(artifact, changes), **changes}
-    if not (names_task or source):
+    if not (names_task or source or "dev" in changes):
         raise ConfigError(
-            f"{artifact.path} does not record its task. Name one with --task, or give "
-            "your files with --train and --dev."
+            f"{artifact.path} does not record its task. Name one with --task, or give your files: "
+            "--dev FILE with texts and labels to judge by (and --text-column, --label-column), "
+            "and --train FILE where something is to be learned."
         )
+    settings = {**source, **_problem(artifact, changes), **changes}
     config = TaskConfig.parse(settings)
-    if _is_own(artifact, config):
+    if is_own := _is_own(artifact, config):
         config = TaskConfig.parse({**_set_apart(artifact), **settings})
         _check_not_learned(artifact, config)
-    return load_task(config)
+    task = load_task(config, has_model=bool(artifact.card.task.labels))
+    if is_own and not set(changes) & set(CONTENT):
+        _warn_of_changed_data(artifact, task)
+    return _with_labels_of(artifact, task, config.label_map)
+
+
+def _with_labels_of(artifact: Artifact, task: Task, label_map: str | None) -> Task:
+    """Return the task with the labels of the model in their order.
+
+    Texts of another task, which an artifact may be checked on, stay as they are where the artifact
+    has a task of its own: each command says whether it takes them.
+    """
+    record = artifact.card.task
+    if not record.labels or task.problem_type != record.problem_type:
+        return task
+    theirs_alone = set(task.labels) - set(record.labels)
+    if record.source and theirs_alone and label_map is None:
+        return task
+    return with_model_labels(task, record.labels, label_map, artifact.name)
+
+
+def _warn_of_changed_data(artifact: Artifact, task: Task) -> None:
+    """Say which of an artifact's files have other examples now than when it was made."""
+    before = artifact.card.task.data
+    changed = [name for name, digest in task.data.items() if before.get(name, digest) != digest]
+    for name in changed:
+        logger.warning(
+            "%s: the %s examples%s have changed since the artifact was made. What is made now "
+            "is of other data than it is",
+            artifact.path,
+            {"train": "training", "dev": "held-out"}[name],
+            f" ({task.source[name]})" if task.source.get(name) else "",
+        )
 
 
 def _problem(artifact: Artifact, changes: Mapping[str, Any]) -> dict[str, str]:
     """Return the artifact's problem type, for files whose suffix does not show it."""
     own = problem_of(artifact)
-    return {"problem_type": own.name} if "train" in changes and own is not SINGLE_LABEL else {}
+    names_files = "train" in changes or "dev" in changes
+    return {"problem_type": own.name} if names_files and own is not SINGLE_LABEL else {}
 
 
 def _source(artifact: Artifact) -> dict[str, Any]:

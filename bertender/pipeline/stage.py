@@ -111,6 +111,7 @@ class Stage:
         if task is not None:
             self.accepts(task)
             self.check(filled, task)
+            sources = [each.of_task(task.record()) for each in sources]
         provided = {name: provided_by(name) for name in self.uses}
         made = self.function(Inputs(tuple(sources), task, provided), filled, out)
         if not isinstance(made, Artifact):

@@ -27,34 +27,40 @@ SHARED_SHARE = 0.01
 """Of the held-out texts: short ones recur by chance."""
 
 
-def load_files(config: TaskConfig) -> Task:
+def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     """Load the task that `config.train` and `config.dev` hold; labels are sorted.
+
+    Args:
+        config: names the files and their columns.
+        has_model: the task is for a finished model, so that a held-out file alone will do; there is
+            nothing to learn from then.
 
     Raises:
         ConfigError: only one of the files is set, or two columns are the same.
         DataError: a file is wrong.
     """
-    train_path, dev_path = _both_files(config)
+    dev_path, train_path = _both_files(config, has_model)
     problem = PROBLEMS[problem_type_of(config)]
     skipped = SkippedRows()
     bad = skipped if config.skip_bad_rows else stop
-    train_table = problem.open_file(train_path, bad)
-    text_columns, label_column = _distinct_columns(config, problem, train_table.columns)
+    tables = [problem.open_file(path, bad) for path in (train_path, dev_path) if path]
+    text_columns, label_column = _distinct_columns(config, problem, tables[0].columns)
 
     def read(table: Table) -> Labelled:
         return read_labelled(table, text_columns, label_column, problem)
 
-    train, dev = read(train_table), read(problem.open_file(dev_path, bad))
-    labels = label_names(train)
-    splits = [each.split(labels, str(train_path), bad) for each in (train, dev)]
-    _warn_of_shared(splits[0], splits[1], train_path)
+    first, *more = map(read, tables)
+    labels = label_names(first, several=not has_model)
+    splits = [each.split(labels, str(first.path), bad) for each in (first, *more)]
+    train, dev = splits if train_path else (Split((), ()), *splits)
+    _warn_of_shared(train, dev, first.path)
     return Task(
-        name=_name(config, train_path),
+        name=_name(config, train_path or dev_path),
         labels=labels,
         metric=problem.metrics[0],
         text_columns=text_columns,
-        train=splits[0],
-        dev=splits[1],
+        train=train,
+        dev=dev,
         source={"text_column": text_columns[0], "label_column": label_column},
         left_out=skipped.report(),
         problem_type=problem.name,
@@ -77,19 +83,21 @@ def _warn_of_shared(train: Split, dev: Split, path: Path) -> None:
 
 def problem_type_of(config: TaskConfig) -> str:
     """Return the problem type of a task of files: as set, or by the suffix of the file."""
-    own = config.train is not None and config.train.suffix.lower() in WORD_SUFFIXES
+    first = config.train or config.dev
+    own = first is not None and first.suffix.lower() in WORD_SUFFIXES
     guessed = TOKEN_CLASSIFICATION if own else SINGLE_LABEL
     return config.problem_type or guessed.name
 
 
-def _both_files(config: TaskConfig) -> tuple[Path, Path]:
-    if config.train is None or config.dev is None:
+def _both_files(config: TaskConfig, has_model: bool) -> tuple[Path, Path | None]:
+    """Return the held-out file, and the one to learn from, where there must be one."""
+    if config.dev is None or (config.train is None and not has_model):
         explicit, missing = ("--train", "--dev") if config.train else ("--dev", "--train")
         raise ConfigError(
             f"{explicit} {config.train or config.dev} is set without {missing}. A task of your "
             "own needs both: a file to learn from, and one that is held out."
         )
-    return config.train, config.dev
+    return config.dev, config.train
 
 
 def _distinct_columns(
@@ -125,10 +133,10 @@ def _column(config: TaskConfig, setting: str, usual: str, there: Sequence[str]) 
     return next((name for name in candidates if name in there), candidates[0])
 
 
-def _name(config: TaskConfig, train: Path) -> str:
-    """Return the name the user gave, else the file's, or its folder's for a file called train."""
+def _name(config: TaskConfig, first: Path) -> str:
+    """Return the name the user gave, else the file's, or its folder's for one called train."""
     if config.task != default_of("task"):
         return config.task
-    if train.stem in ("train", "train.seq"):
-        return train.absolute().parent.name or "train"
-    return train.stem
+    if first.stem in ("train", "train.seq", "dev", "test"):
+        return first.absolute().parent.name or first.stem
+    return first.stem

@@ -62,14 +62,14 @@ class Labelled:
         )
 
 
-def label_names(labelled: Labelled) -> tuple[str, ...]:
+def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
     """Return the labels of a training file, in the order of the logits.
 
     Raises:
-        DataError: there is one class only.
+        DataError: there is one class only, and there must be several.
     """
     names = labelled.problem.labels(labelled.labels)
-    if len(names) == 1:
+    if len(names) == 1 and several:
         raise DataError(
             f"{labelled.path}, column {labelled.label_column!r}: all {len(labelled.labels)} rows "
             f"have the label {names[0]!r}. A classifier needs examples of at least two."

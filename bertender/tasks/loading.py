@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,18 @@ from bertender.tasks.task import Split, Task, TaskConfig, default_of
 
 __all__ = ["load_task", "sample"]
 
+logger = logging.getLogger(__name__)
+
 SAMPLE_SEED = 0
 
 
-def load_task(config: TaskConfig) -> Task:
+def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
     """Load the task that a config names, or the one that its files hold.
+
+    Args:
+        config: see TaskConfig.
+        has_model: the task is for a finished model. A held-out file will do then, a share of which
+            is set apart to choose on.
 
     Raises:
         UnknownNameError: no such task, and no files.
@@ -31,20 +39,32 @@ def load_task(config: TaskConfig) -> Task:
         HubUnreachableError: the data are not on this machine and no hub responds.
     """
     _check_sources(config)
-    task = load_files(config) if config.train or config.dev else _by_name(config.task)
+    if config.train or config.dev:
+        task = load_files(config, has_model=has_model)
+    else:
+        task = _by_name(config.task)
+    splits = {"train": task.train, "dev": task.dev}
+    data = {name: split.digest() for name, split in splits.items() if len(split)}
     # first, so that a text is on the same side whatever max_train is
-    parts = part(task.train, config.select, task.name, task.problem)
+    if len(task.train):
+        parts = part(task.train, config.select, task.name, task.problem)
+        task = replace(task, train=parts.train)
+    else:
+        parts = part(task.dev, config.select, task.name, task.problem, "held-out")
+        task = replace(task, dev=parts.train)
+        _say_set_apart(task, len(parts.selection))
     dev = sample(task.dev, config.max_dev, task.problem)
     selection = sample(parts.selection, config.max_select, task.problem)
     whole = (*task.dev.examples, *parts.selection.examples)
     sampled = {*dev.examples, *selection.examples}
     return replace(
         task,
-        train=sample(parts.train, config.max_train, task.problem),
+        train=sample(task.train, config.max_train, task.problem),
         dev=dev,
         selection=selection,
         reserved=tuple(each for each in whole if each not in sampled),
         source=_source(config, task, parts.share),
+        data=data,
     )
 
 
@@ -72,6 +92,19 @@ def _first_of_each_label(labels: Iterable[Iterable[int]]) -> list[int]:
             places.append(place)
             seen.update(own)
     return places
+
+
+def _say_set_apart(task: Task, count: int) -> None:
+    """Say which held-out texts do not score, of a task without a training file."""
+    if count:
+        logger.warning(
+            "task %s: of %d held-out texts, %d are set apart to choose and calibrate on, and %d "
+            "score. With --train FILE, the former come from there",
+            task.name,
+            count + len(task.dev),
+            count,
+            len(task.dev),
+        )
 
 
 def _check_sources(config: TaskConfig) -> None:
@@ -105,7 +138,7 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
     plain = config.model_copy(update={**absolute, "select": share}).model_dump(mode="json")
     # cards without it are of single labels, those of earlier versions included
     recorded = {} if task.problem is SINGLE_LABEL else {"problem_type": task.problem_type}
-    settings = {name: plain[name] for name in plain if name != "problem_type"}
+    settings = {name: plain[name] for name in plain if name not in ("problem_type", "label_map")}
     return {**settings, **task.source, **recorded}
 
 

@@ -10,20 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from bertender.core.errors import ConfigError
 from bertender.problems import SINGLE_LABEL, ProblemType
 from bertender.tasks.task import Split
 from bertender.text.example import Example
 
-__all__ = ["DEFAULT_SHARE", "LEAST_TEXTS", "Parted", "is_selected", "part"]
+__all__ = ["DEFAULT_SHARES", "LEAST_TEXTS", "Parted", "is_selected", "part"]
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_SHARE = 0.1
+Kind = Literal["training", "held-out"]
+DEFAULT_SHARES: Mapping[Kind, float] = {"training": 0.1, "held-out": 0.2}
+"""Those of a held-out file calibrate as well."""
 LEAST_TEXTS = 50
 """Fewer prove too little: one of them is 2 points."""
 
@@ -48,30 +50,32 @@ def part(
     share: float | None,
     name: str,
     problem: ProblemType[Any] = SINGLE_LABEL,
+    kind: Kind = "training",
 ) -> Parted:
-    """Set a share of the training texts apart; by default a tenth, or none where that is too few.
+    """Set a share of a file's texts apart; by default DEFAULT_SHARES, or none where it is too few.
 
     All texts of a label stay in `train` where otherwise none of them would.
 
     Args:
-        train: the whole training file.
+        train: the whole file.
         share: 0 for none, None for the default.
         name: of the task, for messages.
         problem: what the examples are labelled with.
+        kind: of the file: a held-out one is set apart where there is no other.
 
     Raises:
         ConfigError: an explicit share is fewer than LEAST_TEXTS.
     """
-    wanted = DEFAULT_SHARE if share is None else share
+    wanted = DEFAULT_SHARES[kind] if share is None else share
     selected = _keep_labels(train, [is_selected(each, wanted) for each in train.examples], problem)
     count = sum(selected)
     if wanted == 0 or (share is None and count < LEAST_TEXTS):
         if wanted:
-            logger.warning("task %s: %s", name, _too_few(wanted, count, len(train)))
+            logger.warning("task %s: %s", name, _too_few(wanted, count, len(train), kind))
         return Parted(train, Split((), ()), 0.0)
     if count < LEAST_TEXTS:
         raise ConfigError(
-            f"task {name!r}, select={wanted:g}: {count} of {len(train)} training texts to choose "
+            f"task {name!r}, select={wanted:g}: {count} of {len(train)} {kind} texts to choose "
             f"on, and at least {LEAST_TEXTS} are needed. Give a larger share (0.5 at "
             "most), or select=0, and the held-out texts choose and score."
         )
@@ -92,8 +96,8 @@ def _keep_labels(train: Split, selected: Sequence[bool], problem: ProblemType[An
     return [gone and left.issuperset(own) for own, gone in zip(labels, selected, strict=True)]
 
 
-def _too_few(share: float, count: int, texts: int) -> str:
+def _too_few(share: float, count: int, texts: int, kind: Kind) -> str:
     return (
-        f"{count} of {texts} training texts (select={share:g}) are too few to choose on, so that "
+        f"{count} of {texts} {kind} texts (select={share:g}) are too few to choose on, so that "
         f"the held-out texts choose and score. {LEAST_TEXTS} are enough"
     )

@@ -41,6 +41,11 @@ class TaskConfig(Config):
     text_column: str = Field("text", description="column of the text in your files")
     pair_column: str | None = Field(None, description="column of the second text, for pairs")
     label_column: str = Field("label", description="column of the label in your files")
+    label_map: str | None = Field(
+        None,
+        description="which label of your data is which of a finished model: DATA=MODEL by commas; "
+        "by default by equal names",
+    )
     problem_type: Annotated[str | None, PROBLEMS.validator()] = Field(
         None,
         description="of your files: single_label_classification, or token_classification for "
@@ -82,6 +87,10 @@ class Split:
         """Return all but the first `count` examples."""
         return Split(self.examples[count:], self.label_ids[count:])
 
+    def digest(self) -> str:
+        """Return a sha256 of the examples and their labels."""
+        return hashlib.sha256(_split_bytes(self)).hexdigest()
+
     def where(self, chosen: Sequence[bool]) -> Split:
         """Return the examples that are chosen, a truth for each."""
         return Split(
@@ -112,6 +121,8 @@ class Task:
     them either."""
     left_out: LeftOutRows | None = None
     """Rows of the user's files that are in no split."""
+    data: dict[str, str] = field(default_factory=dict)
+    """Digest of the examples of each file, before some are set apart or left out."""
     problem_type: str = SINGLE_LABEL.name
     """A row of PROBLEMS."""
 
@@ -135,6 +146,12 @@ class Task:
         """The examples to choose by: the selection, or the held-out ones where there is none."""
         return self.selection if len(self.selection) else self.dev
 
+    @property
+    def calibration(self) -> Split:
+        """Examples to calibrate and to probe with: those to learn from, or, of a held-out file
+        alone, those to choose by."""
+        return self.train if len(self.train) else self.choices
+
     def check_problem(self, artifact: Artifact) -> None:
         """Raise ConfigError for a model of another problem type than the task's."""
         own = artifact.card.task.problem_type
@@ -154,6 +171,7 @@ class Task:
             metric=self.metric,
             source=self.source,
             left_out=self.left_out,
+            data=self.data,
         )
 
     def fingerprint(self) -> str:
@@ -161,7 +179,7 @@ class Task:
         digest = hashlib.sha256(json.dumps([self.labels, self.metric]).encode())
         chosen = (self.selection,) if len(self.selection) else ()  # older ones knew two splits
         for split in (self.train, self.dev, *chosen):
-            digest.update(_split_bytes(split.examples, split.label_ids))
+            digest.update(_split_bytes(split))
         return digest.hexdigest()
 
 
@@ -170,5 +188,7 @@ def default_of(setting: str) -> Any:
     return TaskConfig.model_fields[setting].default
 
 
-def _split_bytes(examples: Sequence[Example], label_ids: Sequence[int]) -> bytes:
-    return json.dumps([examples, label_ids], ensure_ascii=False).encode()
+def _split_bytes(split: Split) -> bytes:
+    # a lone surrogate, which no UTF-8 holds, is a character of some texts
+    plain = json.dumps([split.examples, split.label_ids], ensure_ascii=False)
+    return plain.encode(errors="surrogatepass")

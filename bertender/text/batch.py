@@ -107,8 +107,12 @@ def keep_text(examples: Sequence[Example]) -> Batch:
     return Batch(tuple(examples), {})
 
 
-def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerBase:
+def load_tokenizer(directory: Path | str, **settings: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a local directory; nothing is asked of a hub.
+
+    Args:
+        directory: where its files are.
+        settings: of the tokenizer, instead of its own.
 
     Raises:
         ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where the
@@ -122,7 +126,7 @@ def load_tokenizer(directory: Path | str) -> PreTrainedTokenizerBase:
     quiet = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        tokenizer = open_pretrained(AutoTokenizer, directory, local_files_only=True)
+        tokenizer = open_pretrained(AutoTokenizer, directory, local_files_only=True, **settings)
     except HubCodeError:
         raise
     except Exception as error:  # of a damaged tokenizer.json, tokenizers raises Exception itself

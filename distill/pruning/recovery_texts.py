@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
+from bertender.models.importing import open_artifact
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import computes_in_bf16
@@ -94,7 +94,7 @@ def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> Recove
     """
     teacher = unpruned
     if config.teacher is not None:
-        teacher = Teacher.load(Artifact.load(config.teacher), task)
+        teacher = Teacher.load(open_artifact(config.teacher), task)
         _check_same_tokens(teacher, unpruned, task)
     texts = {name: getattr(config, name) for name in UnlabelledConfig.model_fields}
     extended = with_unlabelled(task, FilteredConfig(**texts))

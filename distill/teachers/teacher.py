@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
+from bertender.models.importing import open_artifact
 from bertender.models.opening import load_torch_classifier
 from bertender.tasks.task import Task
 
@@ -65,7 +66,7 @@ def load_teachers(first: Artifact, more: Sequence[Path], task: Task) -> tuple[Te
         ConfigError: one predicts other labels.
         ModelError, NotAnArtifactError, DamagedArtifactError: one is not a classifier to learn from.
     """
-    artifacts = (first, *(Artifact.load(path) for path in more))
+    artifacts = (first, *(open_artifact(path) for path in more))
     return tuple(Teacher.load(artifact, task) for artifact in artifacts)
 
 

@@ -10,7 +10,7 @@ import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
 from bertender.cli.output import print_json, print_words
-from bertender.core.artifact import Artifact
+from bertender.models.importing import open_artifact
 from serve.deployment.config import DeployConfig
 from serve.deployment.deploy import Deployment, deploy
 
@@ -42,7 +42,7 @@ def deploy_command() -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         config = DeployConfig.parse(explicit(option_values(DeployConfig, values)))
-        source = Artifact.load(artifact, verify=False)  # checked when its files are placed
+        source = open_artifact(artifact, verify=False)  # checked when its files are placed
         deployment = deploy(source, to, config)
         if as_json:
             print_json(deployment.model_dump(mode="json"))

@@ -10,8 +10,8 @@ import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
 from bertender.cli.output import print_json, print_rows, print_words
-from bertender.core.artifact import Artifact
 from bertender.core.saving import check_savable, save_result
+from bertender.models.importing import open_artifact
 from bertender.report.cells import DASH
 from serve.loadtest.texts import texts_to_send
 from serve.tuning.choice import Tried
@@ -37,7 +37,7 @@ def tune_command() -> Callable[..., None]:
     ) -> None:
         check_savable("--out", out, "JSON")
         config = TuneConfig.parse(explicit(option_values(TuneConfig, values)))
-        source = Artifact.load(artifact, verify=False)  # checked when it is served
+        source = open_artifact(artifact, verify=False)  # checked when it is served
         result = tune(source, lambda columns: texts_to_send(config, columns), config)
         if out:
             save_result(result, out)

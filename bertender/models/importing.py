@@ -1,0 +1,609 @@
+"""Finished models from elsewhere as artifacts: `open_artifact` takes what a user has.
+
+A source is one of
+
+    an artifact                       opened as it is
+    a folder of transformers          config.json and safetensors, as `save_pretrained` writes them
+    a folder or file of ONNX          model.onnx beside config.json and the tokenizer (Optimum), or
+                                      in onnx/ below them (transformers.js), or the .onnx file
+    a hub name                        NAME or NAME@REVISION
+
+What is no artifact is written as one, into the cache folder or where `import_model` is told to:
+the labels from `id2label`, the problem type from the head, the weights in float32. What
+config.json cannot say (data to score on, its columns) is asked for by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertender.core.artifact import Artifact, digest_of, new_artifact
+from bertender.core.cache_folder import CACHE_VARIABLE, cache_directory
+from bertender.core.card import CARD_NAME, Kind, TaskRecord
+from bertender.core.config import Config
+from bertender.core.errors import (
+    ConfigError,
+    HubUnreachableError,
+    ModelError,
+    NotAnArtifactError,
+)
+from bertender.core.findings import Findings
+from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.problems import PROBLEMS, SINGLE_LABEL, TOKEN_CLASSIFICATION, ProblemType
+
+if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
+    import onnx
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["IMPORT_STAGE", "ImportConfig", "import_model", "open_artifact"]
+
+logger = logging.getLogger(__name__)
+
+IMPORT_STAGE = "import"
+
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+FOREIGN_WEIGHTS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
+GRAPHS = (ONNX_NAME, f"onnx/{ONNX_NAME}")
+"""Where Optimum and transformers.js put the float graph."""
+
+HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
+HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+HUB_GRAPHS = tuple(f"{graph}*" for graph in GRAPHS)
+
+UNNAMED = re.compile(r"LABEL_\d+")
+"""The labels that transformers makes where nobody has named them."""
+
+HEADS_OF: Mapping[str, ProblemType[Any]] = {
+    "ForSequenceClassification": SINGLE_LABEL,
+    "ForTokenClassification": TOKEN_CLASSIFICATION,
+}
+"""End of a class's name -> the kind of problem of its head."""
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+LOGITS = "logits"
+INT64 = 7
+"""TensorProto.INT64 of onnx, which is imported only where there is a graph."""
+
+FEWER_BITS: Mapping[str, str] = {
+    "MatMulNBits": "int4",
+    "GatherBlockQuantized": "int4",
+    "DynamicQuantizeLinear": "int8",
+    "DynamicQuantizeMatMul": "int8",
+    "MatMulInteger": "int8",
+    "MatMulIntegerToFloat": "int8",
+    "QLinearMatMul": "int8",
+    "QuantizeLinear": "int8",
+    "DequantizeLinear": "int8",
+    "QAttention": "int8",
+    "QGemm": "int8",
+}
+"""Operator -> the precision of a graph that has it, the fewest bits first."""
+
+
+class ImportConfig(Config):
+    """Where an imported artifact is from; the config of its card."""
+
+    source: str
+    revision: str | None = None
+    """Commit of a hub."""
+    optimize: str = "none"
+    """`fused` where a graph has operators that ONNX Runtime alone knows."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A finished model on this disk."""
+
+    source: str
+    """What the user named."""
+    folder: Path
+    """It has config.json and the tokenizer."""
+    graph: Path | None = None
+    """An ONNX file; None for a model of transformers."""
+    revision: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A folder's name for it."""
+        by_file = self.graph is not None and self.source.endswith(".onnx")
+        name = self.source.rpartition("@")[0] if self.revision and "@" in self.source else None
+        last = Path(name or self.source).absolute().name
+        folder = self.folder.absolute().name
+        return f"{folder}-{Path(last).stem}" if by_file else last
+
+    @property
+    def place(self) -> str:
+        """Where it lies, from any working directory; of a hub, its name."""
+        path = Path(self.source)
+        return str(path.absolute()) if path.exists() else self.source
+
+    @property
+    def identity(self) -> str:
+        """A digest that changes with any change of the files, without reading them."""
+        files = sorted(path for path in self.folder.glob("*") if path.is_file())
+        states = [
+            (path.name, state.st_size, state.st_mtime_ns)
+            for path in (*files, *([self.graph] if self.graph else []))
+            for state in [path.stat()]
+        ]
+        plain = json.dumps([str(self.folder.resolve()), str(self.graph), self.revision, states])
+        return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+
+def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Artifact:
+    """Open what a user names as a model: an artifact, or a finished model from elsewhere.
+
+    The latter is imported into the cache folder, once for each state of its files.
+
+    Args:
+        source: a folder, an .onnx file, or a hub's NAME or NAME@REVISION.
+        verify: check the digests of an artifact's files.
+
+    Raises:
+        NotAnArtifactError: there is no model.
+        DamagedArtifactError: files of an artifact are missing or changed.
+        ModelError: the model cannot be opened safely, or has no head that bertender knows.
+        HubUnreachableError: it is not on this machine, and no hub responds.
+    """
+    if (Path(source) / CARD_NAME).is_file():
+        return Artifact.load(Path(source), verify=verify)
+    from filelock import FileLock  # what only serves artifacts is installed without it
+
+    from bertender.core.build_once import build_once
+
+    found = _located(str(source))
+    out = cache_directory() / "imported" / found.identity / found.name
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(out.with_name(f".{out.name}.lock")):
+            build_once([out], found.identity, lambda: _write(found, out, None), digest_of)
+    except OSError as error:
+        raise ModelError(
+            f"{source} cannot be imported into the cache folder: {error}. Set {CACHE_VARIABLE} to "
+            f"a folder that can be written, or import it once: bertender import {source} --out "
+            "DIRECTORY."
+        ) from None
+    return Artifact.load(out, verify=verify)
+
+
+def import_model(
+    source: str | os.PathLike[str], out: Path, *, labels: Sequence[str] | None = None
+) -> Artifact:
+    """Write a finished model from elsewhere as an artifact.
+
+    Args:
+        source: as in `open_artifact`.
+        out: directory of the artifact.
+        labels: their names, in the order of the logits; by default those of config.json.
+
+    Raises:
+        ConfigError: `labels` are not as many as the model's.
+        NotAnArtifactError, ModelError, HubUnreachableError: as in `open_artifact`.
+        ArtifactError: `out` cannot be written, or `source` is an artifact already.
+    """
+    if (Path(source) / CARD_NAME).is_file():
+        raise NotAnArtifactError(
+            f"{source} is an artifact already ({CARD_NAME} is there): every command takes it."
+        )
+    _write(_located(str(source)), out, labels)
+    return Artifact.load(out)
+
+
+# --- where it is
+
+
+def _located(source: str) -> _Found:
+    """Find the files of a source."""
+    path = Path(source)
+    if path.suffix == ".onnx" and path.is_file():
+        return _Found(source, _beside(path), path)
+    if path.is_dir():
+        return _in_folder(source, path)
+    if path.is_file():
+        raise NotAnArtifactError(
+            f"{source} is a file. Give the folder of a model, an .onnx file, or a hub name."
+        )
+    return _on_hub(source)
+
+
+def _in_folder(source: str, folder: Path, revision: str | None = None) -> _Found:
+    """Find the model of a folder: that of transformers before a graph of it."""
+    if any((folder / name).is_file() for name in WEIGHTS):
+        _require_config(folder, source)
+        return _Found(source, folder, revision=revision)
+    if graph := _graph_in(folder):
+        return _Found(source, _beside(graph), graph, revision)
+    pickles = [name for name in PICKLES if (folder / name).is_file()]
+    if pickles:
+        raise ModelError(
+            f"{source} has its weights in {pickles[0]} alone, a pickle, and bertender reads none. "
+            'Convert it once, if you trust it: python -c "from transformers import '
+            f"{_class_in(folder)} as M, AutoTokenizer as T; s = {str(folder)!r}; d = 'converted'; "
+            'M.from_pretrained(s).save_pretrained(d); T.from_pretrained(s).save_pretrained(d)"; '
+            "then give the folder `converted`."
+        )
+    foreign = [name for name in FOREIGN_WEIGHTS if (folder / name).is_file()]
+    has = f"only weights of another library ({foreign[0]})" if foreign else "no model"
+    raise NotAnArtifactError(
+        f"{source} is not an artifact, and holds {has}. Give a folder with {CARD_NAME} (the --out "
+        "of a command), with config.json and model.safetensors (save_pretrained), or with an "
+        ".onnx file and its tokenizer."
+    )
+
+
+def _class_in(folder: Path) -> str:
+    """Return the class that config.json names, for the command that converts a model."""
+    try:
+        named = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+    except (OSError, ValueError, LookupError, TypeError):
+        return "AutoModelForSequenceClassification"
+    return str(named)
+
+
+def _graph_in(folder: Path) -> Path | None:
+    """Return the graph of a folder; None where there is none.
+
+    Raises:
+        NotAnArtifactError: there are several, and none has the usual name.
+    """
+    for name in GRAPHS:
+        if (folder / name).is_file():
+            return folder / name
+    graphs = sorted((*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")))
+    if len(graphs) > 1:
+        raise NotAnArtifactError(
+            f"{folder} holds several graphs: {', '.join(map(str, graphs))}. Give one of them."
+        )
+    return graphs[0] if graphs else None
+
+
+def _beside(graph: Path) -> Path:
+    """Return the folder with the config.json of a graph: its own, or the one above."""
+    for folder in (graph.parent, graph.absolute().parent.parent):
+        if (folder / "config.json").is_file():
+            return folder
+    raise NotAnArtifactError(
+        f"{graph}: neither its folder nor the one above has a config.json, which names the labels. "
+        "Copy config.json and the tokenizer's files of the model that it was exported from there."
+    )
+
+
+def _require_config(folder: Path, source: str) -> None:
+    if not (folder / "config.json").is_file():
+        raise NotAnArtifactError(
+            f"{source} has weights and no config.json. Give a folder that save_pretrained wrote."
+        )
+
+
+def _on_hub(source: str) -> _Found:
+    """Find a model of a hub, downloaded unless it is there."""
+    match = HUB_NAME.fullmatch(source)
+    if match is None or source.startswith("."):
+        raise NotAnArtifactError(
+            f"no model at {source}: there is no such directory. Give a directory that a bertender "
+            "stage wrote (its --out), a model folder, an .onnx file, or a hub name."
+        )
+    name, revision = match["name"], match["revision"]
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    def downloaded(patterns: Sequence[str], offline: bool) -> Path:
+        return Path(
+            snapshot_download(
+                name, revision=revision, allow_patterns=[*patterns], local_files_only=offline
+            )
+        )
+
+    from bertender.core.hub import hub_knows
+
+    offline = HF_HUB_OFFLINE or not hub_knows(f"api/models/{name}")
+    try:
+        folder = downloaded(HUB_FILES, offline)
+        if not any((folder / each).is_file() for each in WEIGHTS):
+            folder = downloaded((*HUB_FILES, *HUB_GRAPHS), offline)
+    except (OSError, ValueError):
+        raise HubUnreachableError(
+            f"no model at {source}: there is no such directory, it is not in the hub's cache on "
+            "this machine, and no hub that responds knows it"
+            f"{f' at revision {revision}' if revision else ''}. Check the path; or go online (and "
+            "unset HF_HUB_OFFLINE)."
+        ) from None
+    return _in_folder(source, folder, folder.name)  # the hub's cache names folders by commits
+
+
+# --- what it is
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What config.json says of the head."""
+
+    config: PretrainedConfig
+    problem: ProblemType[Any]
+    labels: tuple[str, ...]
+
+
+def _head_of(found: _Found, labels: Sequence[str] | None) -> _Head:
+    """Read the kind of problem and the labels of a model.
+
+    Raises:
+        ModelError: it has no classification head, or one of a kind that bertender does not know.
+        ConfigError: `labels` are not as many as the model's.
+    """
+    from bertender.models.own_models import open_config
+
+    try:
+        config = open_config(str(found.folder), local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"the config.json of {found.source} cannot be read: {error}") from None
+    problem = _problem_of(config, found)
+    id2label: Mapping[int, str] = config.id2label or {}
+    named = tuple(str(id2label[index]) for index in range(config.num_labels))
+    if labels is not None and len(labels) != len(named):
+        raise ConfigError(
+            f"labels={','.join(labels)}: {len(labels)} names, and {found.source} has "
+            f"{len(named)} logits ({', '.join(named)}). Give one name for each, in their order."
+        )
+    chosen = named if labels is None else tuple(labels)
+    if len(set(chosen)) < len(chosen):
+        raise ConfigError(
+            f"{found.source} has two labels of one name: {', '.join(chosen)}. Name them apart: "
+            "bertender import ... --labels FIRST,SECOND."
+        )
+    if all(UNNAMED.fullmatch(label) for label in chosen):
+        logger.warning(
+            "the labels of %s have no names (%s): they are taken by position. Name them by "
+            "bertender import --labels, or map those of your data by --label-map",
+            found.source,
+            ", ".join(chosen),
+        )
+    return _Head(config, problem, chosen)
+
+
+def _problem_of(config: PretrainedConfig, found: _Found) -> ProblemType[Any]:
+    """Return the kind of problem of a model's head."""
+    stated = config.problem_type
+    classes = config.architectures or []
+    by_class: ProblemType[Any] | None = next(
+        (
+            problem
+            for name in classes
+            for end, problem in HEADS_OF.items()
+            if str(name).endswith(end)
+        ),
+        None,
+    )
+    if by_class is None:
+        heads = ", ".join(f"...{end}" for end in HEADS_OF)
+        raise ModelError(
+            f"{found.source} is no finished classifier: config.json names "
+            f"{', '.join(map(str, classes)) or 'no class'} (architectures), and the known heads "
+            f"are {heads}. An encoder becomes one with `bertender finetune --teacher "
+            f"{found.source}`."
+        )
+    if by_class is SINGLE_LABEL and config.num_labels == 1:
+        stated = stated or "regression"
+    if by_class is not SINGLE_LABEL or stated in (None, SINGLE_LABEL.name):
+        return by_class
+    if stated not in PROBLEMS:
+        raise ModelError(
+            f"{found.source} has problem_type {stated!r} and {config.num_labels} logits, and this "
+            f"version knows {', '.join(PROBLEMS)}. Its outputs would be read wrongly."
+        )
+    problem: ProblemType[Any] = PROBLEMS[stated]
+    return problem
+
+
+# --- writing it
+
+
+class _TorchModel:
+    """A model of transformers, written in float32 as safetensors of one file."""
+
+    kind: Kind = "torch"
+    precision = "float32"
+    optimize = "none"
+
+    def __init__(self, found: _Found, head: _Head) -> None:
+        import transformers
+        from safetensors import SafetensorError
+
+        from bertender.models.own_models import load_pretrained
+
+        auto_class = getattr(transformers, head.problem.model_class)
+        try:
+            self.model, report = load_pretrained(
+                auto_class, str(found.folder), local_files_only=True, dtype="float32"
+            )
+        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+            raise ModelError(f"transformers cannot open {found.source}: {error}") from None
+        if report["missing_keys"]:
+            raise ModelError(
+                f"{found.source} has no weights for {', '.join(sorted(report['missing_keys']))}: "
+                "their outputs would be random. Give the folder that its trainer saved, or train "
+                f"it: bertender finetune --teacher {found.source}."
+            )
+        self.inputs = _accepted(self.model)
+
+    def write(self, directory: Path, config: PretrainedConfig) -> int:
+        """Write the weights; return the number of parameters."""
+        self.model.config = config
+        self.model.save_pretrained(directory)
+        return int(self.model.num_parameters())
+
+
+class _Graph:
+    """A graph of ONNX, written as `model.onnx` with the logits as its output `logits`."""
+
+    kind: Kind = "onnx"
+
+    def __init__(self, found: _Found, head: _Head) -> None:
+        import onnx
+
+        assert found.graph is not None
+        try:
+            self.model = onnx.load(found.graph)
+        except Exception as error:  # protobuf's and onnx's own, without a common base
+            raise ModelError(f"{found.graph} cannot be read as a graph of ONNX: {error}") from None
+        self.where = str(found.graph)
+        self.inputs = self._checked_inputs()
+        self._name_logits(head)
+        operators = {node.op_type for node in _nodes(self.model.graph)}
+        halves = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+        half = any(tensor.data_type in halves for tensor in self.model.graph.initializer)
+        fewer = (bits for operator, bits in FEWER_BITS.items() if operator in operators)
+        self.precision = next(fewer, "float16" if half else "float32")
+        own = any(node.domain == "com.microsoft" for node in _nodes(self.model.graph))
+        self.optimize = "fused" if own else "none"
+
+    def write(self, directory: Path, config: PretrainedConfig) -> int:
+        """Write the graph and config.json; return the number of its weights."""
+        from bertender.models.graph_file import MOST_MB, save_graph
+
+        config.save_pretrained(directory)
+        count = sum(int(math.prod(tensor.dims)) for tensor in self.model.graph.initializer)
+        save_graph(self.model, directory / ONNX_NAME, MOST_MB)
+        return count
+
+    def _checked_inputs(self) -> list[str]:
+        """Return the names of the inputs.
+
+        Raises:
+            ModelError: it takes something else than tokens, or only so many of them.
+        """
+        stored = {tensor.name for tensor in self.model.graph.initializer}
+        inputs = [each for each in self.model.graph.input if each.name not in stored]
+        unknown = [each.name for each in inputs if each.name not in INPUTS]
+        if unknown or not inputs:
+            raise ModelError(
+                f"{self.where} takes {', '.join(each.name for each in inputs) or 'nothing'}, and "
+                f"a classifier of texts takes some of {', '.join(INPUTS)}. Export it again."
+            )
+        for each in inputs:
+            tensor = each.type.tensor_type
+            sizes = [dim.dim_value for dim in tensor.shape.dim]
+            if tensor.elem_type != INT64:
+                raise ModelError(
+                    f"{self.where}: input {each.name} is not of 64-bit integers, as the exporters "
+                    "of transformers write it. Export it again with int64 inputs."
+                )
+            if any(sizes):
+                raise ModelError(
+                    f"{self.where}: input {each.name} has the fixed size {sizes} (0 is free). It "
+                    "would refuse other batches and lengths: export it again with dynamic axes "
+                    "for batch and sequence."
+                )
+        return [each.name for each in inputs]
+
+    def _name_logits(self, head: _Head) -> None:
+        """Give the output that has the logits its usual name.
+
+        Raises:
+            ModelError: no output can be the logits of these labels.
+        """
+        outputs = self.model.graph.output
+        if any(each.name == LOGITS for each in outputs):
+            return
+        rank = 2 if head.problem is SINGLE_LABEL else 3
+        fitting = [
+            each
+            for each in outputs
+            if len(dims := each.type.tensor_type.shape.dim) == rank
+            and dims[-1].dim_value in (0, len(head.labels))
+        ]
+        if len(fitting) != 1:
+            raise ModelError(
+                f"{self.where} has the outputs {', '.join(each.name for each in outputs)}: none "
+                f"is called {LOGITS}, and {len(fitting)} could be the logits of "
+                f"{len(head.labels)} labels. Export it as a classifier (Optimum: --task "
+                "text-classification or token-classification)."
+            )
+        old = fitting[0].name
+        for node in self.model.graph.node:
+            node.output[:] = [LOGITS if name == old else name for name in node.output]
+            node.input[:] = [LOGITS if name == old else name for name in node.input]
+        fitting[0].name = LOGITS
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield every node of a graph, those of its branches included."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)
+
+
+def _accepted(model: PreTrainedModel) -> list[str]:
+    """Return the token arrays that a model takes."""
+    accepted = inspect.signature(model.forward).parameters
+    return [name for name in INPUTS if name in accepted]
+
+
+def _write(found: _Found, out: Path, labels: Sequence[str] | None) -> None:
+    """Write a model as an artifact."""
+    head = _head_of(found, labels)
+    model = _TorchModel(found, head) if found.graph is None else _Graph(found, head)
+    tokenizer = _tokenizer(found, head, model.inputs)
+    config = head.config
+    config.id2label = dict(enumerate(head.labels))
+    config.label2id = {label: index for index, label in enumerate(head.labels)}
+    for name, value in head.problem.model_settings.items():
+        setattr(config, name, value)
+    with new_artifact(
+        out,
+        kind=model.kind,
+        family=config.model_type,
+        task=TaskRecord(
+            name=found.name,
+            problem_type=head.problem.name,
+            labels=head.labels,
+            text_columns=head.problem.columns.texts,
+            metric=head.problem.metrics[0],
+        ),
+        stage=IMPORT_STAGE,
+        config=ImportConfig(source=found.place, revision=found.revision, optimize=model.optimize),
+        seed=0,
+        precision=model.precision,
+    ) as draft:
+        draft.findings = Findings(parameters=model.write(draft.directory, config))
+        tokenizer.save_pretrained(draft.directory)
+
+
+def _tokenizer(found: _Found, head: _Head, inputs: Sequence[str]) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model; its tokens stay as they are, and no text is longer than the
+    model takes.
+
+    Raises:
+        ModelError: there is none that can be read, or it cannot map tokens to words where words
+            have labels.
+    """
+    from bertender.models.families import FAMILIES, family_name
+    from bertender.text.batch import load_tokenizer, longest_input
+
+    tokenizer = load_tokenizer(found.folder, **head.problem.tokenizer_settings)
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"the tokenizer of {found.source} ({type(tokenizer).__name__}) has no fast form, which "
+            "the endpoint needs. Save one beside it: a tokenizer.json, as "
+            "AutoTokenizer.from_pretrained(..., use_fast=True).save_pretrained(...) writes it "
+            "where the package of its kind (sentencepiece, tiktoken) is installed."
+        )
+    family = FAMILIES.get(family_name(head.config))
+    positions = getattr(head.config, "max_position_embeddings", None) or 0
+    positions -= family.first_position(head.config) if family and positions else 0
+    longest = longest_input(tokenizer)
+    tokenizer.model_max_length = min(longest, positions) if positions > 0 else longest
+    tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in inputs]
+    return tokenizer
