@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertender.core.artifact import Artifact
+from bertender.core.card import read_card
 from bertender.core.config import Config, Rule
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
@@ -98,15 +99,16 @@ def _was_tried(row: Settings, scheme: str, config: SchemeConfig) -> bool:
 def _source_of(scheme: str, source: Artifact) -> Path | None:
     """Return the artifact that a scheme starts from: this one, or the source of its export."""
     if SCHEMES[scheme].source == source.card.kind:
-        return source.path
+        return Path(source.place)
     parent = source.card.parent
     path = None if parent is None else Path(os.path.normpath(source.path / parent.path))
     return path if path and path.is_dir() else None
 
 
 def _task_settings(source: Artifact, task: Task) -> Settings:
-    """Return the flags that name the task, unless the artifact names it."""
-    return {} if task.source == source.card.task.source else task.source
+    """Return the flags that name the task, unless the artifact's own card names it."""
+    recorded = read_card(source.path).task.source
+    return {} if task.source == recorded else task.source
 
 
 def _flags(settings: Settings, config: Config | None = None) -> Iterator[str]:

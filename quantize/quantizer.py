@@ -181,6 +181,7 @@ def _check(
     if config.fused_attention and (expected := expected_on_disk(source.path)):
         check_attention(expected.model)
     if scheme.source == "torch":
+        task.require_training(f"scheme {config.scheme!r}")
         scheme.check(load_torch_classifier(source))
     check_writable(out, source)
     if scheme.source == "torch" and write_onnx is None:
@@ -254,20 +255,20 @@ def check_quantizable(source: Artifact, scheme: Scheme) -> None:
     """Raise ModelError unless `source` is what the scheme starts from."""
     kind, precision = source.card.kind, source.card.precision
     if precision != "float32":
-        raise ModelError(f"{source.path} is {precision} already; give the float32 one it is from.")
+        raise ModelError(f"{source.place} is {precision} already; give the float32 one it is from.")
     if source.card.config.get("optimize") == "fused":
         raise ModelError(
-            f"{source.path} is of fused operators, whose weights are not quantized one by one. "
+            f"{source.place} is of fused operators, whose weights are not quantized one by one. "
             "Export it again without --optimize fused."
         )
     if kind != scheme.source:
         next_step = (
-            f"Export it first: `bertender export {source.path} --out FOLDER`."
+            f"Export it first: `bertender export {source.place} --out FOLDER`."
             if scheme.source == "onnx"
             else "Give the artifact that it was exported from."
         )
         raise ModelError(
-            f"{source.path} is of kind {kind!r}; only {scheme.source} artifacts are quantized by "
+            f"{source.place} is of kind {kind!r}; only {scheme.source} artifacts are quantized by "
             f"this scheme. {next_step}"
         )
 

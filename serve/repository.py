@@ -238,7 +238,7 @@ def check_servable(artifact: Artifact) -> None:
     card = artifact.card
     if card.kind != "onnx":
         raise ModelError(
-            f"{artifact.path} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
+            f"{artifact.place} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
             f"Export it first: `bertender export {artifact.path} --out FOLDER`."
         )
     if card.task.problem_type not in PROBLEMS:

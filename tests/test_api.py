@@ -21,6 +21,7 @@ from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
 from quantize import targets
 from tests.front import ToyFiles, write_toy_files
+from tests.toy_models import save_classifier
 from tests.toys import toy_task
 
 Once = Callable[[str, Callable[[Path], object]], Path]
@@ -28,7 +29,7 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 PROMISED = {
     *("Artifact", "Task", "BertenderError", "load_task", "pretrain", "distill_general"),
     *("finetune", "distill", "prune", "export", "quantize", "verify", "compare", "open_model"),
-    *("serve", "classify", "deploy", "compress", "run_recipe"),
+    *("serve", "classify", "deploy", "compress", "run_recipe", "import_model"),
 }
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(bertender, name))]
 LIGHT = (
@@ -173,6 +174,7 @@ def examples(once: Once, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def fill(folder: Path) -> None:
         write_toy_files(folder, toy_task(240))
+        save_classifier(folder / "theirs")
         (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
         monkeypatch.chdir(folder)
         for name in IN_ORDER:
@@ -190,6 +192,7 @@ def test_the_examples_run_one_after_another(examples: Path) -> None:
         if path.name == "artifact.json"
     }
     assert {name: artifact.card.stage for name, artifact in made.items()} == {
+        "imported": "import",
         "encoder": "pretrain",
         "small": "distill-general",
         "teacher": "finetune",

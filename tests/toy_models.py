@@ -152,6 +152,15 @@ def save_encoder(model_type: str, folder: Path) -> Path:
     return folder
 
 
+def save_classifier(folder: Path, model_type: str = "bert", **changes: Any) -> Path:
+    """A plain folder with a classifier of the toy task, as its trainer saved it."""
+    named = {"id2label": {0: "fruit", 1: "tool"}, "label2id": {"fruit": 0, "tool": 1}}
+    settings = {"pad_token_id": 0, **named, **changes}
+    tiny_classifier(model_type, **settings).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
 def save_artifact(model: PreTrainedModel, task: Task, out: Path) -> Artifact:
     """A torch artifact of a model as it is, with a tokenizer that gives what it takes."""
     return write_model(model, fitting_tokenizer(_saved_tokenizer().name, model), task, out)

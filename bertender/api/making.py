@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertender.core.artifact import Artifact
@@ -17,6 +18,7 @@ __all__ = [
     "distill_general",
     "export",
     "finetune",
+    "import_model",
     "load_task",
     "pretrain",
     "prune",
@@ -45,6 +47,40 @@ def load_task(task: str | None = None, /, **settings: Any) -> Task:
 
     by_name = {} if task is None else {"task": task}
     return load(TaskConfig.parse({**by_name, **settings}))
+
+
+def import_model(
+    source: PathLike,
+    task: str | Mapping[str, Any] | None = None,
+    *,
+    out: PathLike,
+    labels: Sequence[str] | None = None,
+) -> Artifact:
+    """Write a finished model from elsewhere as an artifact.
+
+    Every function takes such a model as it is; this writes it once, with the names of its labels
+    and the data to judge it by.
+
+    Args:
+        source: a folder that `save_pretrained` wrote, a folder or file of ONNX with its tokenizer,
+            or a hub's NAME or NAME@REVISION.
+        task: a name or the settings of `load_task`, whose labels become the model's; `dev` alone
+            will do.
+        out: where the artifact goes.
+        labels: names of the labels in the order of the logits; by default those of config.json.
+
+    Raises:
+        NotAnArtifactError: there is no model.
+        ModelError: it has no classification head, or its weights are a pickle.
+
+    Example:
+        teacher = bertender.import_model("theirs", {"dev": "dev.csv"}, out="runs/imported")
+        print(teacher.card.task.labels)
+    """
+    from bertender.pipeline.calls import imported
+
+    settings = {"task": task} if isinstance(task, str) else dict(task or {})
+    return imported(source, out, labels, settings)
 
 
 def pretrain(corpus: PathLike, *, out: PathLike, **settings: Any) -> Artifact:

@@ -80,6 +80,7 @@ class Compression:
             RuntimeMissingError: a runtime is not installed, or does not run on this CPU.
             MachineBusyError: other work disturbs the times.
         """
+        self.task.require_training("compress")
         check_writable(self.out / MODEL, self.teacher)
         check_installed(*self.config.runtimes)
         starts = starts_of(self.teacher, self.task, self.config)

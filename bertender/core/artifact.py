@@ -33,6 +33,7 @@ from bertender.core.errors import ArtifactError, DamagedArtifactError
 from bertender.core.findings import Findings
 
 __all__ = [
+    "IMPORT_STAGE",
     "Artifact",
     "Draft",
     "check_replaceable",
@@ -42,6 +43,9 @@ __all__ = [
     "new_artifact",
     "sha256_of",
 ]
+
+IMPORT_STAGE = "import"
+"""Stage of a finished model from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,12 @@ class Artifact:
     @property
     def name(self) -> str:
         return self.path.resolve().name
+
+    @property
+    def place(self) -> str:
+        """What to name it by in a command: of a finished model in the cache folder, its source."""
+        source = self.card.config.get("source") if self.card.stage == IMPORT_STAGE else None
+        return str(source or self.path)
 
     @property
     def digest(self) -> str:

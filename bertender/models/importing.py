@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertender.core.artifact import Artifact, digest_of, new_artifact
+from bertender.core.artifact import IMPORT_STAGE, Artifact, digest_of, new_artifact
 from bertender.core.cache_folder import CACHE_VARIABLE, cache_directory
 from bertender.core.card import CARD_NAME, Kind, TaskRecord
 from bertender.core.config import Config
@@ -45,11 +45,9 @@ if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need
     import onnx
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["IMPORT_STAGE", "ImportConfig", "import_model", "open_artifact"]
+__all__ = ["ImportConfig", "import_model", "open_artifact"]
 
 logger = logging.getLogger(__name__)
-
-IMPORT_STAGE = "import"
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -592,7 +590,8 @@ def _tokenizer(found: _Found, head: _Head, inputs: Sequence[str]) -> PreTrainedT
     from bertender.models.families import FAMILIES, family_name
     from bertender.text.batch import load_tokenizer, longest_input
 
-    tokenizer = load_tokenizer(found.folder, **head.problem.tokenizer_settings)
+    settings = head.problem.tokenizer_settings
+    tokenizer = load_tokenizer(found.folder, **settings)
     if not tokenizer.is_fast:
         raise ModelError(
             f"the tokenizer of {found.source} ({type(tokenizer).__name__}) has no fast form, which "
@@ -604,6 +603,9 @@ def _tokenizer(found: _Found, head: _Head, inputs: Sequence[str]) -> PreTrainedT
     positions = getattr(head.config, "max_position_embeddings", None) or 0
     positions -= family.first_position(head.config) if family and positions else 0
     longest = longest_input(tokenizer)
-    tokenizer.model_max_length = min(longest, positions) if positions > 0 else longest
-    tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name in inputs]
-    return tokenizer
+    return load_tokenizer(  # only what it is loaded with is saved with it
+        found.folder,
+        **settings,
+        model_max_length=min(longest, positions) if positions > 0 else longest,
+        model_input_names=[name for name in tokenizer.model_input_names if name in inputs],
+    )

@@ -48,7 +48,7 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     source = {} if names_task else _source(artifact)
     if not (names_task or source or "dev" in changes):
         raise ConfigError(
-            f"{artifact.path} does not record its task. Name one with --task, or give your files: "
+            f"{artifact.place} does not record its task. Name one with --task, or give your files: "
             "--dev FILE with texts and labels to judge by (and --text-column, --label-column), "
             "and --train FILE where something is to be learned."
         )

@@ -10,9 +10,12 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from bertender.core.errors import ConfigError, nearest_hint
-from bertender.tasks.task import Split, Task
+
+if TYPE_CHECKING:  # it reads `check_label_map`
+    from bertender.tasks.task import Split, Task
 
 __all__ = ["check_label_map", "with_model_labels"]
 
@@ -47,7 +50,7 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
 
     def renumbered(split: Split) -> Split:
         targets = (problem.by_names(each, task.labels) for each in split.label_ids)
-        return Split(split.examples, tuple(problem.number(each, numbers) for each in targets))
+        return replace(split, label_ids=tuple(problem.number(each, numbers) for each in targets))
 
     other = {own: theirs for own, theirs in names.items() if own != theirs}
     return replace(
@@ -70,7 +73,10 @@ def _parsed(label_map: str | None) -> Mapping[str, str]:
     if not label_map:
         return {}
     if label_map.lstrip().startswith("{"):
-        names = json.loads(label_map)
+        try:
+            names = json.loads(label_map)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"it is not JSON: {error}") from None
         if all(isinstance(each, str) for each in names.values()):
             return dict(names)
         raise ValueError("a label map in JSON has names of labels alone")

@@ -17,7 +17,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import LeftOutRows, TaskRecord
@@ -25,6 +25,7 @@ from bertender.core.config import Config
 from bertender.core.errors import ConfigError
 from bertender.core.findings import ChosenOn
 from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
+from bertender.tasks.model_labels import check_label_map
 from bertender.text.example import Example
 
 __all__ = ["ChosenOn", "Split", "Task", "TaskConfig", "default_of"]
@@ -41,7 +42,7 @@ class TaskConfig(Config):
     text_column: str = Field("text", description="column of the text in your files")
     pair_column: str | None = Field(None, description="column of the second text, for pairs")
     label_column: str = Field("label", description="column of the label in your files")
-    label_map: str | None = Field(
+    label_map: Annotated[str | None, AfterValidator(check_label_map)] = Field(
         None,
         description="which label of your data is which of a finished model: DATA=MODEL by commas; "
         "by default by equal names",
@@ -151,6 +152,18 @@ class Task:
         """Examples to calibrate and to probe with: those to learn from, or, of a held-out file
         alone, those to choose by."""
         return self.train if len(self.train) else self.choices
+
+    def require_training(self, purpose: str) -> None:
+        """Raise ConfigError where there are no examples to learn from, as of a held-out file alone.
+
+        Args:
+            purpose: what learns, for the message.
+        """
+        if not len(self.train):
+            raise ConfigError(
+                f"{purpose} learns from labelled texts, and task {self.name!r} has a held-out file "
+                "alone. Give --train FILE besides."
+            )
 
     def check_problem(self, artifact: Artifact) -> None:
         """Raise ConfigError for a model of another problem type than the task's."""

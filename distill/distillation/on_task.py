@@ -129,6 +129,7 @@ def on_task(
     check_texts_read(task, config)
     check_can_tag(method, task)
     extended = with_unlabelled(task, config)
+    check_can_learn(task, extended.task, method)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, extended.task, config)
     whole, learned, added = _taught(task, extended, teachers, start, student, config)
@@ -243,6 +244,30 @@ def check_texts_read(task: Task, config: DistillConfig) -> None:
         raise ConfigError(
             f"{', '.join(unread)}: for tasks whose texts have one label each, and task "
             f"{task.name!r} is one of {task.problem_type!r}. Leave out what is named."
+        )
+
+
+def check_can_learn(task: Task, extended: Task, method: Method) -> None:
+    """Raise ConfigError where there are no texts to learn from, or none with the labels needed.
+
+    Args:
+        task: that of the user; of a held-out file alone it has no training examples.
+        extended: the same with the texts without labels.
+        method: what it is learned by.
+    """
+    if len(task.train):
+        return
+    if not len(extended.train):
+        raise ConfigError(
+            f"task {task.name!r} has no texts to learn from. Give texts without labels by "
+            "--unlabelled FILE, which the teacher labels, or labelled ones by --train FILE."
+        )
+    by_labels = [phase.name for phase in method.phases if not (phase.needs or phase.masked)]
+    if by_labels:
+        raise ConfigError(
+            f"method={method.name!r}: phase {', '.join(by_labels)} learns from labels alone, and "
+            f"task {task.name!r} has none to learn from. Give --train FILE, or a method that "
+            "learns from the teacher's outputs, such as distilbert."
         )
 
 

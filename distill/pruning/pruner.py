@@ -71,6 +71,7 @@ def prune(
             which the same run with another `max_drop` continues.
     """
     config.check_rules()
+    task.require_training("prune")
     check_vocabulary_stays(config, task)
     check_unlabelled_read(task, config)
     check_writable(out, parent)

@@ -1,0 +1,309 @@
+"""Finished models from elsewhere come in as artifacts: each layout and family."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from huggingface_hub import constants
+from transformers import AutoModel, AutoModelForSequenceClassification, BertForTokenClassification
+
+import bertender
+from bertender.core.artifact import Artifact
+from bertender.core.errors import (
+    ArtifactError,
+    ConfigError,
+    HubUnreachableError,
+    ModelError,
+    NotAnArtifactError,
+)
+from bertender.models.families import FAMILIES
+from bertender.models.importing import import_model, open_artifact
+from bertender.models.opening import open_classifier
+from tests.toy_models import save_classifier, tiny_classifier
+from tests.toys import FRUIT, TOOLS, tiny_tokenizer
+
+UNNAMED = {0: "LABEL_0", 1: "LABEL_1"}
+TEXTS = [("apple pear saw",), ("hammer",), (" ".join((*FRUIT, *TOOLS)),)]
+
+
+def own_logits(folder: Path) -> np.ndarray:
+    """The logits of TEXTS by transformers alone."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype="float32").eval()
+    tokenizer = tiny_tokenizer()
+    taken = [
+        name for name in tokenizer.model_input_names if name in model.forward.__code__.co_varnames
+    ]
+    rows = []
+    for (text,) in TEXTS:
+        tokens = tokenizer(text, return_tensors="pt")
+        with torch.inference_mode():
+            rows.append(model(**{name: tokens[name] for name in taken}).logits[0])
+    return torch.stack(rows).float().numpy()
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_a_finished_classifier_of_each_family_predicts_as_it_did(
+    model_type: str, tmp_path: Path
+) -> None:
+    folder = save_classifier(tmp_path / "theirs", model_type)
+    artifact = open_artifact(folder)
+    assert artifact.card.task.labels == ("fruit", "tool")
+    assert artifact.card.family == model_type
+    assert artifact.name == "theirs"
+    classifier = open_classifier(artifact)
+    logits = np.concatenate([classifier.logits([text]) for text in TEXTS])
+    np.testing.assert_allclose(logits, own_logits(folder), atol=1e-5)
+
+
+def test_an_import_is_made_once_and_anew_where_its_files_changed(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "theirs")
+    first = open_artifact(folder)
+    assert open_artifact(str(folder)).path == first.path
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {"0": "sweet", "1": "hard"}
+    (folder / "config.json").write_text(json.dumps(config, indent=4))
+    assert open_artifact(folder).card.task.labels == ("sweet", "hard")
+
+
+def test_an_artifact_is_opened_as_it_is(teacher: Artifact) -> None:
+    assert open_artifact(teacher.path) == teacher
+
+
+def test_half_precision_in_shards_becomes_float32(tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(save_classifier(tmp_path / "whole"))
+    model.half().save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    tiny_tokenizer().save_pretrained(tmp_path / "shards")
+    assert (tmp_path / "shards" / "model.safetensors.index.json").is_file()
+    artifact = open_artifact(tmp_path / "shards")
+    assert artifact.card.precision == "float32"
+    logits = np.concatenate([open_classifier(artifact).logits([text]) for text in TEXTS])
+    np.testing.assert_allclose(logits, own_logits(tmp_path / "whole"), atol=1e-2)
+
+
+def test_a_tagger_is_one_of_words(tmp_path: Path) -> None:
+    config = tiny_classifier("bert").config
+    config.id2label, config.label2id = {0: "O", 1: "B-X", 2: "I-X"}, {"O": 0, "B-X": 1, "I-X": 2}
+    BertForTokenClassification(config).save_pretrained(tmp_path / "tagger")
+    tiny_tokenizer().save_pretrained(tmp_path / "tagger")
+    record = open_artifact(tmp_path / "tagger").card.task
+    assert record.problem_type == "token_classification"
+    assert record.labels == ("O", "B-X", "I-X")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"problem_type": "regression", "num_labels": 1, "id2label": {0: "x"}}, "regression"),
+        ({"problem_type": "multi_label_classification"}, "multi_label_classification"),
+    ],
+)
+def test_a_head_of_another_kind_is_refused_by_name(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = save_classifier(tmp_path / "theirs", **change)
+    with pytest.raises(ModelError, match=message):
+        open_artifact(folder)
+
+
+def test_an_encoder_without_a_head_names_finetune(tmp_path: Path) -> None:
+    AutoModel.from_config(tiny_classifier("bert").config).save_pretrained(tmp_path / "encoder")
+    tiny_tokenizer().save_pretrained(tmp_path / "encoder")
+    with pytest.raises(ModelError, match=r"no finished classifier.*bertender finetune"):
+        open_artifact(tmp_path / "encoder")
+
+
+def test_a_head_without_weights_is_refused(tmp_path: Path) -> None:
+    """config.json may promise a head that the weights lack: its outputs would be random."""
+    folder = save_classifier(tmp_path / "theirs")
+    config = AutoModelForSequenceClassification.from_pretrained(folder).config
+    AutoModel.from_config(config).save_pretrained(folder)
+    saved = json.loads((folder / "config.json").read_text())
+    saved["architectures"] = ["BertForSequenceClassification"]
+    (folder / "config.json").write_text(json.dumps(saved))
+    with pytest.raises(ModelError, match=r"no weights for .*classifier\.weight"):
+        open_artifact(folder)
+
+
+def test_a_pickle_alone_names_its_conversion(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "theirs")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"pickle.*BertForSequenceClassification.*converted"):
+        open_artifact(folder)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ((), "holds no model"),
+        (("tf_model.h5",), "another library"),
+        (("model.safetensors",), "no config.json"),
+        (("model.onnx",), "config.json, which names the labels"),
+        (("a.onnx", "b.onnx"), r"several graphs.*a\.onnx.*b\.onnx"),
+    ],
+)
+def test_a_folder_without_a_model_says_what_it_lacks(
+    files: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "deep" / "folder"
+    folder.mkdir(parents=True)
+    for name in files:
+        (folder / name).write_bytes(b"")
+    with pytest.raises((NotAnArtifactError, ModelError), match=message):
+        open_artifact(folder)
+
+
+@pytest.mark.parametrize("source", ["nowhere/model", "nowhere", "nowhere/model@main"])
+def test_a_name_that_no_hub_knows_says_so_at_once(source: str) -> None:
+    with pytest.raises(HubUnreachableError, match=f"no model at {source}.*no such directory"):
+        open_artifact(source)
+
+
+@pytest.mark.parametrize("source", ["./nowhere", "/nowhere/at/all", "a/b/c", "nowhere/a b"])
+def test_a_path_to_nothing_is_no_hub_name(source: str) -> None:
+    with pytest.raises(NotAnArtifactError, match="no such directory"):
+        open_artifact(source)
+
+
+def test_a_hub_name_is_read_from_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network: what an earlier download has left, by the commit that was asked for."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    repository, commit = tmp_path / "models--their--model", "0123456789abcdef" * 2 + "01234567"
+    save_classifier(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    artifact = open_artifact("their/model")
+    assert artifact.name == "model"
+    assert artifact.card.config["revision"] == commit
+    assert artifact.place == "their/model"
+    assert open_artifact("their/model@main").digest == artifact.digest
+    with pytest.raises(HubUnreachableError, match="at revision v2"):
+        open_artifact("their/model@v2")
+
+
+def test_labels_without_names_are_said_and_can_be_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save_classifier(tmp_path / "theirs", id2label=UNNAMED, label2id={})
+    assert open_artifact(folder).card.task.labels == ("LABEL_0", "LABEL_1")
+    assert "LABEL_0, LABEL_1" in caplog.text
+    named = import_model(folder, tmp_path / "named", labels=("fruit", "tool"))
+    assert named.card.task.labels == ("fruit", "tool")
+    own = AutoModelForSequenceClassification.from_pretrained(named.path).config
+    assert own.id2label == {0: "fruit", 1: "tool"}
+    with pytest.raises(ConfigError, match=r"3 names, .* 2 logits"):
+        import_model(folder, tmp_path / "more", labels=("a", "b", "c"))
+    assert not (tmp_path / "more").exists()
+
+
+def test_an_import_replaces_nothing_of_others(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "theirs")
+    with pytest.raises(ArtifactError, match="will not be replaced"):
+        bertender.import_model(folder, out=folder)
+    assert (folder / "model.safetensors").is_file()
+
+
+# --- graphs
+
+
+@pytest.fixture
+def graph_folder(exported: Artifact, tmp_path: Path) -> Path:
+    """A graph as Optimum leaves it: model.onnx beside config.json and the tokenizer."""
+    folder = tmp_path / "optimum"
+    folder.mkdir()
+    for name in exported.card.files:
+        if name != "golden.json":
+            shutil.copy(exported.path / name, folder / name)
+    return folder
+
+
+def logits_of(artifact: Artifact) -> np.ndarray:
+    classifier = open_classifier(artifact)
+    return np.concatenate([classifier.logits([text]) for text in TEXTS])
+
+
+def test_a_graph_of_optimum_predicts_as_it_did(graph_folder: Path, exported: Artifact) -> None:
+    artifact = open_artifact(graph_folder)
+    assert (artifact.card.kind, artifact.card.precision) == ("onnx", "float32")
+    assert artifact.card.task.labels == exported.card.task.labels
+    np.testing.assert_array_equal(logits_of(artifact), logits_of(exported))
+
+
+def test_graphs_in_a_folder_of_their_own_are_found(graph_folder: Path, exported: Artifact) -> None:
+    """The layout of transformers.js: onnx/model.onnx and other precisions of it."""
+    own = graph_folder / "onnx"
+    own.mkdir()
+    shutil.copy(graph_folder / "model.onnx", own / "model_quantized.onnx")
+    (graph_folder / "model.onnx").rename(own / "model.onnx")
+    np.testing.assert_array_equal(logits_of(open_artifact(graph_folder)), logits_of(exported))
+    by_file = open_artifact(own / "model_quantized.onnx")
+    assert by_file.name == "optimum-model_quantized"
+    np.testing.assert_array_equal(logits_of(by_file), logits_of(exported))
+
+
+def test_weights_before_graphs(graph_folder: Path, teacher: Artifact) -> None:
+    """A repository of a hub often has both; the graph may be of other numbers."""
+    shutil.copy(teacher.path / "model.safetensors", graph_folder)
+    shutil.copy(teacher.path / "config.json", graph_folder)
+    assert open_artifact(graph_folder).card.kind == "torch"
+
+
+def test_a_quantized_graph_is_judged_as_one(graph_folder: Path) -> None:
+    from onnxruntime.quantization import quantize_dynamic
+
+    graph = graph_folder / "model.onnx"
+    quantize_dynamic(graph, graph_folder / "int8.onnx")
+    assert open_artifact(graph_folder / "int8.onnx").card.precision == "int8"
+
+
+def test_an_output_of_another_name_is_found_by_its_shape(
+    graph_folder: Path, exported: Artifact
+) -> None:
+    model = onnx.load(graph_folder / "model.onnx")
+    for node in model.graph.node:
+        node.output[:] = ["output_0" if name == "logits" else name for name in node.output]
+    model.graph.output[0].name = "output_0"
+    onnx.save(model, graph_folder / "model.onnx")
+    np.testing.assert_array_equal(logits_of(open_artifact(graph_folder)), logits_of(exported))
+
+
+def _of_fixed_size(graph: onnx.GraphProto) -> None:
+    graph.input[0].type.tensor_type.shape.dim[1].dim_value = 128
+
+
+def _of_small_integers(graph: onnx.GraphProto) -> None:
+    graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
+
+
+def _of_pixels(graph: onnx.GraphProto) -> None:
+    graph.input[0].name = "pixel_values"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_of_fixed_size, "fixed size.*dynamic axes"),
+        (_of_small_integers, "64-bit integers"),
+        (_of_pixels, "takes pixel_values"),
+    ],
+)
+def test_a_graph_that_no_text_fits_is_refused(
+    change: Any, message: str, graph_folder: Path
+) -> None:
+    model = onnx.load(graph_folder / "model.onnx")
+    change(model.graph)
+    onnx.save(model, graph_folder / "model.onnx")
+    with pytest.raises(ModelError, match=message):
+        open_artifact(graph_folder)
+
+
+def test_a_damaged_graph_is_named(graph_folder: Path) -> None:
+    (graph_folder / "model.onnx").write_bytes(b"no graph at all")
+    with pytest.raises(ModelError, match=r"model\.onnx cannot be read"):
+        open_artifact(graph_folder)

@@ -1,0 +1,80 @@
+"""Which label of the data is which of a model."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertender.core.errors import ConfigError
+from bertender.tasks.model_labels import with_model_labels
+from bertender.tasks.task import Split, Task, TaskConfig
+
+
+def task_of(*labels: str) -> Task:
+    """A task with one example of each label."""
+    split = Split(tuple((label,) for label in labels), tuple(range(len(labels))))
+    return Task("t", labels, "accuracy", ("text",), split, split, selection=split)
+
+
+@pytest.mark.parametrize(
+    ("own", "model", "label_map", "expected"),
+    [
+        (("a", "b"), ("a", "b"), None, (0, 1)),
+        (("a", "b"), ("b", "c", "a"), None, (2, 0)),  # fewer, in another order
+        (("good", "bad"), ("Bad", "GOOD"), None, (1, 0)),
+        (("0", "1"), ("NEGATIVE", "POSITIVE"), None, (0, 1)),
+        (("1",), ("NEGATIVE", "POSITIVE"), None, (1,)),  # a file of one class
+        (("bad", "good"), ("LABEL_0", "LABEL_1"), None, (0, 1)),
+        (("bad", "good"), ("LABEL_0", "LABEL_1"), "bad=LABEL_1,good=LABEL_0", (1, 0)),
+        (("bad", "good"), ("pos", "bad"), "good = pos", (1, 0)),
+        (("a,b", "c=d"), ("x", "y"), '{"a,b": "y", "c=d": "x"}', (1, 0)),
+    ],
+)
+def test_labels_are_numbered_as_the_model_has_them(
+    own: tuple[str, ...],
+    model: tuple[str, ...],
+    label_map: str | None,
+    expected: tuple[int, ...],
+) -> None:
+    task = with_model_labels(task_of(*own), model, label_map, "model")
+    assert task.labels == model
+    assert task.train.label_ids == task.dev.label_ids == task.selection.label_ids == expected
+
+
+def test_a_guess_is_said_and_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    """What is made of it finds its data again by the record, without a second guess."""
+    task = with_model_labels(task_of("bad", "good"), ("LABEL_0", "LABEL_1"), None, "theirs")
+    assert "bad=LABEL_0, good=LABEL_1" in caplog.text
+    caplog.clear()
+    again = with_model_labels(task_of("bad", "good"), task.labels, task.source["label_map"], "it")
+    assert again.dev == task.dev
+    assert not caplog.text
+
+
+def test_equal_names_say_and_record_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    task = with_model_labels(task_of("a", "b"), ("b", "a"), None, "model")
+    assert not caplog.text
+    assert "label_map" not in task.source
+
+
+@pytest.mark.parametrize(
+    ("own", "model", "label_map", "message"),
+    [
+        (("bad", "good"), ("sad", "glad"), None, "--label-map bad=sad"),
+        (("bad", "good"), ("LABEL_0", "LABEL_1", "LABEL_2"), None, "--label-map"),
+        (("0", "5"), ("a", "b"), None, "--label-map"),
+        (("bad", "good"), ("sad", "glad"), "goood=glad", "Did you mean 'good'"),
+        (("bad", "good"), ("sad", "glad"), "good=gladd,bad=sad", "Did you mean 'glad'"),
+        (("bad", "good"), ("sad", "glad"), "good=glad", "bad=bad"),
+    ],
+)
+def test_labels_that_fit_no_model_are_refused(
+    own: tuple[str, ...], model: tuple[str, ...], label_map: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        with_model_labels(task_of(*own), model, label_map, "model")
+
+
+@pytest.mark.parametrize("label_map", ["good", "good=", "=glad", '{"good": 1}', "{good"])
+def test_a_map_that_cannot_be_read_is_a_wrong_setting(label_map: str) -> None:
+    with pytest.raises(ConfigError, match="label_map="):
+        TaskConfig.parse({"label_map": label_map})
