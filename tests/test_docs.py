@@ -190,8 +190,8 @@ def run(line: str, teacher: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ended.value.code == 0, line
 
 
-def write_files(folder: Path, task: Task) -> None:
-    """The files that the pages name."""
+def write_files(folder: Path, task: Task, trained: Artifact) -> None:
+    """The files that the pages name: data, and a finished model without a file of ours."""
     for name, split in (("train", task.train), ("dev", task.dev)):
         rows = [
             (example[0], task.labels[label])
@@ -205,26 +205,30 @@ def write_files(folder: Path, task: Task) -> None:
         tagged = [(text.split(), f"B-{label}") for text, label in rows]
         sentences = ["".join(f"{word} {tag}\n" for word in words) for words, tag in tagged]
         (folder / f"{name}.conll").write_text("\n".join(sentences), encoding="utf-8")
-    (folder / "more.txt").write_text("\n".join(text for text, _ in rows), encoding="utf-8")
+    for name in trained.card.files:
+        (folder / "my-model").mkdir(exist_ok=True)
+        shutil.copy(trained.path / name, folder / "my-model" / name)
+    more = "\n".join(text.replace("number", "with") for (text,) in task.train.examples)
+    (folder / "more.txt").write_text(more, encoding="utf-8")
 
 
 @pytest.mark.slow
 def test_the_readme_runs_as_it_stands(
-    once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+    once: Once, task: Task, trained: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = built(once, task, teacher, monkeypatch)
+    folder = built(once, task, trained, monkeypatch)
     names = [Artifact.load(folder / "mine" / name).card.stage for name in ("teacher", "int8")]
     assert names == ["finetune", "quantize"]
 
 
-def built(once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch) -> Path:
+def built(once: Once, task: Task, trained: Artifact, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a user who has run the commands of the README, from a tiny encoder."""
 
     def fill(folder: Path) -> None:
-        write_files(folder, task)
+        write_files(folder, task, trained)
         monkeypatch.chdir(folder)
         for line in command_lines("README.md"):
-            run(line, teacher, monkeypatch)
+            run(line, trained, monkeypatch)
 
     return once("readme", fill)
 
@@ -235,25 +239,25 @@ def test_the_commands_of_a_page_run(
     page: str,
     once: Once,
     task: Task,
-    teacher: Artifact,
+    trained: Artifact,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From where the README's commands end, but for the default encoder, which takes minutes."""
     own = tmp_path / "own"
-    shutil.copytree(built(once, task, teacher, monkeypatch), own)
+    shutil.copytree(built(once, task, trained, monkeypatch), own)
     monkeypatch.chdir(own)
     if page == "docs/tutorial.md":
         shutil.rmtree("mine")
     for line in command_lines(page):
-        run(line, teacher, monkeypatch)
+        run(line, trained, monkeypatch)
 
 
 @pytest.mark.slow
 def test_an_artifact_opens_without_bertender(
-    once: Once, task: Task, teacher: Artifact, monkeypatch: pytest.MonkeyPatch
+    once: Once, task: Task, trained: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = built(once, task, teacher, monkeypatch)
+    folder = built(once, task, trained, monkeypatch)
     monkeypatch.chdir(folder)
     (block,) = blocks("README.md", "python")
     opened: dict[str, object] = {}
@@ -400,12 +404,12 @@ def test_the_endpoint_answers_as_the_page_says(
     page: str,
     once: Once,
     task: Task,
-    teacher: Artifact,
+    trained: Artifact,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What needs two terminals, with free ports: commands, curl, and Python that asks."""
-    monkeypatch.chdir(built(once, task, teacher, monkeypatch))
+    monkeypatch.chdir(built(once, task, trained, monkeypatch))
     lines = [
         (name, words)
         for name in ASK

@@ -129,7 +129,7 @@ def on_task(
     check_texts_read(task, config)
     check_can_tag(method, task)
     extended = with_unlabelled(task, config)
-    check_can_learn(task, extended.task, method)
+    check_can_learn(task, extended, method)
     teachers = load_teachers(teacher, config.more_teachers, task)
     start, student = new_student(teachers[0], method, extended.task, config)
     whole, learned, added = _taught(task, extended, teachers, start, student, config)
@@ -247,19 +247,21 @@ def check_texts_read(task: Task, config: DistillConfig) -> None:
         )
 
 
-def check_can_learn(task: Task, extended: Task, method: Method) -> None:
+def check_can_learn(task: Task, extended: Extended, method: Method) -> None:
     """Raise ConfigError where there are no texts to learn from, or none with the labels needed.
 
     Args:
         task: that of the user; of a held-out file alone it has no training examples.
-        extended: the same with the texts without labels.
+        extended: the same with the texts without labels that the filters leave.
         method: what it is learned by.
     """
     if len(task.train):
         return
-    if not len(extended.train):
+    if not len(extended.task.train):
+        left_out = ", ".join(f"{name} {count}" for name, count in extended.left_out.items())
         raise ConfigError(
-            f"task {task.name!r} has no texts to learn from. Give texts without labels by "
+            f"task {task.name!r} has no texts to learn from"
+            f"{f' (left out: {left_out})' if left_out else ''}. Give texts without labels by "
             "--unlabelled FILE, which the teacher labels, or labelled ones by --train FILE."
         )
     by_labels = [phase.name for phase in method.phases if not (phase.needs or phase.masked)]
