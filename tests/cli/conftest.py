@@ -9,6 +9,7 @@ from bertender.tasks.task import Task
 from tests.cli.fakes import endpoint
 from tests.cli.made import QUICK, Made
 from tests.front import succeed, write_toy_files
+from tests.toy_models import save_classifier
 
 __all__ = ["endpoint", "made"]
 
@@ -18,6 +19,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, task: Task, teacher: Artifact
     made = Made(
         tmp_path_factory.mktemp("made"), write_toy_files(tmp_path_factory.mktemp("a"), task)
     )
+    save_classifier(made["theirs"])
     start = ("--teacher", teacher.path, *made.files.flags, *QUICK)
     succeed("finetune", *start, "--out", made["teacher"])
     succeed(

@@ -77,6 +77,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     ),
     "export": lambda made, out: ("export", made["student"], "--out", out),
     "quantize": lambda made, out: ("quantize", made["onnx"], "--out", out),
+    "import": lambda made, out: ("import", made["theirs"], "--out", out),
     "verify": lambda made, out: ("verify", made["student"], made["int8"]),
     "compare": lambda made, out: ("compare", made["student"], made["int8"], *FAST),
     "compress": lambda made, out: (
@@ -112,6 +113,7 @@ WRITTEN = frozenset(
 KEYS: dict[str, Collection[str]] = {
     **dict.fromkeys(WRITERS, WRITTEN),
     "run": {"recipe", "out", "steps"},
+    "import": WRITTEN,
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
     "compare": {"circumstances", "rows", "constant", "noise_floor"},
     "compress": {"config", "candidates", "probes", "verdict"},

@@ -105,17 +105,6 @@ def test_what_a_step_uses_is_of_its_code(name: str) -> None:
     assert len(ours) > 5 and ours - COUNTED_OTHERWISE.keys() <= code
 
 
-MOST_LINES = {"finetune": 8_250, "export": 8_950}
-"""Of a step's code: with more of them, a change of something else builds it again too often."""
-
-
-@pytest.mark.parametrize("name", MOST_LINES)
-def test_a_step_counts_little_more_code_than_it_runs(name: str) -> None:
-    files = source_files(STAGES[name].modules).values()
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
-    assert lines <= MOST_LINES[name]
-
-
 @pytest.mark.parametrize("module", COUNTED_OTHERWISE)
 def test_what_is_counted_otherwise_is_there(module: str) -> None:
     assert module in source_files([module])
@@ -243,9 +232,15 @@ def test_data_that_are_not_the_artifacts_have_a_share_of_their_own(
 def test_the_task_that_docs_was_before_has_its_new_name(
     teacher: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorded, "load_task", lambda config: config.task)
+    loaded: list[str] = []
+
+    def load(config: TaskConfig, *, has_model: bool) -> Task:
+        loaded.append(config.task)
+        return toy_task()
+
+    monkeypatch.setattr(recorded, "load_task", load)
     labels = TASKS["docs-library"].labels
     record = teacher.card.task.model_copy(update={"source": {"task": "docs"}, "labels": labels})
-    made = replace(teacher, card=teacher.card.model_copy(update={"task": record}))
-    assert recorded_task(made, {}) == "docs-library"
-    assert recorded_task(made_for(teacher, task="docs"), {}) == "docs"
+    recorded_task(replace(teacher, card=teacher.card.model_copy(update={"task": record})), {})
+    recorded_task(made_for(teacher, task="docs"), {})
+    assert loaded == ["docs-library", "docs"]

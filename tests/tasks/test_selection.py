@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertender.core.errors import ConfigError
 from bertender.tasks.loading import load_task
-from bertender.tasks.selection import DEFAULT_SHARE, LEAST_TEXTS, is_selected, part
+from bertender.tasks.selection import DEFAULT_SHARES, LEAST_TEXTS, is_selected, part
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.example import Example
 from tests.tasks.writers import WRITERS
@@ -66,7 +66,7 @@ def test_pairs_are_known_by_both_texts() -> None:
 def test_both_parts_are_the_file(share: float | None) -> None:
     train = numbered(1000)
     parts = part(train, share, "mine")
-    assert parts.share == (share or DEFAULT_SHARE)
+    assert parts.share == (share or DEFAULT_SHARES["training"])
     both = [*parts.train.examples, *parts.selection.examples]
     assert Counter(both) == Counter(train.examples)
     assert not set(parts.train.examples) & set(parts.selection.examples)
@@ -135,7 +135,7 @@ def test_so_many_choose_at_most_and_the_others_stay_apart(tmp_path: Path) -> Non
 
 
 def test_the_source_says_what_was_set_apart(tmp_path: Path) -> None:
-    for count, share in ((1000, DEFAULT_SHARE), (100, 0.0)):
+    for count, share in ((1000, DEFAULT_SHARES["training"]), (100, 0.0)):
         task = written(tmp_path, list(range(count)))
         source = json.loads(json.dumps(task.record().source))
         assert source["select"] == share
