@@ -15,7 +15,8 @@ from bertender.cli.output import messages, print_json, print_words
 from bertender.core.errors import DataError
 from bertender.core.saving import check_savable
 from bertender.problems import ProblemType
-from bertender.text.example import Example
+from bertender.tasks.utf8 import split_lines
+from bertender.text.example import Example, is_blank
 from serve.bulk.config import ClassifyConfig
 from serve.bulk.files import check_writable
 from serve.bulk.run import BulkRun, classify_all, classify_to_file
@@ -146,10 +147,11 @@ def _read(text_columns: int) -> Texts:
     if sys.stdin.isatty():
         messages.print("texts, one a line; Ctrl-D ends them:")
     try:
-        lines = [(number, line.rstrip("\r\n")) for number, line in enumerate(sys.stdin, start=1)]
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"standard input is not UTF-8: {error}. Convert it first.") from None
-    lines = [(number, line) for number, line in lines if line.strip()]
+    numbered = enumerate(split_lines(text), start=1)
+    lines = [(number, line) for number, line in numbered if not is_blank(line)]
     if not lines:
         raise DataError("no text to classify. Give TEXT arguments, or lines on standard input.")
     return Texts(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.text.example import Example
+from bertender.text.example import Example, is_blank
 
 __all__ = [
     "CANDIDATE_SUFFIX",
@@ -140,6 +140,6 @@ def _to_text(name: str, row: int, value: bytes, max_text_bytes: int | None = Non
         text = value.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{name} row {row} is not UTF-8: {error}. Send UTF-8 text.") from None
-    if not text.strip():
+    if is_blank(text):
         raise DataError(f"{name} row {row} is empty: there is nothing to classify. Leave it out.")
     return text

@@ -2,10 +2,12 @@
 
 An entity counts when its type and its first and last word are right (Tjong Kim Sang and De
 Meulder 2003, arXiv cs/0306050). The value is seqeval's, which reads tags as CoNLL's script does.
+Where tags are plain, such as parts of speech, each word whose tag is not O counts as one entity.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +23,8 @@ from bertender.metrics.resampling import CONFIDENCE, RESAMPLES
 __all__ = ["Counts", "EntityF1", "entity_change", "entity_counts", "entity_f1"]
 
 METRIC = "entity_f1"
+OUTSIDE = "O"
+BIO_TAG = re.compile(f"{OUTSIDE}|[BI](-.+)?", re.DOTALL)
 
 Sentence = Sequence[str]
 """The tags of a sentence."""
@@ -104,6 +108,9 @@ def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> C
 
 
 def _tags(sentences: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[str]]:
+    """Return the names of tags; a word with a plain tag, of no scheme, is an entity of its own."""
+    if not all(map(BIO_TAG.fullmatch, names)):
+        names = [name if name == OUTSIDE else f"B-{name}" for name in names]
     return [[names[number] for number in numbers] for numbers in sentences]
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.table import on_demand
-from bertender.problems.cells import FILL_IN, text_of_cell, usable_cell
+from bertender.problems.cells import FILL_IN, shown, text_of_cell, usable_cell
 from bertender.problems.problem import (
     CellError,
     Columns,
@@ -40,15 +42,27 @@ def _label(values: Mapping[str, object], column: str) -> str:
     value = usable_cell(values, column)
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # a table with a missing value elsewhere turns integers to floats
     if isinstance(value, int):
         return str(value)
+    if isinstance(value, float | Decimal):
+        return _integer(value, column)
     if not isinstance(value, str):
-        raise CellError(column, f"label {value!r} is neither a string nor an integer")
+        raise CellError(column, f"label {shown(value)} is neither a string nor an integer")
     if value.strip().lower() == "nan":  # a missing value that pandas has turned to a string
         raise CellError(column, f"missing value ({value}). {FILL_IN}")
     return text_of_cell(values, column)
+
+
+def _integer(value: float | Decimal, column: str) -> str:
+    """Return the integer that a table holds as another number: pandas turns a column with a missing
+    value to floats, and data warehouses have decimals alone."""
+    if not math.isfinite(value) or value != int(value):
+        raise CellError(
+            column,
+            f"label {value} is neither a string nor an integer. If it is the name of a class, "
+            "write it as a string; if it is a score, make a few classes of the scores",
+        )
+    return str(int(value))
 
 
 def _labels(names: Sequence[str]) -> tuple[str, ...]:

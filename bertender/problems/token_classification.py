@@ -1,12 +1,14 @@
-"""TOKEN_CLASSIFICATION: each word of a sentence has a tag of the BIO scheme.
+"""TOKEN_CLASSIFICATION: each word of a sentence has a tag of the BIO scheme, or a plain one.
 
-O is outside of every entity, B-TYPE the first word of one, I-TYPE another word of it. A model
-labels tokens: the first token of a word has its tag, and no other token has one.
+O is outside of every entity, B-TYPE the first word of one, I-TYPE another word of it. Tags without
+these prefixes, such as parts of speech, are labels of their own. A model labels tokens: the first
+token of a word has its tag, and no other token has one.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +17,7 @@ import numpy.typing as npt
 
 from bertender.core.errors import DataError
 from bertender.core.table import on_demand
-from bertender.problems.cells import checked_text, usable_cell
+from bertender.problems.cells import checked_text, shown, usable_cell
 from bertender.problems.problem import (
     NO_LABEL,
     CellError,
@@ -36,19 +38,36 @@ from bertender.text.batch import Batch
 from bertender.text.example import Example
 from bertender.text.words import TokenizeWords, keep_words
 
-__all__ = ["OUTSIDE", "TOKEN_CLASSIFICATION", "tag_names"]
+__all__ = ["BEGIN", "INSIDE", "OUTSIDE", "TOKEN_CLASSIFICATION", "are_bio", "tag_names"]
 
 OUTSIDE = "O"
-BEGIN, INSIDE = "B-", "I-"
+BEGIN, INSIDE = "B", "I"
+BIO_TAG = re.compile(f"{OUTSIDE}|[{BEGIN}{INSIDE}](?:-(.+))?", re.DOTALL)
+"""A tag of the BIO scheme; B and I alone are of the one kind of entity that there is."""
+WORD_MARK = "\x1f"
+"""The unit separator of ASCII: before each word of a request whose words hold white space. Earlier
+servers read it as white space."""
 
 Tags = tuple[int, ...]
 """The number of the tag of each word."""
 
 
 def tag_names(tagged: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return O, and for each type of entity by alphabet the two tags that it can have."""
-    types = sorted({tag[len(BEGIN) :] for tags in tagged for tag in tags if tag != OUTSIDE})
+    """Return O, and for each type of entity by alphabet the two tags that it can have.
+
+    Plain tags come after O by alphabet. O is there in any case: a word that the model does not see
+    has it.
+    """
+    tags = {tag for tags in tagged for tag in tags} - {OUTSIDE}
+    if not are_bio(tags):
+        return (OUTSIDE, *sorted(tags))
+    types = sorted({tag[len(BEGIN) :] for tag in tags})
     return (OUTSIDE, *(prefix + entity for entity in types for prefix in (BEGIN, INSIDE)))
+
+
+def are_bio(tags: Iterable[str]) -> bool:
+    """Return whether all tags are of the BIO scheme."""
+    return all(map(BIO_TAG.fullmatch, tags))
 
 
 def _read(values: Mapping[str, object], columns: Columns) -> tuple[Example, tuple[str, ...]]:
@@ -58,38 +77,14 @@ def _read(values: Mapping[str, object], columns: Columns) -> tuple[Example, tupl
     if len(words) != len(tags):
         problem = f"{len(tags)} tags for {len(words)} words. There must be one for each"
         raise CellError(columns.label, problem)
-    _check_tags(tags, columns.label)
     return words, tags
 
 
 def _strings(values: Mapping[str, object], column: str) -> tuple[str, ...]:
     cell = usable_cell(values, column)
     if not isinstance(cell, (list, tuple)):
-        raise CellError(column, f"{cell!r} is not a list. Give a list of strings, one a word")
-    return tuple(_without_spaces(checked_text(value, column), column) for value in cell)
-
-
-def _without_spaces(text: str, column: str) -> str:
-    """Return a word, which an endpoint is sent as a part of a sentence."""
-    if len(text.split()) > 1:
-        raise CellError(column, f"{text!r} has white space in it. Split it into words")
-    return text
-
-
-def _check_tags(tags: Sequence[str], column: str) -> None:
-    before = OUTSIDE
-    for word, tag in enumerate(tags, start=1):
-        entity = tag[len(BEGIN) :]
-        if tag != OUTSIDE and not (entity and tag.startswith((BEGIN, INSIDE))):
-            problem = f"word {word}: {tag!r} is not a BIO tag. Allowed: O, B-TYPE and I-TYPE"
-            raise CellError(column, problem)
-        if tag.startswith(INSIDE) and before not in (BEGIN + entity, tag):
-            problem = (
-                f"word {word}: {tag!r} follows {before!r}, so that there is no entity to continue. "
-                f"The first word of one is tagged {BEGIN + entity!r}"
-            )
-            raise CellError(column, problem)
-        before = tag
+        raise CellError(column, f"{shown(cell)} is not a list. Give a list of strings, one a word")
+    return tuple(checked_text(value, column) for value in cell)
 
 
 def _edge_examples(examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
@@ -162,18 +157,22 @@ def _to_example(texts: Sequence[str]) -> Example:
         raise DataError(
             f"{len(texts)} texts, and a tagger reads one sentence. Give one text alone."
         )
-    return tuple(texts[0].split())
+    (text,) = texts
+    if text.startswith(WORD_MARK):
+        return tuple(text.removeprefix(WORD_MARK).split(WORD_MARK))
+    return tuple(text.split())
 
 
 def _to_texts(example: Example) -> Example:
     """Return the sentence of some words; a single text stays as it is."""
-    spaced = [word for word in example if len(word.split()) > 1]
-    if spaced and len(example) > 1:
+    if len(example) == 1 or not any(len(word.split()) > 1 for word in example):
+        return (" ".join(example),)
+    if marked := [word for word in example if WORD_MARK in word]:
         raise DataError(
-            f"the word {spaced[0]!r} has white space in it, so that its labels could not be "
-            "distinguished. Give its parts as words of their own."
+            f"the word {marked[0]!r} has the character {WORD_MARK!r}, which separates words on "
+            "their way to a server. Leave it out."
         )
-    return (" ".join(example),)
+    return ("".join(WORD_MARK + word for word in example),)
 
 
 def _read_response(
@@ -204,7 +203,7 @@ def _lines(labels: Sequence[str], scores: Sequence[str], example: Example) -> It
 
 TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
     name="token_classification",
-    summary="each word of a sentence has a BIO tag",
+    summary="each word of a sentence has a tag, BIO or plain",
     open_file=on_demand("bertender.tasks.word_rows:open_words"),
     takes_pairs=False,
     separator=" ",

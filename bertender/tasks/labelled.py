@@ -89,10 +89,9 @@ def read_labelled(
         DataError: a column is missing, there are no rows, or a text or label cannot be used and
             `table.bad` stops.
     """
-    table.require((*text_columns, label_column))
     columns = Columns(tuple(text_columns), label_column)
     examples, labels, places, unusable = [], [], [], SkippedRows()
-    for row in table.rows:
+    for row in table.rows((*text_columns, label_column)):
         try:
             example, label = _cells(table.path, row, problem, columns)
         except RowError as error:

@@ -1,10 +1,14 @@
-"""Rows of data files in four formats, with the place of each, so that errors can point at it."""
+"""Rows of data files in four formats, with the place of each, so that errors can point at it.
+
+Only the columns that are asked for are read: whatever else a file holds hinders nothing.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +21,7 @@ import pyarrow.parquet
 
 from bertender.core.errors import DataError, RowError, nearest_hint
 from bertender.tasks.bad_rows import OnBadRow, stop
-from bertender.tasks.utf8 import LINE_END, NOT_UTF8, bytes_of, decoded_bytes, not_utf8
+from bertender.tasks.utf8 import NOT_UTF8, bytes_of, decoded_bytes, not_utf8, split_lines
 
 __all__ = [
     "READERS",
@@ -30,8 +34,18 @@ __all__ = [
 ]
 
 
+TAB = "\t"
 LONGEST_NAME = 40
 """Characters of a column's name in a message; a longer one is hardly a name."""
+LONGEST_FIELD = 2**31 - 1
+"""Characters of a CSV field, the most that the module `csv` can be told: a text may be a book."""
+LONE_RETURN = re.compile("\r(?!\n)")
+IN_ITS_PLACE = "\udc0d"
+"""For a carriage return that ends no line, where `csv` would end one. No decoded byte gives it."""
+DOUBLED_QUOTES = re.compile('(?:^|\t)"[^\t]*""[^\t]*"(?:$|\t)')
+"""Of a field within quotes."""
+ROWS_AT_ONCE = 1024
+"""Of a Parquet file in memory."""
 
 
 class _CsvReader(Protocol):
@@ -53,13 +67,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """An open data file: its columns, and its rows, read as they are asked for."""
+    """An open data file: its columns, and how its rows are read."""
 
     path: Path
     columns: tuple[str, ...]
-    rows: Iterator[Row]
+    read: Callable[[Sequence[str]], Iterator[Row]]
+    """columns -> the rows with their values, once"""
     bad: OnBadRow = stop
     """Called with each row that cannot be used."""
+
+    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """Return the rows with the values of `columns`, read as they are asked for.
+
+        Raises:
+            DataError: as `require` does; for what is wrong further down, when it is reached.
+        """
+        self.require(columns)
+        return self.read(columns)
 
     def require(self, columns: Sequence[str]) -> None:
         """Raise DataError for the first of `columns` that the file does not have exactly once."""
@@ -92,8 +116,7 @@ def open_table(path: Path, bad: OnBadRow = stop) -> Table:
         bad: called with each row that cannot be used.
 
     Raises:
-        DataError: unknown suffix, or the file is missing, empty, or not of its format. What is
-            wrong further down is raised when its row is reached.
+        DataError: unknown suffix, or the file is missing, empty, or not of its format.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -118,21 +141,24 @@ def read_delimited(
         path: the file; a byte-order mark is skipped.
         bad: called with each row that cannot be used; a header that cannot be is an error.
         delimiter: what stands between fields.
-        quoted: whether double quotes enclose a field, or are plain characters.
+        quoted: whether double quotes enclose a field, or are plain characters. In a file with
+            tabs whose every line has all columns, they are plain where some enclose no field.
         columns: their names, for a file without a header.
     """
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    lines = io.StringIO(decoded_bytes(path), newline="")
+    text = LONE_RETURN.sub(IN_ITS_PLACE, decoded_bytes(path))
+    encloses = quoted and not (delimiter == TAB and _has_plain_quotes(text))
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if encloses else csv.QUOTE_NONE
+    lines = io.StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    names = tuple(columns) or tuple(next(_fields(path, reader, stop), ("", ()))[1])
-    return Table(path, names, _with_columns(path, names, _fields(path, reader, bad), bad), bad)
+    names = tuple(columns) or _header(path, reader)
+    return Table(path, names, partial(_with_columns, path, names, reader, bad), bad)
 
 
 def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file with one JSON object a line; its columns are those of any of them."""
-    rows = list(_objects(path, decoded_bytes(path), bad))
+    rows = list(_objects(path, bad))
     columns = tuple(dict.fromkeys(chain.from_iterable(row.values for row in rows)))
-    return Table(path, columns, iter(rows), bad)
+    return Table(path, columns, lambda columns: iter(rows), bad)
 
 
 def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
@@ -142,15 +168,49 @@ def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
         file = pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {error}") from None
-    return Table(path, tuple(file.schema_arrow.names), _records(path, file, bad), bad)
+    return Table(path, tuple(file.schema_arrow.names), partial(_records, path, file, bad), bad)
 
 
 READERS: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
     ".csv": partial(read_delimited, delimiter=","),
-    ".tsv": partial(read_delimited, delimiter="\t"),
+    ".tsv": partial(read_delimited, delimiter=TAB),
     ".jsonl": read_jsonl,
     ".parquet": read_parquet,
 }
+
+
+def _has_plain_quotes(text: str) -> bool:
+    """Return whether double quotes are characters of the texts in a file with tabs, as GLUE's are.
+
+    They are where every line has all columns, so that no field spans lines, and the quotes of one
+    enclose no field, while none are doubled within a field and none enclose the header's names.
+    Read as if they enclosed fields, a quote at the start of a text would swallow lines.
+    """
+    lines = [line for line in split_lines(text) if line]
+    if len({line.count(TAB) for line in lines}) != 1:
+        return False
+    quotes = [line for line in lines if '"' in line]
+    writes_quotes = any(map(DOUBLED_QUOTES.search, quotes)) or _are_enclosed(lines[0].split(TAB))
+    return not writes_quotes and not all(map(_encloses_fields, quotes))
+
+
+def _are_enclosed(fields: Sequence[str]) -> bool:
+    return all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
+
+
+def _encloses_fields(line: str) -> bool:
+    try:
+        (fields,) = csv.reader([line], delimiter=TAB, strict=True)
+    except csv.Error:
+        return False
+    return len(fields) == line.count(TAB) + 1
+
+
+def _header(path: Path, reader: _CsvReader) -> tuple[str, ...]:
+    place, names = next(_fields(path, reader, stop), ("", []))
+    if match := NOT_UTF8.search("\n".join(names)):
+        raise not_utf8(path, place, match)
+    return tuple(names)
 
 
 def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str, list[str]]]:
@@ -162,17 +222,24 @@ def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str
     while True:
         line = reader.line_num + 1
         try:
-            fields = next(reader)
+            fields = _next_record(reader)
         except StopIteration:
             return
         except csv.Error as error:
             wrong = _malformed(path, line, error)
             (bad if reader.line_num == line else stop)(wrong)
             continue
-        if match := NOT_UTF8.search("\n".join(fields)):
-            bad(not_utf8(path, f"line {line}", match))
-        elif fields:
-            yield f"line {line}", fields
+        if fields:
+            yield f"line {line}", [field.replace(IN_ITS_PLACE, "\r") for field in fields]
+
+
+def _next_record(reader: _CsvReader) -> list[str]:
+    """Return the next record, whose fields may be long; the limit is one of the whole process."""
+    limit = csv.field_size_limit(LONGEST_FIELD)
+    try:
+        return next(reader)
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _malformed(path: Path, line: int, error: csv.Error) -> RowError:
@@ -186,23 +253,27 @@ def _malformed(path: Path, line: int, error: csv.Error) -> RowError:
 
 def _with_columns(
     path: Path,
-    columns: tuple[str, ...],
-    rows: Iterator[tuple[str, list[str]]],
+    names: tuple[str, ...],
+    reader: _CsvReader,
     bad: OnBadRow,
+    columns: Sequence[str],
 ) -> Iterator[Row]:
-    for place, fields in rows:
-        if len(fields) == len(columns):
-            yield Row(place, dict(zip(columns, fields, strict=True)))
-        else:
+    for place, fields in _fields(path, reader, bad):
+        values = dict(zip(names, fields, strict=False))
+        if len(fields) != len(names):
             reason = (
-                f"{len(fields)} fields where there are {len(columns)} columns "
-                f"({', '.join(columns)}). Quote fields that hold the delimiter."
+                f"{len(fields)} fields where there are {len(names)} columns "
+                f"({', '.join(names)}). Quote fields that hold the delimiter."
             )
             bad(RowError(path, place, reason))
+        elif match := NOT_UTF8.search("\n".join(values[name] for name in columns)):
+            bad(not_utf8(path, place, match))
+        else:
+            yield Row(place, values)
 
 
-def _objects(path: Path, text: str, bad: OnBadRow) -> Iterator[Row]:
-    for line, content in enumerate(text.split(LINE_END), start=1):
+def _objects(path: Path, bad: OnBadRow) -> Iterator[Row]:
+    for line, content in enumerate(split_lines(decoded_bytes(path)), start=1):
         if content.strip():
             try:
                 yield Row(f"line {line}", _object(path, f"line {line}", content))
@@ -228,20 +299,37 @@ def _object(path: Path, place: str, content: str) -> dict[str, object]:
     return values
 
 
-def _records(path: Path, file: pyarrow.parquet.ParquetFile, bad: OnBadRow) -> Iterator[Row]:
+def _records(
+    path: Path, file: pyarrow.parquet.ParquetFile, bad: OnBadRow, columns: Sequence[str]
+) -> Iterator[Row]:
     row = 0
     try:
-        for batch in file.iter_batches():
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*columns]):
             for record in range(batch.num_rows):
                 row += 1
                 try:
-                    yield Row(f"row {row}", _record(batch, record))
-                except UnicodeDecodeError:
-                    reason = "text that is not UTF-8. Write it as UTF-8."
-                    bad(RowError(path, f"row {row}", reason))
+                    values = _record(path, f"row {row}", batch, record, columns)
+                except RowError as error:
+                    bad(error)
+                else:
+                    yield Row(f"row {row}", values)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}, after row {row}: damaged: {error}") from None
 
 
-def _record(batch: pyarrow.RecordBatch, record: int) -> dict[str, object]:
-    return {name: batch[name][record].as_py() for name in batch.schema.names}
+def _record(
+    path: Path, place: str, batch: pyarrow.RecordBatch, record: int, columns: Sequence[str]
+) -> dict[str, object]:
+    """Return the values of some columns in one row, or raise RowError."""
+    values = {}
+    for name in columns:
+        cell = batch.column(batch.schema.get_field_index(name))[record]
+        try:
+            values[name] = cell.as_py()
+        except UnicodeDecodeError:
+            reason = "text that is not UTF-8. Write it as UTF-8."
+            raise RowError(path, f"{place}, column {name!r}", reason) from None
+        except (ArithmeticError, ImportError, ValueError, pyarrow.ArrowException) as error:
+            reason = f"a value of type {cell.type} that Python has no value for: {error}."
+            raise RowError(path, f"{place}, column {name!r}", reason) from None
+    return values

@@ -41,7 +41,9 @@ class TaskConfig(Config):
     dev: Path | None = Field(None, description="your held-out file, same format and columns")
     text_column: str = Field("text", description="column of the text in your files")
     pair_column: str | None = Field(None, description="column of the second text, for pairs")
-    label_column: str = Field("label", description="column of the label in your files")
+    label_column: str = Field(
+        "label", description="column of the label in your files; in CoNLL's by number, from 1"
+    )
     label_map: Annotated[str | None, AfterValidator(check_label_map)] = Field(
         None,
         description="which label of your data is which of a finished model: DATA=MODEL by commas; "
@@ -50,7 +52,7 @@ class TaskConfig(Config):
     problem_type: Annotated[str | None, PROBLEMS.validator()] = Field(
         None,
         description="of your files: single_label_classification, or token_classification for "
-        "words with BIO tags (CoNLL, JSONL with lists, seq.in); by default from the suffix",
+        "words with tags (CoNLL, JSONL with lists, seq.in); by default from the suffix",
     )
     skip_bad_rows: bool = Field(
         False, description="leave out rows of your files that cannot be used, and list them"

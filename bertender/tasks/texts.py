@@ -13,7 +13,7 @@ from bertender.tasks.bad_rows import OnBadRow, stop
 from bertender.tasks.labelled import cell_error
 from bertender.tasks.rows import Row, open_table
 from bertender.tasks.utf8 import lines_of
-from bertender.text.example import Example
+from bertender.text.example import Example, is_blank
 
 __all__ = ["PlacedTexts", "read_placed_texts", "read_texts"]
 
@@ -29,6 +29,8 @@ class PlacedTexts:
     places: tuple[str, ...]
     columns: tuple[str, ...]
     """Their columns; none where the file has a text a line."""
+    blank: tuple[str, ...] = ()
+    """Places of the lines without a text, which are left out where the file has a text a line."""
 
 
 def read_texts(
@@ -51,16 +53,17 @@ def read_placed_texts(path: Path, text_columns: Sequence[str], bad: OnBadRow = s
     """
     has_lines = path.name.lower().endswith(LINES)
     rows = [*(_lines if has_lines else _rows)(path, text_columns, bad)]
-    if not rows:
+    texts = [row for row in rows if not is_blank(row[1][0])]
+    if not texts:
         raise DataError(f"{path}: it holds no text.")
-    places, examples = zip(*rows, strict=True)
-    return PlacedTexts(examples, places, () if has_lines else tuple(text_columns))
+    places, examples = zip(*texts, strict=True)
+    blank = tuple(place for place, (first, *_) in rows if is_blank(first))
+    return PlacedTexts(examples, places, () if has_lines else tuple(text_columns), blank)
 
 
 def _rows(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[tuple[str, Example]]:
     table = open_table(path, bad)
-    table.require(text_columns)
-    for row in table.rows:
+    for row in table.rows(text_columns):
         try:
             yield row.place, _example(path, row, text_columns)
         except RowError as error:
@@ -73,8 +76,7 @@ def _lines(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[t
             f"{path}: a line holds one text, and the examples have {', '.join(text_columns)}. "
             "Give a table with these columns: CSV, TSV, JSONL or Parquet."
         )
-    lines = ((place, line.strip()) for place, line in lines_of(path, bad))
-    return ((place, (line,)) for place, line in lines if line)
+    return ((place, (line.strip(),)) for place, line in lines_of(path, bad))
 
 
 def _example(path: Path, row: Row, columns: Sequence[str]) -> Example:

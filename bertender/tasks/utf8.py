@@ -1,4 +1,8 @@
-"""Files of UTF-8 text, where bytes that are something else belong to one line, not to the file."""
+"""Files of UTF-8 text and their lines.
+
+Bytes that are not UTF-8 belong to one line, not to the file. A line ends at LF or CR LF, as `wc`
+counts; `str.splitlines` would end it at U+2028, U+0085 and form feeds too, which texts hold.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ __all__ = [
     "decoded_bytes",
     "lines_of",
     "not_utf8",
-    "text_of",
+    "split_lines",
 ]
 
 LINE_END = "\n"
@@ -40,26 +44,27 @@ def bytes_of(path: Path, size: int = -1) -> bytes:
     return content
 
 
-def text_of(path: Path) -> str:
-    """Return a UTF-8 file's text; DataError names the line of a byte that is none."""
-    text = decoded_bytes(path)
-    if match := NOT_UTF8.search(text):
-        raise not_utf8(path, f"line {text.count(LINE_END, 0, match.start()) + 1}", match)
-    return text
-
-
 def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[tuple[str, str]]:
     """Yield the lines of a UTF-8 file, each with its place."""
-    for number, line in enumerate(decoded_bytes(path).splitlines(), start=1):
+    for number, line in enumerate(split_lines(decoded_bytes(path)), start=1):
         if match := NOT_UTF8.search(line):
             bad(not_utf8(path, f"line {number}", match))
         else:
             yield f"line {number}", line
 
 
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text, which end at LF or CR LF; the last one may have no end."""
+    return [line.removesuffix("\r") for line in text.removesuffix(LINE_END).split(LINE_END)]
+
+
 def decoded_bytes(path: Path) -> str:
-    """Return a file's text, with a surrogate for each byte that is not UTF-8; see NOT_UTF8."""
-    return bytes_of(path).decode("utf-8-sig", errors="surrogateescape")
+    """Return a file's text, with a surrogate for each byte that is not UTF-8; see NOT_UTF8.
+
+    Where no line ends at LF, CR ends lines, as in files of old Macs.
+    """
+    text = bytes_of(path).decode("utf-8-sig", errors="surrogateescape")
+    return text if LINE_END in text else text.replace("\r", LINE_END)
 
 
 def not_utf8(path: Path, place: str, match: re.Match[str]) -> RowError:

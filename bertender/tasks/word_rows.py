@@ -1,40 +1,62 @@
 """Rows of sentences that are split into words: files with a word a line, or two files a split.
 
-CoNLL          a word and its tag a line, white space between them; an empty line ends a sentence
+CoNLL          a word and its tag a line, in columns; an empty line ends a sentence
 NAME.seq.in    a sentence a line, and in NAME.seq.out next to it the tags of each
 JSONL, Parquet a list of words and a list of tags a row
+
+Words and tags are split at tabs and spaces alone: a no-break space, and in a file with tabs a
+space, is a character of a word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import dropwhile, groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from bertender.core.errors import DataError, RowError
-from bertender.problems import TOKEN_CLASSIFICATION
+from bertender.problems import TOKEN_CLASSIFICATION, CellError
 from bertender.tasks.bad_rows import OnBadRow, stop
+from bertender.tasks.labelled import cell_error
 from bertender.tasks.rows import Row, Table, read_jsonl, read_parquet
-from bertender.tasks.utf8 import text_of
+from bertender.tasks.tag_schemes import UnusableTagError, is_entity_tag, scheme_of
+from bertender.tasks.utf8 import NOT_UTF8, decoded_bytes, not_utf8, split_lines
 
 __all__ = ["WORD_READERS", "WORD_SUFFIXES", "open_words", "read_conll", "read_two_files"]
 
 DOCUMENT = "-DOCSTART-"
 """The word of a line that CoNLL's files have before each document."""
+COMMENT = re.compile("#[ \t]|#(begin|end) document|###MEDLINE:")
+"""How comments begin, in CoNLL-U and its kin, CoNLL-2012, and GENIA: "#nlp" and "#" are words."""
+NO_WORD = re.compile(r"\d+[-.]\d+")
+"""Number of a line of CoNLL-U that is no word: of a contraction and its parts, or left out."""
+TAB, BLANKS = "\t", " \t"
 (WORDS,), TAGS = TOKEN_CLASSIFICATION.columns
 
 
 def open_words(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file of sentences by its suffix, a row of WORD_READERS; others are CoNLL's format."""
-    return WORD_READERS.get(path.suffix.lower(), read_conll)(path, bad)
+    """Open a file of sentences by its suffix, a row of WORD_READERS; others are CoNLL's format.
+
+    The last of the columns that are asked for has the tags, which become BIO; see `tag_schemes`.
+    """
+    table = WORD_READERS.get(path.suffix.lower(), read_conll)(path, bad)
+    return replace(table, read=partial(_in_bio, table))
 
 
 def read_conll(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file with a word a line: the word first, its tag last, empty lines between sentences.
+    """Open a file with a word a line, empty lines between sentences, and comments before them.
 
-    Columns between the two, such as parts of speech, are not read.
+    Its columns have numbers from 1. The first has the words and the last the tags, unless others
+    are asked for.
     """
-    return Table(path, (WORDS, TAGS), _sentences(path, bad), bad)
+    conll = _Conll.read(path)
+    numbers = tuple(str(number) for number in range(1, conll.width + 1))
+    return Table(path, (WORDS, TAGS, *numbers), partial(conll.rows, bad), bad)
 
 
 def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
@@ -44,22 +66,28 @@ def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
         DataError: one of the files is missing, or they have different numbers of lines.
     """
     tags = path.with_suffix(".out")
-    sentences, tagged = _lines(path), _lines(tags)
+    sentences, tagged = (split_lines(decoded_bytes(each)) for each in (path, tags))
     if len(sentences) != len(tagged):
         raise DataError(
             f"{tags}: {len(tagged)} lines of tags for the {len(sentences)} sentences of {path}. "
             "Each line holds the tags of one sentence."
         )
-    rows = (
-        Row(f"line {line}", {WORDS: words, TAGS: own})
-        for line, (words, own) in enumerate(zip(sentences, tagged, strict=True), start=1)
-    )
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        for number, lines in enumerate(zip(sentences, tagged, strict=True), start=1):
+            place = f"line {number}"
+            if match := NOT_UTF8.search("\n".join(lines)):
+                bad(not_utf8(path, place, match))
+                continue
+            yield Row(place, dict(zip((WORDS, TAGS), map(_split_at_blanks, lines), strict=True)))
+
     return Table(path, (WORDS, TAGS), rows, bad)
 
 
 WORDS_ALONE: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
     ".in": read_two_files,
     ".conll": read_conll,
+    ".conllu": read_conll,
     ".iob": read_conll,
     ".bio": read_conll,
 }
@@ -68,38 +96,170 @@ WORD_SUFFIXES = frozenset(WORDS_ALONE)
 """Of files for this problem type alone."""
 
 
-def _sentences(path: Path, bad: OnBadRow) -> Iterator[Row]:
-    lines = enumerate(text_of(path).removesuffix("\n").split("\n"), start=1)
-    for has_words, group in groupby(lines, key=lambda line: bool(line[1].strip())):
-        if has_words:
+def _in_bio(table: Table, columns: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of a table with BIO tags; what is no list of tags is left for its check."""
+    column = columns[-1]
+    rows = [*table.read(columns)]
+    tagged = [_tags(row.values.get(column)) for row in rows]
+    scheme = scheme_of(tags for tags in tagged if tags is not None)
+    scheme.note(table.path)
+    for row, tags in zip(rows, tagged, strict=True):
+        try:
+            own = row.values if tags is None else {**row.values, column: [*scheme.to_bio(tags)]}
+        except UnusableTagError as error:
+            table.bad(cell_error(table.path, row, CellError(column, str(error))))
+        else:
+            yield Row(row.place, own)
+
+
+def _tags(cell: object) -> list[str] | None:
+    if isinstance(cell, (list, tuple)) and all(isinstance(tag, str) for tag in cell):
+        return [tag.strip() for tag in cell]
+    return None
+
+
+class _Line(NamedTuple):
+    """A line of a file."""
+
+    number: int
+    text: str
+    cells: list[str]
+
+    @property
+    def is_filled(self) -> bool:
+        return bool(self.text.strip())
+
+    @property
+    def is_document(self) -> bool:
+        return self.text.split()[0] == DOCUMENT
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it begins a document, or looks like a comment."""
+        return self.is_document or COMMENT.match(self.text) is not None
+
+
+@dataclass(frozen=True)
+class _Conll:
+    """A file with a word a line."""
+
+    path: Path
+    sentences: list[list[_Line]]
+    """Without comments and marks of documents."""
+    width: int
+    """Columns of most lines."""
+    widths: frozenset[int]
+    """Of whole sentences too: a file may come from several sources."""
+
+    @classmethod
+    def read(cls, path: Path) -> _Conll:
+        """Read a file; what is wrong with a line is left for its sentence."""
+        texts = split_lines(decoded_bytes(path))
+        split = _split_at_tabs if _has_tabs(texts) else _split_at_blanks
+        lines = (_Line(number, text, split(text)) for number, text in enumerate(texts, start=1))
+        groups = [
+            [*group] for filled, group in groupby(lines, lambda line: line.is_filled) if filled
+        ]
+        words = [line for group in groups for line in group if not line.is_marked]
+        width = Counter(len(line.cells) for line in words).most_common(1)[0][0] if words else 0
+        has_entities = 2 * sum(is_entity_tag(line.cells[-1]) for line in words) > len(words)
+
+        def is_word(line: _Line) -> bool:
+            """Comments have other columns, or what is no tag where all tags are of entities."""
+            tagged = not has_entities or is_entity_tag(line.cells[-1])
+            return not line.is_marked or (len(line.cells) == width and tagged)
+
+        uncommented = ([*dropwhile(lambda line: not is_word(line), group)] for group in groups)
+        sentences = [
+            [line for line in group if not line.is_document] for group in uncommented if group
+        ]
+        even = [sentence for sentence in sentences if len(sentence) > 1 and _is_even(sentence)]
+        widths = frozenset((width, *(len(sentence[0].cells) for sentence in even)))
+        return cls(path, [sentence for sentence in sentences if sentence], width, widths)
+
+    def rows(self, bad: OnBadRow, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield a row for each sentence, with lists of strings in `columns`."""
+        ends = {WORDS: 0, TAGS: -1}
+        places = {name: ends[name] if name in ends else int(name) - 1 for name in columns}
+        if self.sentences:
+            self._check_columns([*places.values()])
+        for sentence in self.sentences:
+            if 0 not in places.values():
+                sentence = [line for line in sentence if not NO_WORD.fullmatch(line.cells[0])]
             try:
-                row = _sentence(path, [(number, line.split()) for number, line in group])
+                self._check(sentence, [*places.values()])
             except RowError as error:
                 bad(error)
                 continue
-            if row is not None:
-                yield row
+            if sentence:
+                values = {
+                    name: [line.cells[place] for line in sentence] for name, place in places.items()
+                }
+                yield Row(f"line {sentence[0].number}", values)
 
-
-def _sentence(path: Path, lines: list[tuple[int, list[str]]]) -> Row | None:
-    """Return the sentence of some lines; None of the line before a document."""
-    first = lines[0][0]
-    cells = [(number, fields) for number, fields in lines if fields[0] != DOCUMENT]
-    for number, fields in cells:
-        if len(fields) < 2:
-            reason = (
-                f"{fields[0]!r} has no tag. A line holds a word, white space and its tag; an empty "
-                "line ends a sentence."
+    def _check_columns(self, places: Sequence[int]) -> None:
+        """Raise DataError where words and tags are one column, or the first one has no words."""
+        if len({place % self.width for place in places}) < len(places):
+            raise DataError(
+                f"{self.path}: words and tags are both column {places[0] % self.width + 1}. Name "
+                f"two columns from 1 to {self.width} with --text-column and --label-column."
             )
-            raise RowError(path, f"line {number}", reason)
-    if not cells:
-        return None
-    return Row(
-        f"line {first}",
-        {WORDS: [fields[0] for _, fields in cells], TAGS: [fields[-1] for _, fields in cells]},
-    )
+        if 0 in places and self._counts_words():
+            raise DataError(
+                f"{self.path}: column 1 numbers the words. Name the columns of words and tags, "
+                "such as --text-column 2 --label-column 4 for the parts of speech of CoNLL-U."
+            )
+
+    def _check(self, sentence: Sequence[_Line], places: Sequence[int]) -> None:
+        """Raise RowError for the first line of a sentence whose columns are wrong."""
+        is_even = _is_even(sentence)
+        for line in sentence:
+            if match := NOT_UTF8.search(line.text):
+                raise not_utf8(self.path, f"line {line.number}", match)
+            if len(line.cells) < 2:
+                reason = (
+                    f"{line.cells[0]!r} has no tag. A line holds a word and its tag, with tabs, or "
+                    "spaces in a file without tabs, between columns; an empty line ends a sentence."
+                )
+                raise RowError(self.path, f"line {line.number}", reason)
+            width = len(line.cells)
+            if width not in self.widths or (width != self.width and not is_even):
+                reason = (
+                    f"{width} columns, and {self.width} in most lines. Where tabs separate the "
+                    "columns of a file, words may hold spaces."
+                )
+                raise RowError(self.path, f"line {line.number}", reason)
+            if max(places) >= width:
+                reason = f"{width} columns, and column {max(places) + 1} is to be read."
+                raise RowError(self.path, f"line {line.number}", reason)
+            if not all(line.cells[place] for place in places):
+                reason = "a word or its tag is empty. Fill it in, or leave the line out."
+                raise RowError(self.path, f"line {line.number}", reason)
+
+    def _counts_words(self) -> bool:
+        """Return whether the first column is 1, 2, 3 in each sentence."""
+        counted = [
+            [line.cells[0] for line in sentence if not NO_WORD.fullmatch(line.cells[0])]
+            for sentence in self.sentences
+        ]
+        return any(len(words) > 1 for words in counted) and all(
+            words == [str(number) for number in range(1, len(words) + 1)] for words in counted
+        )
 
 
-def _lines(path: Path) -> list[list[str]]:
-    """Return the words of each line; the file may end with a line end or without."""
-    return [line.split() for line in text_of(path).removesuffix("\n").split("\n")]
+def _has_tabs(lines: Sequence[str]) -> bool:
+    """Return whether tabs separate the columns: most lines of words have one."""
+    words = [line for line in lines if line.strip() and not COMMENT.match(line)]
+    return 2 * sum(TAB in line for line in words) > len(words)
+
+
+def _is_even(sentence: Sequence[_Line]) -> bool:
+    return len({len(line.cells) for line in sentence}) == 1
+
+
+def _split_at_tabs(line: str) -> list[str]:
+    return [cell.strip(BLANKS) for cell in line.rstrip(BLANKS).split(TAB)]
+
+
+def _split_at_blanks(line: str) -> list[str]:
+    return re.split(f"[{BLANKS}]+", line.strip(BLANKS)) if line.strip(BLANKS) else []

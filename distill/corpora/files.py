@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-import pyarrow
-import pyarrow.parquet
-
 from bertender.core.errors import DataError
-from bertender.tasks import rows
+from bertender.tasks.rows import read_parquet
+from bertender.tasks.utf8 import split_lines
+from bertender.text.example import is_blank
 
 __all__ = ["READERS", "Reader", "documents_of_lines", "documents_of_rows", "text_of_row"]
 
@@ -23,16 +22,16 @@ Reader = Callable[[Path, str], Iterator[str]]
 
 LONGEST_LINE_BYTES = 2**16
 """A longer line comes in parts: some corpora are a single one."""
+BYTE_ORDER_MARK = "\ufeff"
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 """The bytes of a UTF-8 character after its first."""
-ROWS_AT_ONCE = 256
 
 
 def documents_of_lines(lines: Iterable[str]) -> Iterator[str]:
     """Yield lines as passages; blank ones, and the end, close a document with one empty passage."""
     is_open = False
     for line in lines:
-        text = line.strip()
+        text = "" if is_blank(line) else line.strip()
         if text or is_open:
             yield text
         is_open = bool(text)
@@ -41,9 +40,9 @@ def documents_of_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def documents_of_rows(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of each text that hold more than white space, then an empty passage."""
+    """Yield the lines of each text in which something can be seen, then an empty passage."""
     for text in texts:
-        lines = [stripped for line in text.splitlines() if (stripped := line.strip())]
+        lines = [line.strip() for line in split_lines(text) if not is_blank(line)]
         yield from lines
         if lines:
             yield ""
@@ -68,8 +67,9 @@ def _read_xz(path: Path, text_column: str) -> Iterator[str]:
 
 
 def _read_parquet(path: Path, text_column: str) -> Iterator[str]:
-    rows.read_parquet(path).require([text_column])
-    return documents_of_rows(_column(path, text_column))
+    rows = read_parquet(path).rows([text_column])
+    texts = (text_of_row(row.values[text_column], f"{path}, {row.place}") for row in rows)
+    return documents_of_rows(texts)
 
 
 READERS: Mapping[str, Reader] = {
@@ -86,7 +86,9 @@ def _lines(path: Path, opened: Callable[[], IO[bytes]]) -> Iterator[str]:
         with opened() as file:
             for number, part, is_whole in _parts(file):
                 text = _decoded(part, f"{path}, line {number}")
-                if is_whole or text.strip():
+                if number == 1:
+                    text = text.removeprefix(BYTE_ORDER_MARK)
+                if is_whole or not is_blank(text):
                     yield text
     except (OSError, lzma.LZMAError, EOFError) as error:
         raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
@@ -115,18 +117,3 @@ def _decoded(line: bytes, place: str) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: not UTF-8 text: {error}. Convert the file to UTF-8.") from None
-
-
-def _column(path: Path, name: str) -> Iterator[str]:
-    """Yield the texts of a Parquet file's column."""
-    row = 0
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[name]):
-                for value in batch.column(0).to_pylist():
-                    row += 1
-                    yield text_of_row(value, f"{path}, row {row}")
-    except UnicodeDecodeError:
-        raise DataError(f"{path}, after row {row}: not UTF-8 text. Write it as UTF-8.") from None
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}, after row {row}: damaged: {error}. Copy it again.") from None

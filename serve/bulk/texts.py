@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from bertender.text.example import Example
 from serve.wire import row_in
 
 __all__ = ["Texts", "read_file"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,13 @@ def read_file(
         )
     skipped = SkippedRows()
     read = read_placed_texts(path, columns, skipped if skip_bad_rows else stop)
+    if read.blank:
+        logger.warning(
+            "%s: %d lines without a text have no prediction, the first is %s",
+            path,
+            len(read.blank),
+            read.blank[0],
+        )
     return Texts(
         columns,
         read.examples,

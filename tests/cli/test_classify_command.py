@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from dataclasses import replace
 
@@ -129,8 +130,7 @@ def test_a_terminal_is_told_what_is_waited_for(
         def isatty(self) -> bool:
             return True
 
-        def __iter__(self) -> object:
-            return iter(["typed\n"])
+        buffer = io.BytesIO(b"typed\n")
 
     monkeypatch.setattr(classify_command, "sys", type(sys)("sys"))
     monkeypatch.setattr(classify_command.sys, "stdin", Terminal(), raising=False)

@@ -225,10 +225,20 @@ def test_the_real_endpoint_answers_texts_and_examples_alike(
 def test_what_is_no_sentence_is_refused_before_it_is_sent() -> None:
     endpoint = TOKEN_CLASSIFICATION.endpoint
     assert endpoint.to_texts(("New York is",)) == ("New York is",)
-    with pytest.raises(DataError, match="'New York' has white space"):
-        endpoint.to_texts(("New York", "is"))
+    with pytest.raises(DataError, match=r"has the character '\\x1f'"):
+        endpoint.to_texts(("New York", "a\x1fb"))
     with pytest.raises(DataError, match="2 texts, and a tagger reads one sentence"):
         endpoint.to_example(("New York is", "large"))
+
+
+@pytest.mark.parametrize(
+    "words", [("New\xa0York", "is"), ("10 000", "\u200b", "in"), ("in", "a b")]
+)
+def test_words_with_white_space_arrive_as_they_are(words: tuple[str, ...]) -> None:
+    endpoint = TOKEN_CLASSIFICATION.endpoint
+    (text,) = endpoint.to_texts(words)
+    assert endpoint.to_example((text,)) == words
+    assert text.split() == [part for word in words for part in word.split()], "to a server before"
 
 
 LIMITED = [name for name, stage in STAGES.items() if stage.problem_types is not None]

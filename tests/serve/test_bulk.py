@@ -40,7 +40,8 @@ def write_input(path: Path, texts: list[str] = WORDS) -> Path:
 
 def read_output(path: Path) -> list[dict[str, Any]]:
     """Read predictions back as the project reads any file."""
-    rows = [dict(row.values) for row in open_table(path).rows]
+    table = open_table(path)
+    rows = [dict(row.values) for row in table.rows(table.columns)]
     delimited = path.suffix in (".csv", ".tsv")
     return [
         {**row, "score": float(row["score"]), "logits": json.loads(row["logits"])}
@@ -258,7 +259,8 @@ def test_labels_of_words_are_lists(tmp_path: Path) -> None:
     tags = Classification(label=("O", "B-x"), score=(0.5, 0.25), logits=((1.0,), (0.0,)))
     for suffix, write in WRITERS.items():
         write(tmp_path / f"out{suffix}", [tags.model_dump(mode="json")])
-        (row,) = open_table(tmp_path / f"out{suffix}").rows
+        table = open_table(tmp_path / f"out{suffix}")
+        (row,) = table.rows(table.columns)
         label = row.values["label"]
         assert (json.loads(label) if isinstance(label, str) else label) == ["O", "B-x"]
 

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.core.errors import DataError
-from bertender.text.example import Example
+from bertender.text.example import Example, is_blank
 from serve.wire import from_arrays, to_arrays
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
+    lambda text: not is_blank(text)
+)
 
 
 @given(examples=st.lists(st.tuples(TEXT, TEXT), min_size=1))
@@ -26,6 +28,7 @@ def test_pairs_come_back_as_they_went(examples: list[Example]) -> None:
     [
         (("",), "TEXT row 1 is empty"),
         ((" \n\t",), "TEXT row 1 is empty"),
+        (("\ufeff\u200b",), "TEXT row 1 is empty"),
         (("\ud800",), "row 1 holds a lone surrogate"),
         (("a", "b"), "row 1 has 2 texts, but the model takes 1"),
         ((), "row 1 has 0 texts"),

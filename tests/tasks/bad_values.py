@@ -18,6 +18,14 @@ BAD_VALUES: dict[str, tuple[str, dict[str, Any], str]] = {
         for suffix in READERS
     },
     **{
+        f"nothing to see {suffix}": (
+            suffix,
+            {"text": "\ufeff\u200b \x01", "label": "pos"},
+            "column 'text': .* no character that can be seen",
+        )
+        for suffix in READERS
+    },
+    **{
         f"empty label {suffix}": (suffix, {"text": "t", "label": ""}, "column 'label': empty")
         for suffix in READERS
     },

@@ -5,9 +5,12 @@ from __future__ import annotations
 import lzma
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from bertender.core.errors import ConfigError, DataError
@@ -16,7 +19,7 @@ from bertender.tasks.bad_rows import OnBadRow
 from bertender.tasks.files import load_files
 from bertender.tasks.rows import READERS, Row, Table
 from bertender.tasks.task import TaskConfig
-from bertender.tasks.texts import read_texts
+from bertender.tasks.texts import read_placed_texts, read_texts
 from tests.tasks.bad_values import BAD_VALUES, DEV, TRAIN
 from tests.tasks.writers import WRITERS
 
@@ -81,6 +84,8 @@ def test_pairs_and_named_columns(files: Pair, suffix: str) -> None:
         (".jsonl", (True, False), ("false", "true")),
         (".parquet", (True, False), ("false", "true")),
         (".jsonl", (2**70, "3"), ("3", str(2**70))),
+        (".parquet", (Decimal("1.00"), Decimal("0.00")), ("0", "1")),
+        (".csv", ("1.0", "0.0"), ("0.0", "1.0")),
         (".jsonl", (1, "one"), ("1", "one")),
     ],
 )
@@ -89,6 +94,52 @@ def test_typed_labels(
 ) -> None:
     rows = [{"text": "t", "label": label} for label in labels]
     assert load_files(files(suffix, rows, rows)).labels == names
+
+
+STRINGS = (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
+DICTIONARY = pyarrow.dictionary(pyarrow.int8(), pyarrow.string())
+
+
+@pytest.mark.parametrize("type_of_text", [*STRINGS, DICTIONARY], ids=str)
+@pytest.mark.parametrize(
+    ("values", "type_of_label", "names"),
+    [
+        *((("b", "a"), each, ("a", "b")) for each in (*STRINGS, DICTIONARY)),
+        ((True, False), pyarrow.bool_(), ("false", "true")),
+        ((3, 20), pyarrow.uint8(), ("3", "20")),
+        ((3, 20), pyarrow.dictionary(pyarrow.int8(), pyarrow.int64()), ("3", "20")),
+        ((3, 20), pyarrow.float32(), ("3", "20")),
+    ],
+    ids=str,
+)
+def test_types_of_parquet_columns(
+    values: tuple[Any, Any],
+    type_of_label: pyarrow.DataType,
+    names: tuple[str, str],
+    type_of_text: pyarrow.DataType,
+    tmp_path: Path,
+) -> None:
+    """And a missing label is missing, whatever the column's type."""
+    texts = pyarrow.array(["t", "u", "v"]).cast(type_of_text)
+    labels = pyarrow.array([*values, None], type_of_label)
+    path = tmp_path / "f.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts, "label": labels}), path)
+    with pytest.raises(DataError, match="row 3, column 'label': missing value"):
+        load_files(TaskConfig(train=path, dev=path))
+    task = load_files(TaskConfig(train=path, dev=path, skip_bad_rows=True))
+    assert (task.train.examples, task.labels) == ((("t",), ("u",)), names)
+
+
+@pytest.mark.parametrize(
+    "values", [[b"t", b"u"], [["t"], ["u"]], [{"t": 1}, {"t": 2}], [1, 2], [[0.5] * 700] * 2]
+)
+def test_a_text_column_of_another_type(values: list[Any], tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    table = pyarrow.table({"text": pyarrow.array(values), "label": ["x", "y"]})
+    pyarrow.parquet.write_table(table, path)
+    with pytest.raises(DataError, match=r"row 1, column 'text': .* is not text\. Give") as caught:
+        load_files(TaskConfig(train=path, dev=path))
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(("suffix", "row", "message"), BAD_VALUES.values(), ids=BAD_VALUES)
@@ -131,8 +182,6 @@ def test_header_only(files: Pair, suffix: str) -> None:
     config = files(suffix)
     assert config.dev is not None
     if suffix == ".parquet":
-        import pyarrow.parquet
-
         table = pyarrow.parquet.read_table(config.dev)
         pyarrow.parquet.write_table(table.slice(0, 0), config.dev)
     else:
@@ -185,7 +234,7 @@ def test_a_problem_type_may_have_files_of_its_own(
     def open_lines(path: Path, bad: OnBadRow) -> Table:
         cells = (line.split("=") for line in path.read_text().splitlines())
         rows = (Row("line", {"text": text, "label": label}) for label, text in cells)
-        return Table(path, ("text", "label"), rows, bad)
+        return Table(path, ("text", "label"), lambda columns: rows, bad)
 
     toy = replace(SINGLE_LABEL, name="toy", open_file=open_lines, takes_pairs=False)
     monkeypatch.setitem(PROBLEMS, "toy", toy)
@@ -199,11 +248,19 @@ def test_a_problem_type_may_have_files_of_its_own(
 
 
 def test_a_text_a_line(tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("good, really\n\n  bad \n", encoding="utf-8")
+    (tmp_path / "texts.txt").write_text("good, really\n\n  bad \n\u200b\n", encoding="utf-8")
     assert read_texts(tmp_path / "texts.txt", ("text",)) == (("good, really",), ("bad",))
     packed = lzma.compress((tmp_path / "texts.txt").read_bytes())
     (tmp_path / "texts.txt.xz").write_bytes(packed)
     assert read_texts(tmp_path / "texts.txt.xz", ("text",)) == (("good, really",), ("bad",))
+
+
+def test_lines_are_those_that_wc_counts(tmp_path: Path) -> None:
+    content = b"\xef\xbb\xbfone\r\nfirst\xe2\x80\xa8second\xc2\x85third\x0cfourth\rfifth\n\ntwo"
+    (tmp_path / "texts.txt").write_bytes(content)
+    read = read_placed_texts(tmp_path / "texts.txt", ("text",))
+    assert read.examples == (("one",), ("first\u2028second\x85third\x0cfourth\rfifth",), ("two",))
+    assert read.places == ("line 1", "line 2", "line 4") and read.blank == ("line 3",)
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,17 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a word without a tag": ("a\nb c\n", "O\nO\n", r"line 2, column 'tags': 1 tags for 2 words"),
     "an empty line": ("a\n\nb\n", "O\n\nO\n", r"\.seq\.in, line 2, column 'words': no words"),
     "no prefix": (
-        "a b",
-        "O artist",
+        "a b c",
+        "O artist B-x",
         r"column 'tags': word 2: 'artist' is not a BIO tag\. Allowed: O",
     ),
     "no type": ("a", "B-", "column 'tags': word 1: 'B-' is not a BIO tag"),
-    "another scheme": ("a", "S-artist", "'S-artist' is not a BIO tag"),
-    "inside after nothing": ("a\nb", "O\nI-x", r"line 2, .*word 1: 'I-x' follows 'O'.*'B-x'"),
+    "inside after nothing": (
+        "a b\nc",
+        "O B-x\nI-x",
+        r"line 2, .*word 1: 'I-x' follows 'O'.*'B-x'",
+    ),
+    "an end of nothing": ("a b", "S-x E-x", "word 2: 'E-x' follows 'S-x'"),
     "inside after another": ("a b", "B-y I-x", "word 2: 'I-x' follows 'B-y'"),
 }
 
