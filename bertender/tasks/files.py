@@ -14,7 +14,7 @@ from typing import Any
 from bertender.core.errors import ConfigError
 from bertender.problems import PROBLEMS, SINGLE_LABEL, TOKEN_CLASSIFICATION, Columns, ProblemType
 from bertender.tasks.bad_rows import SkippedRows, stop
-from bertender.tasks.labelled import Labelled, label_names, read_labelled
+from bertender.tasks.labelled import Labelled, check_classes, label_names, read_labelled
 from bertender.tasks.rows import Table
 from bertender.tasks.task import Split, Task, TaskConfig, default_of
 from bertender.tasks.word_rows import WORD_SUFFIXES
@@ -51,6 +51,8 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
 
     first, *more = map(read, tables)
     labels = label_names(first, several=not has_model)
+    if problem is SINGLE_LABEL and config.problem_type is None and not has_model:
+        check_classes(first)
     splits = [each.split(labels, str(first.path), bad) for each in (first, *more)]
     train, dev = splits if train_path else (Split((), ()), *splits)
     _warn_of_shared(train, dev, first.path)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertender.core.errors import DataError, RowError
 from bertender.problems import SINGLE_LABEL, CellError, Columns, ProblemType
+from bertender.problems.cells import shown
 from bertender.tasks.bad_rows import OnBadRow, SkippedRows, stop
 from bertender.tasks.rows import Row, Table
 from bertender.tasks.task import Split
 from bertender.text.example import Example
 
-__all__ = ["Labelled", "cell_error", "label_names", "read_labelled"]
+__all__ = ["Labelled", "cell_error", "check_classes", "label_names", "read_labelled"]
 
 SHOWN_LABELS = 20
+SHOWN_VALUES = 6
+MOST_RATINGS = 10
+"""So many different decimals may be ratings, such as tenths."""
+MANY = 50
+"""Labels that a small sample, or a few examples a class, would not have by chance."""
+NEARLY_EACH = 0.9
+"""The share of rows with a label of their own: 77 classes give 50 random rows 0.74."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,44 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
             f"have the label {names[0]!r}. A classifier needs examples of at least two."
         )
     return names
+
+
+def check_classes(labelled: Labelled) -> None:
+    """Raise DataError where the labels of a training file look like another column than classes.
+
+    Numbers are scores where there are many and some are between halves (a rating may be 3.5), or
+    where few rows share one. Names are of rows, not of classes, where nearly each row has its own.
+    A hundred topics, by numbers or by names, are none of these.
+    """
+    counts = Counter(labelled.labels)
+    rows, numbers = len(labelled.labels), [*map(_number, counts)]
+    values = [number for number in numbers if number is not None]
+    all_numbers = len(values) == len(counts)
+    between = any(2 * value % 1 for value in values)
+    if all_numbers and between and len(counts) > MOST_RATINGS:
+        looks = "scores"
+    elif all_numbers and len(counts) >= MANY and rows < 2 * len(counts):
+        looks = "scores or numbers of rows"
+    elif rows >= MANY and len(counts) >= NEARLY_EACH * rows:
+        looks = "texts or names of rows"
+    else:
+        return
+    examples = ", ".join(map(shown, islice(counts, SHOWN_VALUES)))
+    raise DataError(
+        f"{labelled.path}, column {labelled.label_column!r}: {len(counts)} different values in "
+        f"{rows} rows look like {looks}, not like classes: {examples}, ... Is --label-column "
+        "right? Scores become classes by ranges, such as low and high. If each value is a class, "
+        f"add --problem-type {SINGLE_LABEL.name}."
+    )
+
+
+def _number(label: str) -> float | None:
+    """Return the number that a label is, with a point or a comma before its decimals."""
+    try:
+        number = float(label.replace(",", "."))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def read_labelled(

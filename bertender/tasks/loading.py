@@ -137,7 +137,8 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
     absolute = {"task": task.name, "train": _absolute(config.train), "dev": _absolute(config.dev)}
     plain = config.model_copy(update={**absolute, "select": share}).model_dump(mode="json")
     # cards without it are of single labels, those of earlier versions included
-    recorded = {} if task.problem is SINGLE_LABEL else {"problem_type": task.problem_type}
+    is_usual = task.problem is SINGLE_LABEL and config.problem_type is None
+    recorded = {} if is_usual else {"problem_type": task.problem_type}
     settings = {name: plain[name] for name in plain if name not in ("problem_type", "label_map")}
     return {**settings, **task.source, **recorded}
 
