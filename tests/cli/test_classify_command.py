@@ -53,6 +53,7 @@ def test_lines_are_those_of_the_problem_type() -> None:
         ("a\ttab stays\n", ["a\ttab stays"]),
         (" space stays \n", [" space stays "]),
         ("größe 漢字\n", ["größe 漢字"]),
+        ("\ufeffa\u2028b\x85c\x0cd\re\n\u200b\nf\n", ["a\u2028b\x85c\x0cd\re", "f"]),
     ],
 )
 def test_lines_of_standard_input(

@@ -7,6 +7,8 @@ from seqeval.metrics import f1_score
 
 from bertender.core.errors import DataError
 from bertender.metrics.entities import entity_change, entity_counts, entity_f1
+from bertender.metrics.records import LabelSet
+from bertender.metrics.scores import METRICS
 
 TRUTH = (("O", "B-x", "I-x", "O"), ("B-y", "B-y"), ("O",))
 
@@ -21,6 +23,14 @@ def test_an_entity_counts_as_a_whole() -> None:
     """A shorter x, one right y and one y that is an x: 1 hit, 3 true, 3 answered."""
     answers = (("O", "B-x", "O", "O"), ("B-y", "B-x"), ("O",))
     assert entity_f1(TRUTH, answers).value == pytest.approx(2 * 1 / (3 + 3))
+
+
+def test_plain_tags_count_by_the_word() -> None:
+    """Parts of speech: neighbours of one kind are several; O is none."""
+    names = ("O", "ART", "NOUN")
+    truth, answers = ((1, 2, 2), (2, 0)), ((1, 2, 1), (2, 2))
+    value = METRICS["entity_f1"].score(truth, answers, LabelSet(3, names), 0)[0]
+    assert value == pytest.approx(2 * 3 / (4 + 5))
 
 
 def test_none_found_is_zero() -> None:

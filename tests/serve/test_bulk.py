@@ -78,6 +78,19 @@ def test_a_file_without_an_output_is_shown(tmp_path: Path, endpoint: type[FakeEn
     assert succeed("classify", "--input", source).stdout == "a\t0.5000\ta b\nc\t0.5000\tc\n"
 
 
+def test_lines_that_get_no_prediction_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or lines of the file and of the output would not be of the same texts."""
+    source, out = tmp_path / "texts.txt", tmp_path / "out.jsonl"
+    source.write_bytes("a\u2028b\n\nc\x0cd\n\u200b\n".encode())
+    succeed("classify", "--input", source, "--output", out)
+    assert read_output(out) == expected(["a\u2028b", "c\x0cd"])
+    assert (
+        f"{source}: 2 lines without a text have no prediction, the first is line 2" in caplog.text
+    )
+
+
 def test_standard_input_goes_to_a_file_too(tmp_path: Path) -> None:
     succeed("classify", "--output", tmp_path / "out.jsonl", stdin="a\nb\n")
     assert read_output(tmp_path / "out.jsonl") == expected(["a", "b"])

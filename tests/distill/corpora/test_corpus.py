@@ -86,6 +86,29 @@ def test_a_corpus_by_name_is_read_from_its_row(monkeypatch: pytest.MonkeyPatch) 
     assert list(read_corpus("docs")) == ["a passage", "another", ""]
 
 
+ODD = "\ufefffirst\u2028line\x85still\x0cthe same\r\nsecond\n\u200b\nanother document"
+
+
+@pytest.mark.parametrize("ending", READERS)
+def test_no_character_but_lf_ends_a_line(tmp_path: Path, ending: str) -> None:
+    """A byte-order mark is no word, and a line in which nothing can be seen is blank."""
+    path, text = tmp_path / f"odd{ending}", ODD.encode()
+    if ending == ".parquet":
+        texts = ODD.removeprefix("\ufeff").split("\u200b")
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
+    else:
+        path.write_bytes(lzma.compress(text) if ending == ".txt.xz" else text)
+    first = "first\u2028line\x85still\x0cthe same"
+    assert list(read_corpus(str(path))) == [first, "second", "", "another document", ""]
+
+
+def test_a_column_that_is_not_the_text_hinders_nothing(tmp_path: Path) -> None:
+    beyond = pyarrow.array([2**62], pyarrow.timestamp("us"))
+    table = pyarrow.table({"text": ["one"], "made": beyond, "vector": [[0.5] * 900]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    assert list(read_corpus(str(tmp_path / "a.parquet"))) == ["one", ""]
+
+
 def test_a_column_of_another_name(tmp_path: Path) -> None:
     table = pyarrow.table({"body": ["one\ntwo"], "text": ["other"]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
