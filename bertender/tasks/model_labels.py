@@ -44,7 +44,10 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
     """
     if label_map is None and task.labels == tuple(labels):
         return task
-    names = _matched(task.labels, tuple(labels), _parsed(label_map), model)
+    own = task.labels
+    if label_map is None and (occurring := _occurring(task)) <= set(labels):
+        own = tuple(label for label in own if label in occurring)
+    names = _matched(own, tuple(labels), _parsed(label_map), model)
     numbers = {own: labels.index(theirs) for own, theirs in names.items()}
     problem = task.problem
 
@@ -61,6 +64,13 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
         selection=renumbered(task.selection),
         source={**task.source, **({"label_map": json.dumps(names)} if other else {})},
     )
+
+
+def _occurring(task: Task) -> set[str]:
+    """Return the labels that some example has: tags are in pairs, and O is among plain ones."""
+    splits = (task.train, task.dev, task.selection)
+    targets = (target for split in splits for target in split.label_ids)
+    return {task.labels[number] for target in targets for number in task.problem.labels_of(target)}
 
 
 def check_label_map(value: str | None) -> str | None:

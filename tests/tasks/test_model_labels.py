@@ -40,6 +40,19 @@ def test_labels_are_numbered_as_the_model_has_them(
     assert task.train.label_ids == task.dev.label_ids == task.selection.label_ids == expected
 
 
+def test_a_tagger_may_lack_tags_that_no_word_has(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as O where each word has a part of speech, or the I of a type of single words."""
+    split = Split((("a", "b"),), ((1, 2),))
+    labels = ("O", "DET", "NOUN")
+    task = Task(
+        "t", labels, "entity_f1", ("words",), split, split, problem_type="token_classification"
+    )
+    assert with_model_labels(task, ("NOUN", "DET"), None, "model").dev.label_ids == ((1, 0),)
+    assert not caplog.text
+    with pytest.raises(ConfigError, match=r"'O', 'DET', 'NOUN', and model has 'NOUN', 'VERB'"):
+        with_model_labels(task, ("NOUN", "VERB"), None, "model")
+
+
 def test_a_guess_is_said_and_recorded(caplog: pytest.LogCaptureFixture) -> None:
     """What is made of it finds its data again by the record, without a second guess."""
     task = with_model_labels(task_of("bad", "good"), ("LABEL_0", "LABEL_1"), None, "theirs")
