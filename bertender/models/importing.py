@@ -70,6 +70,8 @@ HEADS_OF: Mapping[str, ProblemType[Any]] = {
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LOGITS = "logits"
+OUTSIDE = "O"
+"""The tag of words outside of every entity."""
 INT64 = 7
 """TensorProto.INT64 of onnx, which is imported only where there is a graph."""
 
@@ -330,6 +332,9 @@ class _Head:
     config: PretrainedConfig
     problem: ProblemType[Any]
     labels: tuple[str, ...]
+    """In the order of the artifact's logits."""
+    order: tuple[int, ...]
+    """The number that each label has in the model: another one where the tag O was not first."""
 
 
 def _head_of(found: _Found, labels: Sequence[str] | None) -> _Head:
@@ -366,7 +371,11 @@ def _head_of(found: _Found, labels: Sequence[str] | None) -> _Head:
             found.source,
             ", ".join(chosen),
         )
-    return _Head(config, problem, chosen)
+    order = tuple(range(len(chosen)))
+    if problem.name == TOKEN_CLASSIFICATION.name and OUTSIDE in chosen:
+        # words that a model does not see, beyond its longest input, have the first tag
+        order = tuple(sorted(order, key=lambda number: chosen[number] != OUTSIDE))
+    return _Head(config, problem, tuple(chosen[number] for number in order), order)
 
 
 def _problem_of(config: PretrainedConfig, found: _Found) -> ProblemType[Any]:
@@ -433,6 +442,23 @@ class _TorchModel:
                 f"it: bertender finetune --teacher {found.source}."
             )
         self.inputs = _accepted(self.model)
+        if head.order != tuple(sorted(head.order)):
+            self._reorder(found, head.order)
+
+    def _reorder(self, found: _Found, order: Sequence[int]) -> None:
+        """Bring the labels into another order."""
+        import torch
+
+        last = getattr(self.model, "classifier", None)
+        if not isinstance(last, torch.nn.Linear):
+            raise ModelError(
+                f"{found.source}: the tag {OUTSIDE} must be the first label, and the last layer of "
+                f"a {type(self.model).__name__} is not known, so that the labels cannot be "
+                "reordered. Export it to ONNX and give the graph."
+            )
+        with torch.no_grad():
+            for parameter in last.parameters():
+                parameter.copy_(parameter[list(order)].clone())
 
     def write(self, directory: Path, config: PretrainedConfig) -> int:
         """Write the weights; return the number of parameters."""
@@ -457,6 +483,8 @@ class _Graph:
         self.where = str(found.graph)
         self.inputs = self._checked_inputs()
         self._name_logits(head)
+        if head.order != tuple(sorted(head.order)):
+            self._reorder(head.order)
         operators = {node.op_type for node in _nodes(self.model.graph)}
         halves = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
         half = any(tensor.data_type in halves for tensor in self.model.graph.initializer)
@@ -503,6 +531,20 @@ class _Graph:
                     "for batch and sequence."
                 )
         return [each.name for each in inputs]
+
+    def _reorder(self, order: Sequence[int]) -> None:
+        """Bring the labels into another order: a node picks them from the last axis."""
+        import onnx
+
+        graph, theirs = self.model.graph, f"{LOGITS}_in_their_order"
+        for node in graph.node:
+            node.output[:] = [theirs if name == LOGITS else name for name in node.output]
+            node.input[:] = [theirs if name == LOGITS else name for name in node.input]
+        numbers = onnx.helper.make_tensor("label_order", INT64, [len(order)], order)
+        graph.initializer.append(numbers)
+        graph.node.append(
+            onnx.helper.make_node("Gather", [theirs, numbers.name], [LOGITS], axis=-1)
+        )
 
     def _name_logits(self, head: _Head) -> None:
         """Give the output that has the logits its usual name.

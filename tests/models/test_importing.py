@@ -97,6 +97,24 @@ def test_a_tagger_is_one_of_words(tmp_path: Path) -> None:
     assert record.labels == ("O", "B-X", "I-X")
 
 
+def test_a_tagger_has_the_tag_of_no_entity_first(tmp_path: Path) -> None:
+    """Words beyond the longest input have the first tag; elsewhere O may have any number."""
+    names = {0: "B-X", 1: "I-X", 2: "O"}
+    config = tiny_classifier("bert", num_labels=3, pad_token_id=0).config
+    config.id2label, config.label2id = names, {name: number for number, name in names.items()}
+    BertForTokenClassification(config).save_pretrained(tmp_path / "theirs")
+    tiny_tokenizer().save_pretrained(tmp_path / "theirs")
+    words = ("apple", "saw", "pear")
+    model = BertForTokenClassification.from_pretrained(tmp_path / "theirs").eval()
+    tokens = tiny_tokenizer()([*words], is_split_into_words=True, return_tensors="pt")
+    with torch.inference_mode():
+        logits = model(**tokens).logits[0, 1:-1].numpy()
+    artifact = open_artifact(tmp_path / "theirs")
+    assert artifact.card.task.labels == ("O", "B-X", "I-X")
+    (own,) = open_classifier(artifact).outputs([words])
+    np.testing.assert_allclose(own.logits, logits[:, [2, 0, 1]], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
