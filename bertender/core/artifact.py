@@ -91,8 +91,9 @@ class Artifact:
 
     def of_task(self, task: TaskRecord) -> Self:
         """Return the artifact with a task that its card does not record, as that of a finished
-        model, whose folder names no data; else the artifact as it is."""
-        if self.card.task.source or not self.card.task.labels:
+        model, whose folder names no data; else, or for other labels, the artifact as it is."""
+        own = self.card.task
+        if own.source or (own.labels, own.problem_type) != (task.labels, task.problem_type):
             return self
         return replace(self, card=self.card.model_copy(update={"task": task}))
 
