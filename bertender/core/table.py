@@ -118,11 +118,15 @@ def installed_digest(group: str, name: str) -> str | None:
 
 
 def on_demand(path: str) -> Callable[..., Any]:
-    """Return a function that calls what `module:NAME` names; its first call imports the module."""
+    """Return a function that calls what `module:NAME` names; its first call imports the module.
+
+    Its `__module__` is that module, whose code it is.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return load_place(path)(*args, **kwargs)
 
+    call.__module__, _, call.__name__ = path.partition(":")
     return call
 
 
