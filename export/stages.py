@@ -40,6 +40,8 @@ def _write(source: Artifact, task: Task, directory: Path) -> None:
 def _cached(source: Artifact, task: Task) -> Artifact:
     """Return the export of a torch artifact with the default settings, from the cache folder where
     it is there; what is made of it finds it there again."""
+    from export.onnx_export import export
+
     identity = [source.digest, task.record().model_dump(mode="json")]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     out = cache_directory() / "exported" / key / f"{source.name}-onnx"
