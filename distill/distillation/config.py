@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from bertender.core.config import Rule, parts_of
-from bertender.core.errors import BertenderError, ConfigError, nearest_hint
+from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
 from bertender.training.config import TrainingConfig
 from distill.losses.layer_maps import LAYER_MAPS
 from distill.methods import METHODS
@@ -227,10 +227,16 @@ class StudentConfig(PhasedConfig):
             chosen = automatic_settings(explicit)
         else:
             chosen = {"method": explicit.get("method", usual)}
-        method = cls.rows.get(chosen["method"]) if isinstance(chosen["method"], str) else None
+        method = cls._row(chosen["method"]) if isinstance(chosen["method"], str) else None
         config = handler({**(method.settings if method else {}), **chosen, **explicit})
         config.model_fields_set.intersection_update(explicit)
         return config
+
+    @classmethod
+    def _row(cls, name: str) -> Method:
+        if name not in cls.rows:
+            raise UnknownNameError("distillation method", name, cls.rows, setting="method")
+        return cls.rows[name]
 
     @property
     def row(self) -> Method:

@@ -45,7 +45,7 @@ class FinetuneConfig(TrainingConfig):
 def _known_once(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if name not in TASKS:
-            raise UnknownNameError("task (of more_tasks)", name, TASKS)
+            raise UnknownNameError("task", name, TASKS, setting="more_tasks")
     check_distinct(names)
     return names
 
