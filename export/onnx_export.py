@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, Literal
 
 import onnx
 from optimum.exporters.tasks import TasksManager
-from pydantic import Field
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
-from bertender.core.config import Rule
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings
-from bertender.measure.gate import GateConfig, GraphWriter, Proof, write_proven
+from bertender.measure.gate import GraphWriter, Proof, write_proven
 from bertender.measure.parity import parity_sample
 from bertender.models.families import padding_embedding
-from bertender.models.graph_file import MOST_MB, save_graph
+from bertender.models.graph_file import save_graph
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.onnx_session import LEFT_OUT, SESSION_CONFIG
 from bertender.models.opening import load_torch_classifier
@@ -31,6 +28,7 @@ from bertender.problems import PROBLEMS
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from export.aliases import drop_aliases
+from export.config import ExportConfig
 from export.graph_report import report_graph
 from export.half_range import fit_half_range
 from export.optimization import OPTIMIZATIONS
@@ -39,7 +37,6 @@ from export.own_export import OWN_WRITERS
 from export.precisions import PRECISIONS
 
 __all__ = [
-    "RULES",
     "ExportConfig",
     "check_architecture",
     "check_exportable",
@@ -49,50 +46,6 @@ __all__ = [
 
 ONNX_EXPORTER_LOG = "optimum.exporters.onnx"
 LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"
-
-
-OVERFLOWING = [name for name, row in PRECISIONS.items() if row.overflows]
-RULES: Mapping[str, Rule[ExportConfig]] = {
-    "overflow of what cannot": Rule(
-        lambda config: config.precision not in OVERFLOWING,
-        "it changes nothing with precision={precision!r}, which reaches as far as float32. Give "
-        f"precision {', '.join(OVERFLOWING)}, or leave it out.",
-        frozenset({"overflow"}),
-    ),
-}
-"""Conflicts of settings."""
-
-
-class ExportConfig(GateConfig):
-    """Settings of `export`."""
-
-    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
-
-    opset: int | None = Field(
-        None,
-        ge=14,
-        le=20,  # the exporter's first with every operator of these models, and its last
-        description="ONNX operator set; by default the lowest sound one",
-    )
-    precision: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32",
-        description="of the graph; float16 is for GPUs, bfloat16 halves the file and computes in "
-        "float32",
-    )
-    overflow: Literal["refuse", "allow"] = Field(
-        "refuse", description="what to do where held-out texts come near the largest float16"
-    )
-    optimize: Literal["none", "basic", "fused"] = Field(
-        "none",
-        description="fold constants (basic), or also make each layer a few operators that ONNX "
-        "Runtime alone has (fused)",
-    )
-    external_above_mb: int = Field(
-        MOST_MB,
-        ge=0,
-        le=MOST_MB,
-        description="megabytes of weights that one file may hold; more lie in a file next to it",
-    )
 
 
 def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Artifact:

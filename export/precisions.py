@@ -103,8 +103,6 @@ class Precision:
 
     convert: Callable[[onnx.ModelProto], onnx.ModelProto] = _as_it_is
     """Takes the optimised graph of float32; it may be changed in place."""
-    overflows: bool = False
-    """Whether float32 has larger numbers."""
     examine: Callable[[Path, Encode, Sequence[Example], bool], LargestNumber | None] = _anything
     """(traced graph of float32, encode, texts, whether overflow is allowed) -> for the card
 
@@ -114,6 +112,6 @@ class Precision:
 
 PRECISIONS: Mapping[str, Precision] = {
     "float32": Precision(),
-    "float16": Precision(_float16, overflows=True, examine=_within_float16),
+    "float16": Precision(_float16, examine=_within_float16),
     "bfloat16": Precision(_bfloat16),
 }

@@ -1,4 +1,7 @@
-"""EXPORT: a classifier as an ONNX graph."""
+"""EXPORT: a classifier as an ONNX graph.
+
+What does the work loads PyTorch and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,29 @@ from bertender.core.cache_folder import cache_directory
 from bertender.pipeline.products import TORCH_CLASSIFIER, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, check_architecture, export, write_onnx
+from export.config import ExportConfig
 
 __all__ = ["EXPORT"]
 
 
 def _export(inputs: Inputs, config: ExportConfig, out: Path) -> Artifact:
+    from export.onnx_export import export
+
     return export(inputs.sources[0], inputs.task, config, out)
 
 
 def _write(source: Artifact, task: Task, directory: Path) -> None:
     """Write the graph of a torch artifact with the default settings."""
+    from export.onnx_export import write_onnx
+
     write_onnx(source, task, ExportConfig(), directory)
 
 
 def _cached(source: Artifact, task: Task) -> Artifact:
     """Return the export of a torch artifact with the default settings, from the cache folder where
     it is there; what is made of it finds it there again."""
+    from export.onnx_export import export
+
     identity = [source.digest, task.record().model_dump(mode="json")]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     out = cache_directory() / "exported" / key / f"{source.name}-onnx"
@@ -43,6 +52,8 @@ def _cached(source: Artifact, task: Task) -> Artifact:
 
 
 def _wants(config: ExportConfig, position: int) -> Want:
+    from export.onnx_export import check_architecture
+
     return replace(TORCH_CLASSIFIER, class_checks=(partial(check_architecture, config=config),))
 
 

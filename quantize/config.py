@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from bertender.core.errors import ConfigError
 from bertender.measure.gate_config import GateConfig
@@ -26,27 +26,29 @@ TABLE_BITS = (4, 8)
 
 
 def _one_of(allowed: Sequence[int], error: str) -> AfterValidator:
-    """Return what refuses other numbers; `{value}` and `{allowed}` of the error are filled in."""
+    """Return what refuses other numbers; the error follows `SETTING=VALUE: `, and `{allowed}` of it
+    is filled in."""
 
-    def checked(value: int | None) -> int | None:
+    def checked(value: int | None, info: ValidationInfo) -> int | None:
         if value is None or value in allowed:
             return value
-        raise ConfigError(error.format(value=value, allowed=", ".join(map(str, allowed))))
+        reason = error.format(allowed=", ".join(map(str, allowed)))
+        raise ConfigError(f"{info.field_name}={value}: {reason}")
 
     return AfterValidator(checked)
 
 
 KNOWN_BLOCK = _one_of(
     BLOCK_SIZES,
-    "block_size={value} has no kernel; allowed are {allowed}. Small blocks are nearer to the float "
-    "weights, large ones smaller.",
+    "there is no kernel for such blocks; allowed are {allowed}. Small blocks are nearer to the "
+    "float weights, large ones smaller.",
 )
 KNOWN_WEIGHT_BITS = _one_of(
-    WEIGHT_BITS, "weights of {value} bits are not packed; allowed are {allowed}. Scheme qat has 8."
+    WEIGHT_BITS, "such weights are not packed; allowed are {allowed}. Scheme qat has 8."
 )
 KNOWN_TABLE_BITS = _one_of(
     TABLE_BITS,
-    "tables of {value} bits have no look-up; allowed are {allowed}. To leave them in float, give "
+    "such tables have no look-up; allowed are {allowed}. To leave them in float, give "
     "--no-embeddings.",
 )
 

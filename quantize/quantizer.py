@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, ClassVar, Self
-
-from pydantic import Field, ModelWrapValidatorHandler, model_validator
+from typing import Any
 
 from bertender.core.artifact import Artifact, check_writable
-from bertender.core.config import Rule
 from bertender.core.errors import (
     AccuracyError,
     ConfigError,
@@ -31,19 +28,12 @@ from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
 from bertender.models.opening import load_torch_classifier, onnx_file
 from bertender.tasks.task import Task
 from quantize.attention import check_attention
-from quantize.candidates import CANDIDATES, candidates, next_command
-from quantize.config import SchemeConfig
+from quantize.candidates import candidates, next_command
 from quantize.context import QuantizationContext
 from quantize.kernels import check_kernels, operators
 from quantize.proof import proven
-from quantize.schemes import (
-    AUTO_SCHEME,
-    QUICKEST_CURVATURE,
-    RULES,
-    SCHEMES,
-    SCHEMES_OF_MORE_BITS,
-    Scheme,
-)
+from quantize.quantize_config import QuantizeConfig
+from quantize.schemes import AUTO_SCHEME, SCHEMES, Scheme
 from quantize.targets import check_exact, runs_here, target_of
 
 __all__ = [
@@ -61,42 +51,6 @@ logger = logging.getLogger(__name__)
 WriteOnnx = Callable[[Artifact, Path], object]
 REFUSALS = (AccuracyError, GateError, ParityError)
 """Errors of a gate, which another scheme may pass. Any other error meets every scheme alike."""
-
-
-def _all_skipped(config: QuantizeConfig) -> bool:
-    return config.scheme == AUTO_SCHEME and all(each.skipped for each in candidates(config))
-
-
-def _why_skipped(config: QuantizeConfig) -> str:
-    reasons = " ".join(f"{each.scheme} is skipped: {each.skipped}" for each in candidates(config))
-    return f"no scheme that is tried by default reads all of your settings. {reasons}"
-
-
-class QuantizeConfig(SchemeConfig):
-    """Settings of `quantize`."""
-
-    rules: ClassVar[Mapping[str, Rule[Any]]] = {
-        **RULES,
-        "settings that no default scheme reads": Rule(_all_skipped, _why_skipped),
-    }
-
-    scheme: Annotated[str, SCHEMES.validator(AUTO_SCHEME)] = Field(
-        AUTO_SCHEME,
-        description="how to choose scales: a row of `bertender schemes`, or auto, which tries "
-        f"{', '.join(row['scheme'] for row in CANDIDATES)} and takes the first that passes",
-    )
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _by_curvature(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """By default, bits are allotted by the curvature that is found the quickest."""
-        config = handler(values)
-        allots = config.scheme in SCHEMES_OF_MORE_BITS and config.sensitive_bits is not None
-        if not allots or config.is_explicit("sensitivity"):
-            return config
-        filled = config.changed({"sensitivity": QUICKEST_CURVATURE})
-        filled.model_fields_set.discard("sensitivity")  # nobody has set it
-        return filled
 
 
 def quantize(

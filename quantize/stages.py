@@ -1,4 +1,7 @@
-"""QUANTIZE: a graph with products of 8 or 4 bits."""
+"""QUANTIZE: a graph with products of 8 or 4 bits.
+
+What does the work loads PyTorch and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertender.core.artifact import Artifact, check_writable
+from bertender.core.table import on_demand
 from bertender.measure.runtimes import check_installed
 from bertender.pipeline.products import GRAPH_TO_QUANTIZE, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Task
-from quantize.attention import check_attention
-from quantize.graph_check import failures_if_quantized
-from quantize.quantizer import QuantizeConfig, quantize, write_graph
+from quantize.quantize_config import QuantizeConfig
 from quantize.schemes import AUTO_SCHEME, SCHEMES
 from quantize.targets import target_of
 
@@ -25,6 +27,8 @@ def _quantize(inputs: Inputs, config: QuantizeConfig, out: Path) -> Artifact:
 
     A scheme that starts from a graph takes a torch artifact too, which is exported before.
     """
+    from quantize.quantizer import quantize
+
     source = inputs.sources[0]
     trains = config.scheme != AUTO_SCHEME and SCHEMES[config.scheme].source == "torch"
     if source.card.kind == "torch" and not trains:
@@ -39,6 +43,8 @@ def _quantize(inputs: Inputs, config: QuantizeConfig, out: Path) -> Artifact:
 
 def _wants(config: QuantizeConfig, position: int) -> Want:
     """Return what a scheme starts from; one that trains also exports, with default settings."""
+    from quantize.attention import check_attention
+
     attention = (check_attention,) if config.fused_attention else ()
     if config.scheme == AUTO_SCHEME:
         return replace(GRAPH_TO_QUANTIZE, class_checks=attention)
@@ -64,7 +70,10 @@ QUANTIZE = Stage(
     config=QuantizeConfig,
     function=_quantize,
     uses=("export.write", "export.cached"),
-    provides={"failures": failures_if_quantized, "write": write_graph},
+    provides={
+        "failures": on_demand("quantize.graph_check:failures_if_quantized"),
+        "write": on_demand("quantize.quantizer:write_graph"),
+    },
     source="artifact",
     wants=_wants,
     makes=_makes,

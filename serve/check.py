@@ -9,27 +9,20 @@ import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
-from bertender.core.config import Config, Record
+from bertender.core.config import Record
 from bertender.core.errors import ServingError
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
 from bertender.problems import Outputs
 from bertender.text.example import Example
 from serve.client import Classification, Endpoint
-from serve.config import ServeConfig
+from serve.config import EndpointConfig, ServeConfig
 from serve.server import serving
 
 __all__ = ["EndpointCheck", "EndpointConfig", "Served", "check_endpoint"]
 
 LARGEST_DIFFERENCE = 1e-3
 """Of a logit, one text a request: the endpoint runs the same file, so only sums may reorder."""
-
-
-class EndpointConfig(Config):
-    """Settings of the recipe's step `endpoint`."""
-
-    texts: int = Field(8, ge=1, description="held-out texts to classify through it")
-    seed: int = Field(0, ge=0, description="which texts are drawn")
 
 
 class Served(Record):

@@ -21,6 +21,7 @@ __all__ = [
     "PORT_FIELDS",
     "RULES",
     "SERVER_SETTINGS",
+    "EndpointConfig",
     "LocalServeConfig",
     "ServeCommandConfig",
     "ServeConfig",
@@ -292,3 +293,10 @@ class ServeCommandConfig(LocalServeConfig):
     @property
     def starts_server(self) -> bool:
         return self.repository_only is None
+
+
+class EndpointConfig(Config):
+    """Settings of the recipe's step `endpoint`."""
+
+    texts: int = Field(8, ge=1, description="held-out texts to classify through it")
+    seed: int = Field(0, ge=0, description="which texts are drawn")

@@ -1,18 +1,27 @@
-"""ENDPOINT: a check that the real server's predictions are those of the local model."""
+"""ENDPOINT: a check that the real server's predictions are those of the local model.
+
+What does the work loads PyTorch and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertender.pipeline.products import ONNX_CLASSIFIER
 from bertender.pipeline.stage import Inputs, Stage
-from serve.check import EndpointCheck, EndpointConfig, check_endpoint
+from serve.config import EndpointConfig
 from serve.installation import find_installation
+
+if TYPE_CHECKING:
+    from serve.check import EndpointCheck
 
 __all__ = ["ENDPOINT"]
 
 
 def _check(inputs: Inputs, config: EndpointConfig, out: Path) -> EndpointCheck:
+    from serve.check import check_endpoint
+
     task = inputs.task
     true_labels = [task.problem.by_names(target, task.labels) for target in task.dev.label_ids]
     return check_endpoint(inputs.sources[0], task.dev.examples, config, true_labels)

@@ -1,4 +1,7 @@
-"""bertender compress."""
+"""bertender compress.
+
+What does the work loads PyTorch and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,8 @@ import typer
 from bertender.cli.flags import JsonFlag, TeacherOption, command_with_flags, explicit, option_values
 from bertender.cli.output import messages, print_json, print_table, print_words
 from bertender.cli.task_flags import task_settings
-from bertender.compression.compress import MODEL, Compression
 from bertender.compression.config import CompressConfig
-from bertender.compression.records import CompressionReport
+from bertender.compression.records import MODEL, CompressionReport
 from bertender.compression.report import sentence, serve_command, terminal_report
 from bertender.core.errors import AccuracyError
 from bertender.models.importing import open_artifact
@@ -48,6 +50,8 @@ def compress_command() -> Callable[..., None]:
         config = CompressConfig.parse(explicit(option_values(CompressConfig, values)))
         source = open_artifact(teacher)
         task = recorded_task(source, task_settings(values))
+        from bertender.compression.compress import Compression
+
         compression = Compression(source, task, config, out, _announce)
         report = compression.plan() if dry_run else compression.run()
         _show(report, out, as_json)

@@ -1,4 +1,8 @@
-"""bertender verify and bertender compare."""
+"""bertender verify and bertender compare.
+
+What measures and shows loads PyTorch or a plotting library, and is imported where it runs: options,
+paths and settings are checked without it.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,13 @@ from bertender.core.config import Record
 from bertender.core.errors import DataError
 from bertender.core.runtime_notes import save_note
 from bertender.core.saving import check_savable, save_result, save_text
-from bertender.measure.compare import CompareConfig, Comparison, compare
+from bertender.measure.comparison import CompareConfig, Comparison
 from bertender.measure.parity import require_parity
 from bertender.measure.runtime_note import runtime_note
 from bertender.measure.verify import Verification, VerifyConfig, verify
 from bertender.models.importing import open_artifact
 from bertender.pipeline.recorded_task import task_of_models
 from bertender.pipeline.stage import provided_by
-from bertender.report.html import html_report
 from bertender.report.parity import parity_table
 from bertender.report.table import markdown_table, terminal_table
 from bertender.tasks.task import TaskConfig
@@ -111,6 +114,8 @@ def compare_command() -> Callable[..., None]:
         if out:
             save_result(comparison, out)
         if html:
+            from bertender.report.html import html_report
+
             save_text(html_report(comparison), html)
         if as_json:
             _print_result(comparison, left_out)
@@ -172,6 +177,8 @@ def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dic
     config = CompareConfig.parse(explicit(option_values(CompareConfig, values)))
     artifacts = [open_artifact(path) for path in paths]
     task = task_of_models(artifacts, task_settings(values))
+    from bertender.measure.compare import compare
+
     comparison = compare(artifacts, task, config)
     if note := runtime_note(comparison):
         save_note(note)

@@ -91,8 +91,7 @@ def _run_from(stage: Stage, path: Path, values: dict[str, Any], out: Path, as_js
 
 
 def _config(stage: Stage, values: dict[str, Any]) -> Config:
-    """Read the stage's flags; first of all, because a task may take long to load."""
-    return stage.config.parse(explicit(option_values(stage.config, values)))
+    return stage.parse(explicit(option_values(stage.config, values)))
 
 
 def _run(

@@ -28,7 +28,7 @@ from bertender.compression.plan import (
     with_trained,
 )
 from bertender.compression.probes import Measured, Probing, timing_of
-from bertender.compression.records import CandidateResult, CompressionReport
+from bertender.compression.records import MODEL, CandidateResult, CompressionReport
 from bertender.compression.starts import starts_of
 from bertender.compression.training import Announce, Training
 from bertender.compression.variants import variants_of
@@ -47,7 +47,6 @@ from bertender.tasks.task import Task
 
 __all__ = ["MODEL", "REPORT", "TABLE", "Compression"]
 
-MODEL = "model"
 REPORT = "report.json"
 TABLE = "table.json"
 SHAPING = (

@@ -15,7 +15,18 @@ from bertender.measure.load import MachineLoad
 from bertender.metrics.scores import Score
 from bertender.tasks.task import ChosenOn
 
-__all__ = ["Agreement", "CandidateResult", "CompressionReport", "Cost", "Probe", "Round"]
+__all__ = [
+    "MODEL",
+    "Agreement",
+    "CandidateResult",
+    "CompressionReport",
+    "Cost",
+    "Probe",
+    "Round",
+]
+
+MODEL = "model"
+"""The folder of the chosen model in that of the compression."""
 
 
 class Cost(Record):

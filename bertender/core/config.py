@@ -48,7 +48,7 @@ class Config(Record):
             config = cls.model_validate(dict(values))
         except ValidationError as error:
             problems = "; ".join(cls._explain(problem) for problem in error.errors())
-            raise ConfigError(f"{cls.__name__}: {problems}") from None
+            raise ConfigError(problems) from None
         config.check_rules()
         return config
 
@@ -78,10 +78,11 @@ class Config(Record):
         name = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             known = sorted(cls.model_fields)
-            return f"unknown key {name!r}.{nearest_hint(name, known)} Known: {', '.join(known)}"
+            return f"{name}: unknown key.{nearest_hint(name, known)} Known: {', '.join(known)}"
         if problem["type"] == "missing":
-            return f"key {name!r} is required"
-        return f"{name}={problem['input']!r}: {problem['msg']}"
+            return f"{name}: a value is required"
+        reason = problem["msg"].removeprefix("Value error, ")
+        return f"{name}={problem['input']!r}: {reason}" if name else reason
 
 
 C = TypeVar("C", bound=Config)

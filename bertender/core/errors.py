@@ -85,10 +85,13 @@ class ConfigError(BertenderError):
 class UnknownNameError(ConfigError):
     """A name is not a row of the table that it is looked up in."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, setting: str | None = None
+    ) -> None:
         names = sorted(known)
+        where = f"{setting}: " if setting else ""
         super().__init__(
-            f"no {kind} {name!r}.{nearest_hint(name, names)} Known: {', '.join(names)}."
+            f"{where}no {kind} {name!r}.{nearest_hint(name, names)} Known: {', '.join(names)}."
         )
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ValidationInfo
 
 from bertender.core.errors import ConfigError, UnknownNameError
 
@@ -76,9 +76,9 @@ class Table(dict[str, Row]):
 
 
 def _names_of(noun: str, names: Mapping[str, Any], also: tuple[str, ...]) -> AfterValidator:
-    def known(name: str | None) -> str | None:
+    def known(name: str | None, info: ValidationInfo) -> str | None:
         if name is not None and name not in names and name not in also:
-            raise UnknownNameError(noun, name, (*also, *names))
+            raise UnknownNameError(noun, name, (*also, *names), setting=info.field_name)
         return name
 
     return AfterValidator(known)
@@ -118,11 +118,15 @@ def installed_digest(group: str, name: str) -> str | None:
 
 
 def on_demand(path: str) -> Callable[..., Any]:
-    """Return a function that calls what `module:NAME` names; its first call imports the module."""
+    """Return a function that calls what `module:NAME` names; its first call imports the module.
+
+    Its `__module__` is that module, whose code it is.
+    """
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return load_place(path)(*args, **kwargs)
 
+    call.__module__, _, call.__name__ = path.partition(":")
     return call
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +19,9 @@ from bertender.models.predictor import Classifier
 from bertender.problems import Outputs
 from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, NO_WORD, Batch, Tokenize
 from bertender.text.example import Example
-from bertender.training.examples import Padding
+
+if TYPE_CHECKING:
+    from bertender.training.examples import Padding
 
 __all__ = ["Arrangement", "Case", "Question", "arrange", "ask", "questions_of"]
 
@@ -139,6 +142,8 @@ def ask(classifier: Classifier, questions: Sequence[Question]) -> list[Outputs]:
     batch = classifier.encode([question.example for question in questions])
     if any(question.tokens is not None for question in questions):
         assert isinstance(classifier.encode, Tokenize)
+        from bertender.training.examples import Padding  # it loads PyTorch
+
         padding = Padding.of(classifier.encode.tokenizer)
         batch = _cut(batch, [question.tokens for question in questions], padding)
     return classifier.outputs_of(batch)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
-from scipy.stats import binomtest, norm, quantile_test
 
 from bertender.core.config import Record
 from bertender.measure.paired_logits import PairedLogits
@@ -226,6 +225,8 @@ def _score_change(paired: PairedLogits, case: BoolArray, truth: Truth) -> Change
 
 def _high_share(truths: BoolArray) -> float:
     """Return the upper end of the 95 % interval (Clopper and Pearson's) of a share."""
+    from scipy.stats import binomtest
+
     interval = binomtest(int(truths.sum()), len(truths)).proportion_ci(0.95, method="exact")
     return float(interval.high)
 
@@ -247,6 +248,8 @@ def _high_correlation(value: float, rows: int) -> float:
     """Return the upper end of the 95 % interval (Fisher's) of a correlation; of too few rows 1."""
     if abs(value) >= 1:  # but for rounding
         return value
+    from scipy.stats import norm
+
     left = rows - FISHER_ROWS
     half = norm.ppf(0.975) / math.sqrt(left) if left > 0 else math.inf
     return math.tanh(math.atanh(value) + half)
@@ -257,6 +260,8 @@ def _low(values: FloatArray, quantile: float) -> float:
 
     Of too few values for an interval it is the least of them. Words of a text count as independent.
     """
+    from scipy.stats import quantile_test
+
     low = quantile_test(values, p=quantile).confidence_interval(0.95).low
     return float(values.min() if np.isnan(low) else low)
 

@@ -1,4 +1,7 @@
-"""Comparing two artifacts on a task's held-out texts, and their graphs where both are there."""
+"""Comparing two artifacts on a task's held-out texts, and their graphs where both are there.
+
+What opens them loads PyTorch and is imported where it runs: the settings are read without it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ from bertender.measure.parity import (
     labelled_sample,
 )
 from bertender.measure.runtimes import check_installed, check_used, runtime_of, tolerance_in
-from bertender.models.opening import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 from bertender.tasks.task import Task
 
@@ -65,6 +67,8 @@ def verify(
 
     Only the candidate runs in `config.runtime`: so a runtime can be checked against another.
     """
+    from bertender.models.opening import open_classifier
+
     check_installed(config.runtime)
     check_used([candidate], config.runtime)
     task.check_problem(reference)

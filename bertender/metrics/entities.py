@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from seqeval.metrics import f1_score
-from seqeval.metrics.sequence_labeling import get_entities
 
 from bertender.core.errors import DataError
 from bertender.metrics.records import POINTS, Change, LabelSet, Score
@@ -75,6 +73,8 @@ def entity_f1(truth: Sequence[Sentence], predicted: Sequence[Sentence], *, seed:
             f"{len(predicted)} predicted sentences cannot be scored against {len(truth)}: there "
             "must be some, and one tag for each of their words."
         )
+    from seqeval.metrics import f1_score  # it loads scikit-learn, see `scores`
+
     value = f1_score(list(map(list, truth)), list(map(list, predicted)), zero_division=0)
     counts = entity_counts(truth, predicted)
     low, high = _percentiles(_f1(_drawn(len(counts), seed) @ counts))
@@ -100,6 +100,8 @@ def entity_change(
 
 def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> Counts:
     """Return the entities that are right, true and predicted in each sentence, (sentences, 3)."""
+    from seqeval.metrics.sequence_labeling import get_entities  # as above
+
     pairs = [
         (set(get_entities(list(tags))), set(get_entities(list(ours))))
         for tags, ours in zip(truth, predicted, strict=True)

@@ -1,6 +1,7 @@
 """METRICS: each with a 95 % interval.
 
-The values are scikit-learn's, the intervals Wilson's or a bootstrap's.
+The values are scikit-learn's, the intervals Wilson's or a bootstrap's. Both libraries are imported
+where they compute: records and settings name metrics without waiting for them.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binomtest
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertender.core.errors import DataError
 from bertender.core.table import Table
@@ -129,6 +128,8 @@ def wilson_interval(
     metric: Metric, label_ids: IntArray, predictions: IntArray, labels: int, seed: int
 ) -> tuple[float, float]:
     """Return Wilson's interval of a share of correct predictions."""
+    from scipy.stats import binomtest
+
     hits = int((label_ids == predictions).sum())
     interval = binomtest(hits, len(label_ids)).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
@@ -143,6 +144,8 @@ def bootstrap_interval(
 
 
 def _accuracy(label_ids: IntArray, predictions: IntArray, labels: int) -> float:
+    from sklearn.metrics import accuracy_score
+
     return float(accuracy_score(label_ids, predictions))
 
 
@@ -152,6 +155,8 @@ def _accuracy_of_counts(counts: Counts) -> FloatArray:
 
 def _f1(label_ids: IntArray, predictions: IntArray, labels: int) -> float:
     """F1 of label 1 for two labels; for more, the mean over the labels that occur."""
+    from sklearn.metrics import f1_score
+
     average = "binary" if labels <= 2 else "macro"
     return float(f1_score(label_ids, predictions, average=average, zero_division=0.0))
 
@@ -165,6 +170,8 @@ def _f1_of_counts(counts: Counts) -> FloatArray:
 
 
 def _matthews(label_ids: IntArray, predictions: IntArray, labels: int) -> float:
+    from sklearn.metrics import matthews_corrcoef
+
     return float(matthews_corrcoef(label_ids, predictions))
 
 

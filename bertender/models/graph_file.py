@@ -9,12 +9,9 @@ from pathlib import Path
 import onnx
 from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_external_data
 
-from bertender.models.onnx_predictor import ONNX_DATA_NAME
+from bertender.models.onnx_predictor import MOST_MB, ONNX_DATA_NAME
 
 __all__ = ["MOST_MB", "copy_graph", "move_graph", "save_graph", "weights_size_bytes"]
-
-MOST_MB = 2000
-"""Of a file that protobuf reads; it stops at 2 GiB."""
 
 SMALLEST_EXTERNAL_BYTES = 1024
 """Smaller tensors stay in the graph: shape inference reads the numbers of some of them."""

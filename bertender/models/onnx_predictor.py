@@ -15,13 +15,16 @@ from bertender.text.batch import Batch
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["ONNX_DATA_NAME", "ONNX_NAME", "OnnxPredictor"]
+__all__ = ["MOST_MB", "ONNX_DATA_NAME", "ONNX_NAME", "OnnxPredictor"]
 
 ONNX_NAME = "model.onnx"
 """The graph's file in an onnx artifact, where Optimum looks for it too."""
 
 ONNX_DATA_NAME = "model.onnx_data"
 """Where the weights of a graph are that is too large for one file; Optimum's name for it."""
+
+MOST_MB = 2000
+"""Of a file that protobuf reads; it stops at 2 GiB."""
 
 
 class OnnxPredictor:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
 from bertender.text.batch import Batch, Encode
 from bertender.text.example import Example
+
+if TYPE_CHECKING:  # it loads PyTorch, which settings and the client do without
+    from transformers import PreTrainedModel
 
 __all__ = ["Classifier", "FakePredictor", "Predictor", "TorchPredictor"]
 
@@ -76,6 +77,8 @@ class TorchPredictor:
         self.model = model.eval()
 
     def logits(self, batch: Batch) -> FloatArray:
+        import torch  # loaded already, by the model
+
         device = self.model.device
         tensors = {name: torch.from_numpy(array).to(device) for name, array in batch.arrays.items()}
         with torch.inference_mode():

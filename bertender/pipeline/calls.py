@@ -45,7 +45,7 @@ def make(
 ) -> Artifact:
     """Run a stage that writes an artifact."""
     stage = STAGES[name]
-    config = stage.config.parse(plain(settings))  # first, because a task may take long to load
+    config = stage.parse(plain(settings))
     artifacts = [opened(source) for source in sources]
     return stage.make(artifacts, _task(stage, artifacts, task), config, Path(out))
 
@@ -59,7 +59,7 @@ def report(
 ) -> Record:
     """Run a stage that reports; the report is saved at `out`, if there is one."""
     stage = STAGES[name]
-    config = stage.config.parse(plain(settings))
+    config = stage.parse(plain(settings))
     artifacts = [opened(source) for source in sources]
     loaded = _task(stage, artifacts, task)
     with TemporaryDirectory(prefix="bertender-report-") as folder:

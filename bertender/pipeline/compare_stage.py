@@ -1,10 +1,13 @@
-"""COMPARE: the table of variants as a step of a recipe."""
+"""COMPARE: the table of variants as a step of a recipe.
+
+What does the work loads PyTorch and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from bertender.measure.compare import CompareConfig, Comparison, compare
+from bertender.measure.comparison import CompareConfig, Comparison
 from bertender.measure.runtimes import check_installed
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
@@ -16,6 +19,8 @@ MOST_ROWS = 100
 
 
 def _compare(inputs: Inputs, config: CompareConfig, out: Path) -> Comparison:
+    from bertender.measure.compare import compare
+
     return compare(inputs.sources, inputs.task, config)
 
 

@@ -118,6 +118,17 @@ class Stage:
             save_result(made, out)
         return made
 
+    def parse(self, settings: Mapping[str, Any]) -> Config:
+        """Return the settings: the first of what is read, because a task may take long to load.
+
+        Raises:
+            BertenderError: they are wrong, or a file that one of them names is not there.
+        """
+        config = self.config.parse(settings)
+        for file in self.files(config):
+            file.check()
+        return config
+
     def accepts(self, task: Task) -> None:
         """Raise ConfigError for a task of a problem type that the stage does not take."""
         if self.problem_types is not None and task.problem_type not in self.problem_types:

@@ -126,7 +126,8 @@ def _check_sources(config: TaskConfig) -> None:
 
 def _by_name(name: str) -> Task:
     if name not in TASKS:
-        raise UnknownNameError("task", name, (*TASKS, "your own files with --train and --dev"))
+        known = (*TASKS, "your own files with --train and --dev")
+        raise UnknownNameError("task", name, known, setting="task")
     spec = TASKS[name]
     train, dev = spec.load()
     return Task(name, spec.labels, spec.metric, spec.text_columns, train, dev)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-import transformers
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any
 
 from bertender.core.table import Table
 from bertender.problems import PROBLEMS, SINGLE_LABEL, TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
 from bertender.text.batch import longest_input
 from bertender.text.words import begun_words, encode_words
-from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.label_losses import NO_LABEL, hard_labels, soft_labels
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+    from bertender.training.examples import TensorBatch
 
 __all__ = ["HEADS", "WORD_STARTS", "Head", "predicted"]
 
@@ -52,6 +53,8 @@ class Head:
     @property
     def auto_class(self) -> Any:
         """The class of transformers that loads a model with this head."""
+        import transformers
+
         return getattr(transformers, PROBLEMS[self.problem].model_class)
 
     def soft_loss(
@@ -64,6 +67,8 @@ class Head:
 
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
         """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
+        from bertender.training.examples import model_inputs
+
         logits = self.logits(model(**model_inputs(model, batch)))
         return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))
 

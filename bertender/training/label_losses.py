@@ -1,13 +1,17 @@
-"""Losses of logits."""
+"""Losses of logits.
+
+PyTorch is imported in the functions: methods and their settings name losses without loading it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
-from torch.nn import functional
+from typing import TYPE_CHECKING
 
 from bertender.problems.problem import NO_LABEL
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "NO_LABEL",
@@ -23,6 +27,8 @@ __all__ = [
 
 def precise(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor in at least float32: sums and exponentials lose too much in bfloat16."""
+    import torch
+
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
@@ -39,6 +45,8 @@ def soft_labels(
         teacher_logits: (batch, labels).
         temperature: above 0; larger is softer.
     """
+    from torch.nn import functional
+
     student = functional.log_softmax(precise(student_logits) / temperature, dim=-1)
     teacher = functional.log_softmax(precise(teacher_logits.detach()) / temperature, dim=-1)
     divergence = functional.kl_div(student, teacher, reduction="sum", log_target=True)
@@ -78,6 +86,8 @@ def soft_cross_entropy(
         teacher_logits: (batch, labels).
         temperature: above 0; larger is softer.
     """
+    from torch.nn import functional
+
     student = functional.log_softmax(precise(student_logits) / temperature, dim=-1)
     teacher = functional.softmax(precise(teacher_logits.detach()) / temperature, dim=-1)
     return -(teacher * student).sum() / max(len(student), 1)
@@ -93,6 +103,8 @@ def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> tor
         student_logits: (batch, labels).
         teacher_logits: (batch, labels).
     """
+    from torch.nn import functional
+
     return functional.mse_loss(precise(student_logits), precise(teacher_logits.detach()))
 
 
@@ -102,6 +114,8 @@ def hard_labels(student_logits: torch.Tensor, label_ids: torch.Tensor) -> torch.
     In tagging, (batch, seq, labels) with (batch, seq). Examples or tokens without a label
     (NO_LABEL) are left out; 0 where a batch has none.
     """
+    from torch.nn import functional
+
     total = functional.cross_entropy(
         precise(student_logits).flatten(0, -2),
         label_ids.flatten(),
@@ -124,6 +138,8 @@ def vocabulary_labels(
         targets: (batch, seq), the numbers of entries; NO_LABEL where nothing is asked.
         entries: how many each vocabulary has.
     """
+    from torch.nn import functional
+
     asked = targets != NO_LABEL
     rows, wanted = precise(logits[asked]), targets[asked]
     total, first = rows.sum() * 0, 0

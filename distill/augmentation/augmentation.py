@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from distill.augmentation.language_models import LanguageModel
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from distill.augmentation.language_models import LanguageModel
+
 
 __all__ = ["Augmentation", "Material", "Rewrite"]
 

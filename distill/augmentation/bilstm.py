@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from distill.augmentation.augmentation import Augmentation, Material, Rewrite
+from distill.augmentation.augmentation import Material, Rewrite
 from distill.augmentation.word_classes import WordClasses
 from distill.augmentation.words import Span, with_words, word_spans
 
-__all__ = ["BILSTM_AUGMENTATION", "dropping_and_swapping"]
+__all__ = ["dropping_and_swapping", "rewriter"]
 
 MASKED_SHARE = 0.1
 SWAPPED_SHARE = 0.1
@@ -64,19 +64,9 @@ def _cut(text: str, spans: list[Span], run: list[Span], words: dict[Span, str]) 
     return with_words(text[start:end], weights)
 
 
-def _rewriter(material: Material) -> Rewrite:
+def rewriter(material: Material) -> Rewrite:
+    """Return what rewrites a text."""
     tokenizer = material.tokenizer
     return dropping_and_swapping(
         WordClasses(material.texts), tokenizer.mask_token or tokenizer.unk_token
     )
-
-
-BILSTM_AUGMENTATION = Augmentation(
-    name="bilstm",
-    summary="words masked, swapped within their class of form, and runs of words cut out",
-    paper="Tang et al. 2019, arXiv 1903.12136",
-    rewriter=_rewriter,
-    copies=20,
-    pair_turns=((True, False), (False, True), (True, True)),
-    writes_mask=True,
-)

@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from distill.augmentation.augmentation import Augmentation, Material, Rewrite
+from distill.augmentation.augmentation import Material, Rewrite
 from distill.augmentation.masked_words import masked_words
 from distill.augmentation.neighbours import nearest_words
 from distill.augmentation.whole_words import WholeWords
 from distill.augmentation.words import Span, replaceable_words, with_words
 
-__all__ = ["TINYBERT_AUGMENTATION", "replacing"]
+__all__ = ["replacing", "rewriter"]
 
 CANDIDATES = 15
 REPLACED_SHARE = 0.4
@@ -49,7 +49,8 @@ def replacing(candidates: Callable[[str], Candidates], share: float) -> Rewrite:
     return rewrite
 
 
-def _rewriter(material: Material) -> Rewrite:
+def rewriter(material: Material) -> Rewrite:
+    """Return what rewrites a text."""
     if material.language_model is None:
         return replacing(_near_words(material), REPLACED_SHARE)
     likely = masked_words(material.language_model, material.texts, CANDIDATES, material.bf16)
@@ -68,13 +69,3 @@ def _near_words(material: Material) -> Callable[[str], Candidates]:
         return {span: near[number] for span, number in spans if number is not None}
 
     return candidates
-
-
-TINYBERT_AUGMENTATION = Augmentation(
-    name="tinybert",
-    summary="words replaced by what a masked language model, or the teacher's embeddings, propose",
-    paper="Jiao et al. 2019, arXiv 1909.10351",
-    rewriter=_rewriter,
-    copies=20,
-    asks_language_model=True,
-)

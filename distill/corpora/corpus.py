@@ -11,19 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from bertender.core.errors import ConfigError, DataError, nearest_hint
 from bertender.core.progress import track
 from bertender.tasks.docs import docs_corpus
 from distill.corpora.files import READERS, documents_of_lines
-from distill.corpora.held_out import HELD_OUT_EVERY
 from distill.corpora.hub import HUB_NAME, read_hub
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = [
     "CORPORA",
     "CORPUS_HELP",
+    "HELD_OUT_EVERY",
     "PASSAGES_AT_ONCE",
     "TEXT_COLUMN_HELP",
     "Corpus",
@@ -34,6 +36,9 @@ __all__ = [
     "read_corpus",
     "survey",
 ]
+
+HELD_OUT_EVERY = 50
+"""One of so many passages, or of runs of passages, is held out of training."""
 
 PASSAGES_AT_ONCE = 1000
 """To tokenise together: a call for each would cost more than its work."""

@@ -11,11 +11,10 @@ import torch
 from bertender.text.batching import length_buckets
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.objective import Objective
+from distill.corpora.corpus import HELD_OUT_EVERY
 
 __all__ = ["HELD_OUT_EVERY", "held_out_loss", "part_of"]
 
-HELD_OUT_EVERY = 50
-"""One of so many passages, or of runs of passages, is held out of training."""
 HELD_OUT_STEP = 2**31
 """The step that held-out masks are drawn from: no training step comes so far."""
 TOKENS_PER_BATCH = 8192

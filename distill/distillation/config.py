@@ -14,15 +14,15 @@ from pydantic import (
 )
 
 from bertender.core.config import Rule, parts_of
-from bertender.core.errors import BertenderError, ConfigError, nearest_hint
-from distill.distillation.phases import PhasedConfig
+from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
+from bertender.training.config import TrainingConfig
 from distill.losses.layer_maps import LAYER_MAPS
 from distill.methods import METHODS
 from distill.methods.automatic import AUTO, automatic_settings
 from distill.methods.method import Method
 from distill.students import START_LAYERS, StudentShape
 
-__all__ = ["StudentConfig", "methods_own"]
+__all__ = ["PhasedConfig", "StudentConfig", "methods_own"]
 
 
 def _numbers_by_name(value: Any) -> Any:
@@ -157,6 +157,17 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
 """Conflicts of settings."""
 
 
+class PhasedConfig(TrainingConfig):
+    """Settings of training in phases: the fields of TrainingConfig are those of the last."""
+
+    earlier_epochs: int | None = Field(
+        None, ge=1, description="epochs of each phase before the last, in methods that have some"
+    )
+    earlier_learning_rate: float | None = Field(
+        None, gt=0, description="learning rate of the phases before the last"
+    )
+
+
 class StudentConfig(PhasedConfig):
     """Settings of a student; those that are not set have the method's own default."""
 
@@ -216,10 +227,16 @@ class StudentConfig(PhasedConfig):
             chosen = automatic_settings(explicit)
         else:
             chosen = {"method": explicit.get("method", usual)}
-        method = cls.rows.get(chosen["method"]) if isinstance(chosen["method"], str) else None
+        method = cls._row(chosen["method"]) if isinstance(chosen["method"], str) else None
         config = handler({**(method.settings if method else {}), **chosen, **explicit})
         config.model_fields_set.intersection_update(explicit)
         return config
+
+    @classmethod
+    def _row(cls, name: str) -> Method:
+        if name not in cls.rows:
+            raise UnknownNameError("distillation method", name, cls.rows, setting="method")
+        return cls.rows[name]
 
     @property
     def row(self) -> Method:

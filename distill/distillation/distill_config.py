@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Rule, parts_of
-from distill.augmentation.augment import AugmentedConfig
+from distill.augmentation.config import AugmentedConfig
 from distill.distillation.config import StudentConfig
 from distill.distillation.unlabelled_config import FilteredConfig
 

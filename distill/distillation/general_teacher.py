@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 from bertender.core.errors import ModelError
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-from distill.students import StudentShape, masked_language_model
+from distill.students import StudentShape
+from distill.students.language_head import masked_language_model
 from distill.teachers.encoders import load_classifier, load_masked_language_model
 
 __all__ = ["GeneralTeacher"]

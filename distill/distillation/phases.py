@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
@@ -17,6 +16,7 @@ from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import HEADS, Head
 from bertender.training.objective import LossParts
+from distill.distillation.config import PhasedConfig
 from distill.losses import NO_LABEL
 from distill.losses.signals import Signals, Wanted, read_signals
 from distill.methods.method import Method
@@ -26,24 +26,12 @@ from distill.teachers.outputs import cached_in
 __all__ = [
     "DistillationObjective",
     "Masked",
-    "PhasedConfig",
     "check_compatible",
     "labelled",
     "phase_settings",
     "phases_with_head",
     "unmasked",
 ]
-
-
-class PhasedConfig(TrainingConfig):
-    """Settings of training in phases: the fields of TrainingConfig are those of the last."""
-
-    earlier_epochs: int | None = Field(
-        None, ge=1, description="epochs of each phase before the last, in methods that have some"
-    )
-    earlier_learning_rate: float | None = Field(
-        None, gt=0, description="learning rate of the phases before the last"
-    )
 
 
 Masked = Callable[[TensorBatch, int], TensorBatch]

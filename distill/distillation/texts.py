@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bertender.tasks.task import Task
-from distill.augmentation.augment import AugmentedConfig, augmented
+from distill.augmentation.augment import augmented
+from distill.augmentation.config import AugmentedConfig
 from distill.distillation.start import Start
 from distill.teachers.teacher import Teacher
 

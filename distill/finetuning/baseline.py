@@ -6,26 +6,17 @@ import json
 from pathlib import Path
 
 import numpy as np
-from pydantic import Field
 from safetensors.numpy import save_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.config import Config
 from bertender.core.errors import DataError
 from bertender.core.findings import Findings
 from bertender.tasks.task import Task
+from distill.finetuning.config import BagOfWordsConfig
 
 __all__ = ["BagOfWordsConfig", "check_labels_present", "train_bag_of_words"]
-
-
-class BagOfWordsConfig(Config):
-    """Settings of `baseline`."""
-
-    longest_ngram: int = Field(2, ge=1, description="count runs of up to so many words")
-    inverse_regularisation: float = Field(10.0, gt=0, description="C of the logistic regression")
-    seed: int = Field(0, ge=0, description="seed of the solver")
 
 
 def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artifact:

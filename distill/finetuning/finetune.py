@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.findings import Findings
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import Task
-from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS, Head
@@ -23,6 +21,7 @@ from bertender.training.objective import LossParts
 from bertender.training.trained import Writer, trained_artifact
 from bertender.training.weights import weights_digest
 from distill.data import token_dataset
+from distill.finetuning.config import FinetuneConfig
 from distill.scoring import choice_score, final_score
 from distill.teachers.encoders import find_encoder, load_classifier
 from distill.writing import TrainedModel, artifact_at
@@ -33,15 +32,6 @@ __all__ = [
     "finetune_by_name",
     "label_objective",
 ]
-
-
-class FinetuneConfig(TrainingConfig):
-    """Settings of fine-tuning."""
-
-    teacher: str = Field(
-        "all-MiniLM-L6-v2",
-        description="folder, artifact of `pretrain`, packaged encoder, or hub name to start from",
-    )
 
 
 def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:

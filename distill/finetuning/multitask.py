@@ -17,20 +17,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import AfterValidator, BeforeValidator, Field
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
-from bertender.core.config import parts_of
-from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.core.findings import Findings, OtherTask
-from bertender.problems import SINGLE_LABEL
 from bertender.tasks.loading import load_task
-from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
 from bertender.training.findings import training_findings
@@ -40,7 +35,13 @@ from bertender.training.objective import LossParts, Objective, TrainingReport
 from bertender.training.trained import Writer, trained_artifact
 from bertender.training.weights import weights_digest
 from distill.data import token_dataset
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
+from distill.finetuning.config import (
+    MultiTaskConfig,
+    check_distinct,
+    check_word_labels,
+    sibling_paths,
+)
+from distill.finetuning.finetune import finetune_by_name
 from distill.scoring import choice_score, final_score
 from distill.teachers.encoders import find_encoder, load_classifier
 from distill.writing import TrainedModel, artifact_at
@@ -48,48 +49,15 @@ from distill.writing import TrainedModel, artifact_at
 __all__ = [
     "MultiTaskConfig",
     "SharedEncoder",
-    "check_distinct",
-    "check_word_labels",
     "finetune_tasks",
     "finetune_tasks_by_name",
     "load_more_tasks",
-    "sibling_paths",
 ]
-
-
-def _known_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        if name not in TASKS:
-            raise UnknownNameError("task (of more_tasks)", name, TASKS)
-    check_distinct(names)
-    return names
-
-
-def check_distinct(names: Sequence[str]) -> None:
-    """Raise ConfigError where a task is named more than once."""
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(
-                f"more_tasks: task {name!r} is there twice among {', '.join(names)}, and each has "
-                "one head and one artifact. Name it once, the main task not again."
-            )
 
 
 PARTS_OF_HEADS = frozenset({"pooler"})
 """Modules of the base model in transformers, of the head in the paper. They narrow [CLS] to what
 one task needs: shared, they let the first task that learned keep another from learning."""
-
-
-class MultiTaskConfig(FinetuneConfig):
-    """Settings of `finetune`, which may train on several tasks in one run."""
-
-    more_tasks: Annotated[
-        tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known_once)
-    ] = Field(
-        (),
-        description="train on these tasks too, by commas (names from `bertender tasks`), one "
-        "encoder for all; each is written next to --out, as OUT-TASK",
-    )
 
 
 class SharedEncoder(nn.Module):
@@ -142,21 +110,6 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     loaded = [load_classifier(source, each.labels) for each in tasks]
     classifiers, tokenizers = zip(*loaded, strict=True)
     return finetune_tasks(classifiers, tokenizers[0], tasks, config, out, parent=parent)
-
-
-def check_word_labels(task: Task, config: MultiTaskConfig) -> None:
-    """Raise ConfigError where texts of one label would be mixed with another problem type."""
-    if config.more_tasks and task.problem is not SINGLE_LABEL:
-        raise ConfigError(
-            f"more_tasks={', '.join(config.more_tasks)}: these have one label a text, "
-            f"and task {task.name!r} is one of {task.problem_type!r}. Fine-tune on each alone."
-        )
-
-
-def sibling_paths(config: MultiTaskConfig, out: Path) -> tuple[Path, ...]:
-    """Return where the artifacts of `more_tasks` are written: next to the main one."""
-    out = out.resolve()  # "." has no name
-    return tuple(out.with_name(f"{out.name}-{name}") for name in config.more_tasks)
 
 
 def load_more_tasks(config: MultiTaskConfig, task: Task) -> tuple[Task, ...]:

@@ -1,13 +1,17 @@
-"""Losses of attention scores and of relations between tokens."""
+"""Losses of attention scores and of relations between tokens.
+
+PyTorch is imported in the functions: methods and their settings name losses without loading it.
+"""
 
 from __future__ import annotations
 
 import math
-
-import torch
-from torch.nn import functional
+from typing import TYPE_CHECKING
 
 from distill.losses.means import mean, precise
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["attention_divergence", "attention_mse", "relation_divergence"]
 
@@ -76,6 +80,8 @@ def relation_divergence(
 
 def _relations(vectors: torch.Tensor, relation_heads: int | None) -> torch.Tensor:
     """Return scaled products of vectors, (batch, relation heads, seq, seq)."""
+    import torch
+
     if relation_heads is not None:
         joined = vectors.transpose(1, 2).flatten(2)  # (batch, seq, hidden)
         vectors = joined.unflatten(-1, (relation_heads, -1)).transpose(1, 2)
@@ -85,6 +91,8 @@ def _relations(vectors: torch.Tensor, relation_heads: int | None) -> torch.Tenso
 
 def _log_attention(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return log-probabilities over the real tokens; 0 for padding."""
+    from torch.nn import functional
+
     real = mask[:, None, None, :].bool()
     log = functional.log_softmax(precise(scores).masked_fill(~real, -math.inf), dim=-1)
     return log.masked_fill(~real, 0.0)

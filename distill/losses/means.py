@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
 from bertender.training.label_losses import precise
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["mean", "precise"]
 

@@ -4,6 +4,8 @@ Queries, keys, values and attention scores are read with hooks, through the path
 that no model code is copied and every family gives them. Scores are those before mask and
 softmax: `output_attentions` of transformers gives probabilities, which have lost their scale.
 Only the requested layers are computed and stored.
+
+PyTorch is imported in the functions: methods and their settings name signals without loading it.
 """
 
 from __future__ import annotations
@@ -13,16 +15,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-import torch
-from torch import nn
-from transformers import PreTrainedModel
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedModel
 
-from bertender.models.families import encoder_layers, family_of
-from bertender.models.family import Family
-from bertender.models.pruned import heads_of
-from bertender.training.examples import TensorBatch, model_inputs
+    from bertender.models.family import Family
+    from bertender.training.examples import TensorBatch
 
 __all__ = [
     "ATTENTION_SIGNALS",
@@ -56,7 +57,7 @@ TEXT_SIGNALS: frozenset[Signal] = frozenset({"logits", "sentence_states"})
 """Those of a text as a whole: small enough to keep on disk, and the same texts may be cut into
 other tokens for the student than for the teacher."""
 
-Layers = Mapping[int, torch.Tensor]
+Layers: TypeAlias = "Mapping[int, torch.Tensor]"
 """A signal by layer, as the papers count: from 1, and 0 for the embeddings."""
 
 Wanted = Mapping[Signal, frozenset[int]]
@@ -103,6 +104,8 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
     Raises:
         ModelError: parts of attention are requested of a model that is not a row of FAMILIES.
     """
+    from bertender.training.examples import model_inputs
+
     attends, has_states = (
         bool(kind & wanted.keys()) for kind in (ATTENTION_SIGNALS, STATE_SIGNALS)
     )
@@ -119,6 +122,8 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
 
 def _logits(outputs: Any) -> torch.Tensor:
     """Return the logits; none of an encoder without a head."""
+    import torch
+
     logits: torch.Tensor = getattr(outputs, "logits", torch.empty(0))
     return logits
 
@@ -146,6 +151,8 @@ class _Heard:
         return by_head
 
     def scores(self, layer: int) -> torch.Tensor:
+        import torch
+
         assert self.family is not None
         attention, call = self.calls[layer - 1]
         query, key = (self.by_head(part, layer) for part in ("query", "key"))
@@ -167,6 +174,9 @@ READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
 @contextmanager
 def _listening(model: PreTrainedModel) -> Iterator[_Heard]:
     """Hook every layer once; a layer that runs repeatedly (ALBERT's) is recorded each time."""
+    from bertender.models.families import encoder_layers, family_of
+    from bertender.models.pruned import heads_of
+
     family = family_of(model)
     heard = _Heard(family, heads_of(model.config))
     hooks = []

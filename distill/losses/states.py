@@ -1,11 +1,16 @@
-"""Losses of hidden states, and of the [CLS] state."""
+"""Losses of hidden states, and of the [CLS] state.
+
+PyTorch is imported in the functions: methods and their settings name losses without loading it.
+"""
 
 from __future__ import annotations
 
-import torch
-from torch.nn import functional
+from typing import TYPE_CHECKING
 
 from distill.losses.means import mean, precise
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "hidden_cosine",
@@ -31,6 +36,8 @@ def hidden_cosine(
         teacher_states: (batch, seq, hidden), of the same width.
         mask: (batch, seq).
     """
+    from torch.nn import functional
+
     cosine = functional.cosine_similarity(
         precise(student_states), precise(teacher_states.detach()), dim=-1
     )  # (batch, seq)
@@ -114,6 +121,8 @@ def normalised_sentence_mse(
         student_states: (batch, hidden).
         teacher_states: (batch, hidden), of the same width.
     """
+    from torch.nn import functional
+
     student = functional.normalize(precise(student_states), dim=-1)
     teacher = functional.normalize(precise(teacher_states.detach()), dim=-1)
     return functional.mse_loss(student, teacher)
@@ -128,6 +137,8 @@ def sentence_cosine(student_states: torch.Tensor, teacher_states: torch.Tensor) 
         student_states: (batch, hidden).
         teacher_states: (batch, hidden), of the same width.
     """
+    from torch.nn import functional
+
     cosine = functional.cosine_similarity(
         precise(student_states), precise(teacher_states.detach()), dim=-1
     )  # (batch)
@@ -136,4 +147,6 @@ def sentence_cosine(student_states: torch.Tensor, teacher_states: torch.Tensor) 
 
 def _normalised(states: torch.Tensor) -> torch.Tensor:
     """Return each token's state (batch, seq, hidden) with mean 0 and variance 1."""
+    from torch.nn import functional
+
     return functional.layer_norm(precise(states), states.shape[-1:], eps=1e-12)

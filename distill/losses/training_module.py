@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -29,9 +29,6 @@ class TrainingModule(nn.Module):
         projections: by the signal that they bring to the teacher's width, for all terms that want
             it projected; trained with the student.
     """
-
-    uses_teacher_layers: ClassVar[bool] = False
-    """The teacher's own layers run in the student's steps."""
 
     def __init__(
         self,

@@ -1,13 +1,17 @@
-"""Losses of weights that were brought to one size."""
+"""Losses of weights that were brought to one size.
+
+PyTorch is imported in the functions: methods and their settings name losses without loading it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import torch
-from torch.nn import functional
+from typing import TYPE_CHECKING
 
 from distill.losses.means import precise
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["weight_mse"]
 
@@ -22,6 +26,9 @@ def weight_mse(student: Sequence[torch.Tensor], teacher: Sequence[torch.Tensor])
         student: weights of any shapes.
         teacher: as many, of the same shapes.
     """
+    import torch
+    from torch.nn import functional
+
     pairs = zip(student, teacher, strict=True)
     return torch.stack(
         [functional.mse_loss(precise(ours), precise(theirs)) for ours, theirs in pairs]

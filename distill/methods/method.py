@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from bertender.core.errors import ConfigError, nearest_hint
 from distill.losses.layer_maps import LAYER_MAPS
@@ -14,6 +12,9 @@ from distill.losses.signals import TEXT_SIGNALS, Signal
 from distill.losses.terms import Match, Term
 from distill.methods.phase import Phase
 from distill.students import StudentKind, StudentShape
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = ["General", "Method"]
 

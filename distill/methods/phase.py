@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from transformers import PreTrainedModel
-
+from bertender.core.table import load_place
 from distill.losses.signals import Signal, Wanted
 from distill.losses.terms import Match, Term, wanted_by
-from distill.losses.training_module import TrainingModule
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 __all__ = [
+    "PROJECTING",
     "ForEachLayer",
     "Phase",
     "TrainingModuleKind",
@@ -24,7 +26,8 @@ __all__ = [
 ]
 
 
-class TrainingModuleKind(Protocol):
+@dataclass(frozen=True)
+class TrainingModuleKind:
     """A class of training modules, such as `TrainingModule`.
 
     Its objects hold the model as `student`; their forward(batch, teacher signals, step) returns the
@@ -32,22 +35,27 @@ class TrainingModuleKind(Protocol):
     Where they have `rates`, parts of them learn at a rate of their own.
     """
 
-    @property
-    def uses_teacher_layers(self) -> bool:
-        """Return whether the teacher's own layers run in the student's steps."""
-        ...
+    place: str
+    """`module:NAME` of the class. As a class of PyTorch it is imported when one is built: methods
+    and their settings are read without it."""
+    uses_teacher_layers: bool = False
+    """The teacher's own layers run in the student's steps."""
 
     def of(
         self,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
-        phase: Any,
+        phase: Phase,
         *,
         seed: int,
         steps: int,
     ) -> Any:
         """Build the training module of a phase of `steps` steps."""
-        ...
+        return load_place(self.place).of(student, teacher, phase, seed=seed, steps=steps)
+
+
+PROJECTING = TrainingModuleKind("distill.losses.training_module:TrainingModule")
+"""The student, with projections where states are brought to the teacher's width."""
 
 
 ForEachLayer = Callable[["Phase", int], tuple["Phase", ...]]
@@ -88,8 +96,7 @@ class Phase:
     """Fields of TrainingConfig that have another value in this phase."""
     masked: bool = False
     """The models read texts with some words masked, and their heads predict words."""
-    training_module: TrainingModuleKind = TrainingModule
-    """The class of the training module."""
+    training_module: TrainingModuleKind = PROJECTING
     for_each_layer: ForEachLayer = for_all_layers
     """Its expansion at a depth: itself, or a phase or a turn of each layer, whose `epochs`
     these then are."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from distill.pruning.importance import Scores
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["ACROSS", "Across", "chosen", "shares_of_rounds", "the_best"]
 
@@ -58,6 +59,8 @@ def _in_each(scores: Scores, before: Sequence[int], share: float) -> list[int]:
 
 def _globally(scores: Scores, before: Sequence[int], share: float) -> list[int]:
     """Return how many remain in each layer when the least important of all layers are cut."""
+    import torch
+
     # the best of each layer stays, whatever the others are worth
     every = torch.cat([_with_safe_best(layer) for layer in scores])
     stay = max(sum(before) - round(sum(before) * share), len(scores))
@@ -67,6 +70,8 @@ def _globally(scores: Scores, before: Sequence[int], share: float) -> list[int]:
 
 
 def _with_safe_best(layer: torch.Tensor) -> torch.Tensor:
+    import torch
+
     safe = layer.clone()
     safe[layer.argsort(descending=True, stable=True)[0]] = torch.inf
     return safe

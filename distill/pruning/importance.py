@@ -20,25 +20,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
-
-import torch
-from torch import nn
-from torch.nn import functional
-from transformers import PreTrainedModel
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from bertender.core.errors import DataError
 from bertender.core.table import Table
-from bertender.models.families import encoder_layers, family_of
-from bertender.models.pruned import heads_of, neurons_of
 from bertender.problems import SINGLE_LABEL
-from bertender.training.examples import TensorBatch
 from bertender.training.heads import HEADS, Head
-from distill.pruning.gates import gated
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from bertender.training.examples import TensorBatch
 
 __all__ = ["IMPORTANCES", "Importance", "Scorer", "Scores", "importance_of"]
 
-Scores = tuple[torch.Tensor, ...]
+Scores: TypeAlias = "tuple[torch.Tensor, ...]"
 """A layer each: (heads,) or (neurons,), at least 0."""
 
 
@@ -52,6 +49,8 @@ class Importance:
     @property
     def normalised(self) -> Importance:
         """The same with each layer's scores divided by their norm."""
+        from torch.nn import functional
+
         heads, neurons = (
             tuple(functional.normalize(layer, dim=0) for layer in scores)
             for scores in (self.heads, self.neurons)
@@ -61,6 +60,8 @@ class Importance:
     @property
     def by_layer(self) -> Importance:
         """The same with a layer's scores, of heads and neurons together, divided by their sum."""
+        import torch
+
         sums = [
             max(float(heads.sum() + neurons.sum()), torch.finfo(heads.dtype).tiny)
             for heads, neurons in zip(self.heads, self.neurons, strict=True)
@@ -90,6 +91,11 @@ def _gates(
     size_of: Callable[[torch.Tensor], torch.Tensor],
 ) -> Importance:
     """Score by the size of the gradient of each example's loss with respect to gates of its own."""
+    import torch
+
+    from bertender.models.pruned import heads_of, neurons_of
+    from distill.pruning.gates import gated
+
     sums: list[torch.Tensor] | None = None
     examples = 0
     for batch in batches:
@@ -111,6 +117,8 @@ def _taylor(
     model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int, head: Head
 ) -> Importance:
     """Score by the weights that read a head or a neuron, times their gradients."""
+    import torch
+
     weights = _reading_weights(model)
     sums = [torch.zeros_like(weight) for weight in weights]
     examples = 0
@@ -135,17 +143,25 @@ def _random(
     model: PreTrainedModel, batches: Iterable[TensorBatch], seed: int, head: Head
 ) -> Importance:
     """Score by chance: what any other importance must beat."""
+    import torch
+
+    from bertender.models.pruned import heads_of, neurons_of
+
     generator = torch.Generator().manual_seed(seed)
     counts = (*heads_of(model.config), *neurons_of(model.config))
     drawn = [torch.rand(count, generator=generator) for count in counts]
     return _mean(drawn, 1, model.config.num_hidden_layers)
 
 
+def _square(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.square()
+
+
 IMPORTANCES = Table(
     "importance",
     {
-        "gradient": Scorer(partial(_gates, size_of=torch.abs)),
-        "fisher": Scorer(partial(_gates, size_of=torch.square)),
+        "gradient": Scorer(partial(_gates, size_of=abs)),
+        "fisher": Scorer(partial(_gates, size_of=_square)),
         "taylor": Scorer(_taylor),
         "magnitude": Scorer(_magnitude, reads_text=False),
         "random": Scorer(_random, reads_text=False),
@@ -178,6 +194,10 @@ def importance_of(
 
 def _reading_weights(model: PreTrainedModel) -> list[torch.Tensor]:
     """Return what reads the heads of each layer, then what reads the neurons of each."""
+    from torch import nn
+
+    from bertender.models.families import encoder_layers, family_of
+
     family = family_of(model)
     return [
         cast(nn.Linear, layer.get_submodule(path)).weight
@@ -188,6 +208,8 @@ def _reading_weights(model: PreTrainedModel) -> list[torch.Tensor]:
 
 def _by_part(model: PreTrainedModel, weights: list[torch.Tensor]) -> list[torch.Tensor]:
     """Sum weights (hidden, parts * width) over each head or neuron, (parts,)."""
+    from bertender.models.pruned import heads_of, neurons_of
+
     counts = (*heads_of(model.config), *neurons_of(model.config))
     return [
         weight.sum(0).unflatten(0, (count, -1)).sum(-1)

@@ -1,4 +1,7 @@
-"""BASELINE: the bag of words."""
+"""BASELINE: the bag of words.
+
+What does the work loads scikit-learn and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from bertender.core.artifact import Artifact
 from bertender.pipeline.products import Product
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.problems import SINGLE_LABEL
-from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
+from distill.finetuning.config import BagOfWordsConfig
 
 __all__ = ["BASELINE"]
 
 
 def _baseline(inputs: Inputs, config: BagOfWordsConfig, out: Path) -> Artifact:
+    from distill.finetuning.baseline import train_bag_of_words
+
     return train_bag_of_words(inputs.task, config, out)
 
 

@@ -1,4 +1,7 @@
-"""FINETUNE: a teacher, of one task or of several at once."""
+"""FINETUNE: a teacher, of one task or of several at once.
+
+What does the work loads PyTorch and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,10 @@ from bertender.pipeline.named_files import NamedFile, TaskData
 from bertender.pipeline.products import TORCH_MODEL, Product
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
-from distill.finetuning.multitask import (
+from distill.finetuning.config import (
     MultiTaskConfig,
     check_distinct,
     check_word_labels,
-    finetune_tasks_by_name,
     sibling_paths,
 )
 from distill.stages.encoder_folder import Encoder, expected_encoder
@@ -23,6 +25,8 @@ __all__ = ["FINETUNE"]
 
 
 def _finetune(inputs: Inputs, config: MultiTaskConfig, out: Path) -> Artifact:
+    from distill.finetuning.multitask import finetune_tasks_by_name
+
     return finetune_tasks_by_name(inputs.task, config, out)
 
 

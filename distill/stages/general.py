@@ -1,26 +1,33 @@
-"""DISTILL_GENERAL: a smaller encoder from an encoder, on plain text."""
+"""DISTILL_GENERAL: a smaller encoder from an encoder, on plain text.
+
+What does the work loads PyTorch and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertender.core.artifact import Artifact
-from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import NamedFile
 from bertender.pipeline.products import TORCH_MODEL, Earlier, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from distill.corpora.corpus import Corpus
-from distill.distillation.expected import expected_general_student
-from distill.distillation.general import GeneralConfig, distill_general_by_name
+from distill.distillation.general_config import GeneralConfig
 from distill.methods import GENERAL_METHODS
 from distill.stages.corpus_text import CorpusText
 from distill.stages.encoder_folder import Encoder, expected_encoder
+
+if TYPE_CHECKING:
+    from bertender.models.expected import ExpectedModel
 
 __all__ = ["DISTILL_GENERAL"]
 
 
 def _distill_general(inputs: Inputs, config: GeneralConfig, out: Path) -> Artifact:
+    from distill.distillation.general import distill_general_by_name
+
     return distill_general_by_name(config, out)
 
 
@@ -50,6 +57,8 @@ def _makes(config: GeneralConfig) -> Product:
 
 
 def _model(config: GeneralConfig, earlier: Earlier) -> ExpectedModel | None:
+    from distill.distillation.expected import expected_general_student
+
     return expected_general_student(config, expected_encoder(config.teacher, earlier))
 
 

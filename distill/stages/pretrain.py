@@ -1,26 +1,33 @@
-"""PRETRAIN: an encoder from plain text."""
+"""PRETRAIN: an encoder from plain text.
+
+What does the work loads PyTorch and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertender.core.artifact import Artifact
-from bertender.models.expected import ExpectedModel
 from bertender.pipeline.named_files import ArtifactFolder, NamedFile
 from bertender.pipeline.products import PRETRAINED, Earlier, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from distill.corpora.corpus import Corpus
 from distill.objectives import OBJECTIVES
-from distill.pretraining.pretrain import PretrainConfig, expected_pretrained, pretrain_by_name
-from distill.pretraining.stacking import check_same_shape
+from distill.pretraining.config import PretrainConfig
 from distill.stages.corpus_text import CorpusText
+
+if TYPE_CHECKING:
+    from bertender.models.expected import ExpectedModel
 
 __all__ = ["PRETRAIN"]
 
 
 def _pretrain(inputs: Inputs, config: PretrainConfig, out: Path) -> Artifact:
+    from distill.pretraining.pretrain import pretrain_by_name
+
     return pretrain_by_name(config, out)
 
 
@@ -37,6 +44,8 @@ class _Shallower(Want):
     config: PretrainConfig
 
     def check(self, source: str, product: Product) -> None:
+        from distill.pretraining.stacking import check_same_shape
+
         super().check(source, product)
         shallow = product.settings
         assert isinstance(shallow, PretrainConfig)
@@ -57,6 +66,8 @@ def _makes(config: PretrainConfig) -> Product:
 
 
 def _model(config: PretrainConfig, earlier: Earlier) -> ExpectedModel | None:
+    from distill.pretraining.pretrain import expected_pretrained
+
     return expected_pretrained(config)
 
 

@@ -10,7 +10,6 @@ from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers
 from bertender.models.family import Family
 from bertender.models.sublayers import copy_weights
-from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape, check_not_factorised, check_widths, plain_family
 from distill.students.weights import (
     factors,
@@ -20,7 +19,7 @@ from distill.students.weights import (
     weight_of,
 )
 
-__all__ = ["ALBERT_STUDENT", "EMBEDDING_SIZE", "albert_student"]
+__all__ = ["EMBEDDING_SIZE", "albert_student"]
 
 EMBEDDING_SIZE = 128
 """ALBERT's own, for every width."""
@@ -103,8 +102,3 @@ def _factorise_embeddings(
 def _average(layers: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """Return the means of the weights of several layers."""
     return {name: torch.stack([each[name] for each in layers]).mean(0) for name in layers[0]}
-
-
-ALBERT_STUDENT = StudentKind(
-    albert_student, layers=all_layers, layer_by_layer=False, model_type=AlbertConfig.model_type
-)

@@ -7,11 +7,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassification
-from distill.students.kind import StudentKind
-from distill.students.no_layers import check_no_layers, check_tokenizer_known, one_layer
+from distill.students.no_layers import check_no_layers, check_tokenizer_known
 from distill.students.shape import StudentShape
 
-__all__ = ["BILSTM_STUDENT", "EMBEDDING_SIZE", "bilstm_student", "strongest_directions"]
+__all__ = ["EMBEDDING_SIZE", "bilstm_student", "strongest_directions"]
 
 EMBEDDING_SIZE = 300
 """The paper's, at most."""
@@ -74,15 +73,3 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, words: torch.Tensor) 
         label2id=teacher.config.label2id,
         **{name: width for name, width in widths.items() if width is not None},
     )
-
-
-BILSTM_STUDENT = StudentKind(
-    bilstm_student,
-    layers=one_layer,
-    layers_of_own_start=one_layer,
-    layer_by_layer=False,
-    starts_from_layers=False,
-    labels_words=False,
-    model_type=BiLstmConfig.model_type,
-    lacks=frozenset({"heads", "layers", "teacher_layers"}),
-)

@@ -7,7 +7,6 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification, 
 
 from bertender.models.families import FAMILIES, encoder_layers, family_of
 from bertender.models.family import Family
-from distill.students.kind import StudentKind
 from distill.students.own_class import shorter_student
 from distill.students.shape import (
     StudentShape,
@@ -24,7 +23,7 @@ from distill.students.weights import (
     weight_of,
 )
 
-__all__ = ["DISTILBERT_STUDENT", "distilbert_student"]
+__all__ = ["distilbert_or_copy", "distilbert_student"]
 
 
 def distilbert_student(
@@ -82,7 +81,7 @@ def _copy_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, family:
     )
 
 
-def _distilbert_or_copy(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
+def distilbert_or_copy(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
     """Build a DistilBERT, or a shorter copy of a teacher whose layers only its own class has.
 
     Without their relative positions, MPNet's layers give other states: a copy of six scored more.
@@ -91,6 +90,3 @@ def _distilbert_or_copy(teacher: PreTrainedModel, shape: StudentShape) -> PreTra
     own = family.relative_positions or not family.plain_layers
     copies = family.shorter_copies and own
     return (shorter_student if copies else distilbert_student)(teacher, shape)
-
-
-DISTILBERT_STUDENT = StudentKind(_distilbert_or_copy)

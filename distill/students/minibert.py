@@ -10,14 +10,12 @@ from transformers import PreTrainedModel
 
 from bertender.models.families import FAMILIES, family_of
 from bertender.models.family import Family
-from distill.students.kind import StudentKind
 from distill.students.own_class import any_width_student
 from distill.students.shape import StudentShape
 from distill.students.weights import factors, position_table, weight_of
 
-__all__ = ["HIDDEN_SIZE", "MINIBERT_STUDENT", "minibert_student"]
+__all__ = ["HIDDEN_SIZE", "minibert_student"]
 
-LAYERS = 3
 HIDDEN_SIZE = 256
 HEAD_DIM = 64
 
@@ -63,11 +61,3 @@ def _project_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, fami
         positions = position_table(teacher, family)
         weight_of(target, own.position_embeddings).copy_(positions @ directions)
         weight_of(target, own.token_type_embeddings).zero_()  # position_table holds the first one
-
-
-def _three_layers(layers: int) -> int:
-    """Return the paper's depth, whatever the teacher's."""
-    return LAYERS
-
-
-MINIBERT_STUDENT = StudentKind(minibert_student, layers=_three_layers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from transformers import MobileBertConfig, MobileBertForSequenceClassification, 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, family_of
 from bertender.models.family import Family
-from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape
 from distill.students.weights import (
     factors,
@@ -24,8 +22,6 @@ from distill.students.weights import (
 )
 
 __all__ = [
-    "MOBILEBERT_STUDENT",
-    "TINY_MOBILEBERT_STUDENT",
     "mobilebert_student",
     "tiny_mobilebert_student",
 ]
@@ -193,15 +189,3 @@ def _token_types(teacher: PreTrainedModel, family: Family) -> torch.Tensor:
 def _centred(table: torch.Tensor) -> torch.Tensor:
     """Return vectors (rows, width) with a mean of 0 each."""
     return table - table.mean(-1, keepdim=True)
-
-
-MOBILEBERT_STUDENT = StudentKind(
-    mobilebert_student,
-    layers=all_layers,
-    layer_by_layer=False,
-    lacks=frozenset({"teacher_layers"}),
-    model_type=MobileBertConfig.model_type,
-    heads_divide_width=False,
-)
-
-TINY_MOBILEBERT_STUDENT = replace(MOBILEBERT_STUDENT, build=tiny_mobilebert_student)

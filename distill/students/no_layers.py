@@ -9,12 +9,7 @@ from bertender.models.families import FAMILIES
 from bertender.models.own_models import OWN_MODELS
 from distill.students.shape import StudentShape
 
-__all__ = ["check_no_layers", "check_tokenizer_known", "one_layer"]
-
-
-def one_layer(layers: int) -> int:
-    """Return the depth of a student without layers to choose."""
-    return 1
+__all__ = ["check_no_layers", "check_tokenizer_known"]
 
 
 def check_tokenizer_known(teacher: PreTrainedModel, what: str) -> None:

@@ -10,15 +10,10 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 
 from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
-from distill.students.kind import StudentKind, all_layers
 from distill.students.shape import StudentShape, check_widths, chosen_layers, shortened_family
 from distill.students.weights import copy_module, positions_of, token_types_of
 
 __all__ = [
-    "ANY_WIDTH_STUDENT",
-    "OWN_VOCABULARY_STUDENT",
-    "PRETRAINED_STUDENT",
-    "SHORTER_STUDENT",
     "any_width_student",
     "shorter_student",
 ]
@@ -102,19 +97,3 @@ def any_width_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrain
         }
     )
     return BertForSequenceClassification(config)
-
-
-ANY_WIDTH_STUDENT = StudentKind(any_width_student)
-
-OWN_VOCABULARY_STUDENT = StudentKind(
-    any_width_student,
-    layers=all_layers,
-    own_vocabulary=True,
-    lacks=frozenset({"teacher_layers"}),
-)
-"""As deep as its teacher, over a vocabulary that is trained on the corpus."""
-
-SHORTER_STUDENT = StudentKind(shorter_student)
-
-PRETRAINED_STUDENT = StudentKind(shorter_student, layers=all_layers, wants_own_start=True)
-"""A small encoder that was pre-trained before, with all of its layers."""

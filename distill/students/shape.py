@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, TypeAlias
 
 from bertender.core.errors import ModelError
-from bertender.models.families import FAMILIES, encoder_layers, family_of
-from bertender.models.family import Family
 from distill.students.start_layers import START_LAYERS
-from distill.students.token_use import TokenUse
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from bertender.models.family import Family
+    from distill.students.token_use import TokenUse
 
 __all__ = [
     "StudentBuilder",
@@ -62,7 +63,7 @@ class StudentShape:
         return START_LAYERS[chosen](depth, self.layers) if isinstance(chosen, str) else chosen
 
 
-StudentBuilder = Callable[[PreTrainedModel, StudentShape], PreTrainedModel]
+StudentBuilder: TypeAlias = "Callable[[PreTrainedModel, StudentShape], PreTrainedModel]"
 
 
 def plain_family(teacher: PreTrainedModel) -> Family:
@@ -76,6 +77,8 @@ def shortened_family(teacher: PreTrainedModel) -> Family:
 
 
 def _checked_family(start: PreTrainedModel, is_start: Callable[[Family], bool]) -> Family:
+    from bertender.models.families import FAMILIES, family_of
+
     family = family_of(start)
     if not is_start(family):
         plain = sorted(name for name, row in FAMILIES.items() if is_start(row))
@@ -95,6 +98,8 @@ def chosen_layers(teacher: PreTrainedModel, shape: StudentShape) -> tuple[int, .
     Raises:
         ModelError: the teacher does not have them.
     """
+    from bertender.models.families import encoder_layers, family_of
+
     depth = len(encoder_layers(teacher))
     chosen = shape.layers_of_start(depth) or START_LAYERS[shape.start_layers](depth, shape.layers)
     _check_layers_there(depth, shape.layers, chosen)
@@ -131,6 +136,8 @@ def _check_layers_there(depth: int, layers: int, chosen: tuple[int, ...]) -> Non
 
 def check_not_factorised(teacher: PreTrainedModel, what: str) -> None:
     """Raise ModelError where a teacher's embeddings are narrower than its layers (ELECTRA)."""
+    from torch import nn
+
     table = teacher.get_input_embeddings()
     assert isinstance(table, nn.Embedding)
     width = table.embedding_dim

@@ -15,12 +15,11 @@ from bertender.models.static import NO_WEIGHT, StaticConfig, StaticForSequenceCl
 from bertender.training.cached_tensors import cached_tensor
 from bertender.training.weights import computing_versions, encoder_digest
 from distill.students.bilstm import strongest_directions
-from distill.students.kind import StudentKind
-from distill.students.no_layers import check_no_layers, check_tokenizer_known, one_layer
+from distill.students.no_layers import check_no_layers, check_tokenizer_known
 from distill.students.shape import StudentShape
 from distill.students.token_use import TokenUse
 
-__all__ = ["FEED_FORWARD_SIZE", "HIDDEN_SIZE", "RARE", "STATIC_STUDENT", "static_student"]
+__all__ = ["FEED_FORWARD_SIZE", "HIDDEN_SIZE", "RARE", "static_student"]
 
 HIDDEN_SIZE = 256
 """Default width of the vectors, or the start's if that is narrower."""
@@ -139,17 +138,3 @@ def _config(teacher: PreTrainedModel, shape: StudentShape) -> StaticConfig:
         id2label=teacher.config.id2label,
         label2id=teacher.config.label2id,
     )
-
-
-STATIC_STUDENT = StudentKind(
-    static_student,
-    layers=one_layer,
-    layers_of_own_start=one_layer,
-    layer_by_layer=False,
-    starts_from_layers=False,
-    labels_words=False,
-    counts_tokens=True,
-    model_type=StaticConfig.model_type,
-    linear_head=True,
-    lacks=frozenset({"heads", "layers", "teacher_layers"}),
-)

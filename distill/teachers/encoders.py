@@ -1,4 +1,7 @@
-"""Finding the encoder that a teacher starts from: by name, by folder, or from a hub."""
+"""Finding the encoder that a teacher starts from: by name, by folder, or from a hub.
+
+What loads one loads PyTorch and is imported then: a name is checked without it.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import constants
-from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub import constants, try_to_load_from_cache
 from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
 
 from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import hub_knows
-from bertender.core.hub_code import open_pretrained
-from bertender.models.families import padding_embedding
-from bertender.models.own_models import load_pretrained, open_config
 from bertender.problems import SINGLE_LABEL, ProblemType
 from bertender.training.heads import HEADS
-from distill.data import fitting_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = [
     "PACKAGED",
@@ -101,6 +96,8 @@ def depth_of(name: str) -> int:
         ModelError: its config cannot be read.
         HubUnreachableError: as `find_encoder`.
     """
+    from bertender.models.own_models import open_config
+
     source = find_encoder(name, setting="students")
     try:
         return int(open_config(source).num_hidden_layers)
@@ -157,6 +154,10 @@ def _load(
     settings: Mapping[str, Any],
     **tokenizer_settings: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from bertender.models.families import padding_embedding
+    from bertender.models.own_models import load_pretrained
+    from distill.data import fitting_tokenizer
+
     try:
         model, report = load_pretrained(
             auto_class,
@@ -192,6 +193,10 @@ def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTra
         ModelError: it has no such head (many encoders lost theirs when they were tuned) and
             `new_head` is False, or its weights cannot be read.
     """
+    from transformers import AutoModelForMaskedLM
+
+    from bertender.models.own_models import load_pretrained
+
     try:
         model, report = load_pretrained(AutoModelForMaskedLM, source, dtype="float32")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -264,7 +269,6 @@ def _packaged_folder(name: str, encoder: PackagedEncoder, setting: str) -> Path:
 
 def _is_cached(name: str) -> bool:
     try:
-        open_pretrained(AutoConfig, name, local_files_only=True)
-    except (OSError, ValueError, LocalEntryNotFoundError):
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except ValueError:  # no name of a hub
         return False
-    return True

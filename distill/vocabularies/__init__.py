@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from bertender.core.build_once import directory_once
-from bertender.core.table import Table
+from bertender.core.table import Table, on_demand
 from bertender.text.batch import load_tokenizer
-from distill.vocabularies.byte_level_bpe import SMALLEST_BPE, train_byte_level_bpe
-from distill.vocabularies.unigram import train_unigram
-from distill.vocabularies.wordpiece import train_wordpiece
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["TOKENIZERS", "TokenizerKind", "trained_once"]
 
@@ -44,20 +43,20 @@ TOKENIZERS = Table(
                 name="wordpiece",
                 summary="uncased WordPiece tokens, as BERT's",
                 paper="Devlin et al. 2018, arXiv 1810.04805",
-                train=train_wordpiece,
+                train=on_demand("distill.vocabularies.wordpiece:train_wordpiece"),
             ),
             TokenizerKind(
                 name="bpe",
                 summary="merged bytes, as RoBERTa's: any text, cased, without unknown tokens",
                 paper="Sennrich et al. 2016, arXiv 1508.07909; Liu et al. 2019, arXiv 1907.11692",
-                train=train_byte_level_bpe,
-                smallest=SMALLEST_BPE,
+                train=on_demand("distill.vocabularies.byte_level_bpe:train_byte_level_bpe"),
+                smallest=5 + 256,  # special tokens, and the bytes
             ),
             TokenizerKind(
                 name="unigram",
                 summary="uncased tokens of a unigram language model, as ALBERT's",
                 paper="Kudo 2018, arXiv 1804.10959",
-                train=train_unigram,
+                train=on_demand("distill.vocabularies.unigram:train_unigram"),
             ),
         )
     },

@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from tokenizers import ByteLevelBPETokenizer, processors
 from transformers import RobertaTokenizerFast
 
-__all__ = ["SMALLEST_BPE", "train_byte_level_bpe"]
+__all__ = ["train_byte_level_bpe"]
 
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-SMALLEST_BPE = len(SPECIAL_TOKENS) + 256
 """The special tokens and the bytes."""
 
 

@@ -28,9 +28,12 @@ class Oven(Config):
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"bread": "rye", "minuts": 3}, ["'minuts'", "Did you mean 'minutes'?", "heat, minutes"]),
-        ({"bread": "rye", "xyzzy": 3}, ["unknown key 'xyzzy'. Known: bread"]),
-        ({}, ["key 'bread' is required"]),
+        (
+            {"bread": "rye", "minuts": 3},
+            ["minuts: unknown key. Did you mean 'minutes'?", "heat, min"],
+        ),
+        ({"bread": "rye", "xyzzy": 3}, ["xyzzy: unknown key. Known: bread"]),
+        ({}, ["bread: a value is required"]),
         ({"bread": "rye", "heat": -1}, ["heat=-1", "greater than 0"]),
         ({"bread": "rye", "heat": "hot"}, ["heat='hot'", "number"]),
         ({"bread": "rye", "heat": float("nan")}, ["heat=nan", "finite"]),
@@ -43,7 +46,8 @@ class Oven(Config):
 def test_every_problem_is_explained(values: dict[str, Any], said: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         Oven.parse(values)
-    assert all(part in str(caught.value) for part in ["Oven: ", *said]), str(caught.value)
+    assert all(part in str(caught.value) for part in said), str(caught.value)
+    assert "Oven" not in str(caught.value), "a user knows settings by their names"
 
 
 def test_plain_values_become_typed_ones() -> None:
@@ -78,7 +82,7 @@ def test_configs_of_the_stages(stage: Stage) -> None:
         name for name, field in stage.config.model_fields.items() if not field.description
     ]
     assert undescribed == [], "the description is the flag's help"
-    with pytest.raises(ConfigError, match="unknown key 'no_such_key'"):
+    with pytest.raises(ConfigError, match="no_such_key: unknown key"):
         stage.config.parse({"no_such_key": 1})
 
 

@@ -24,8 +24,8 @@ from distill.students import (
     DISTILBERT_STUDENT,
     START_LAYERS,
     StudentShape,
-    shorter_student,
 )
+from distill.students.own_class import shorter_student
 from tests.distill.pruning.toys import everything
 from tests.toy_models import save_artifact, tiny_classifier
 

@@ -130,7 +130,7 @@ def test_tables_of_4_bits_pass_the_gates(usual: Artifact, task: Task, tmp_path: 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"table_bits": 2}, "tables of 2 bits have no look-up"),
+        ({"table_bits": 2}, "table_bits=2: such tables have no look-up"),
         ({"table_bits": 4, "no_embeddings": True}, "leaves in float the tables"),
         ({"table_bits": 4, "runtime": "openvino"}, "has no look-up in tables of 4 bits"),
         ({"block_size": 16}, "Give --table-bits 4 too"),

@@ -292,7 +292,7 @@ IDLE = [
 
 @pytest.mark.parametrize("setting", ["weight_bits", "sensitive_bits"])
 def test_bits_that_are_not_packed_are_refused(setting: str) -> None:
-    message = r"weights of 5 bits are not packed; allowed are 2, 3, 4\. Scheme qat has 8"
+    message = setting + r"=5: such weights are not packed; allowed are 2, 3, 4\. Scheme qat has 8"
     with pytest.raises(ConfigError, match=message):
         QuantizeConfig.parse({"scheme": "q-bert", setting: 5})
 

@@ -133,7 +133,7 @@ def test_the_python_function_goes_through_the_proxy(
     files = {"ca_file": proxy.certificate, "api_key_file": key_file}
     found = bertender.classify(["apple saw"], f"https://localhost:{proxy.port}", **files)
     assert labels(found) == expected_labels(local, TEXTS[:1])
-    with pytest.raises(ConfigError, match=r"unknown key 'ca_fil'. Did you mean 'ca_file'"):
+    with pytest.raises(ConfigError, match=r"ca_fil: unknown key. Did you mean 'ca_file'"):
         bertender.classify(["apple saw"], ca_fil="x")
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-import torch
-from transformers import PretrainedConfig
-
-from bertender.training.examples import TensorBatch
 from distill.losses import relation_divergence
 from distill.losses.layer_maps import LayerMap, Pairs
 from distill.losses.signals import STATE_SIGNALS, TEXT_SIGNALS, Signal, Signals
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+
+    from bertender.training.examples import TensorBatch
 
 __all__ = ["Match", "Relations", "unmatched"]
 
@@ -71,6 +73,8 @@ class Match:
         )
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        import torch
+
         ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
         mask = () if self.signal in TEXT_SIGNALS else (batch["attention_mask"],)
         losses = torch.stack(
@@ -131,6 +135,8 @@ class Relations:
         )
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        import torch
+
         ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
         losses = [
             relation_divergence(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from transformers import PretrainedConfig
+from typing import TYPE_CHECKING, ClassVar
 
 from bertender.problems import SINGLE_LABEL
-from bertender.training.examples import TensorBatch
 from bertender.training.heads import HEADS, Head
 from distill.losses import NO_LABEL, hard_labels, logit_mse, soft_labels, token_soft_labels
 from distill.losses.layer_maps import Pairs
 from distill.losses.signals import Signal, Signals
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+
+    from bertender.training.examples import TensorBatch
 
 __all__ = ["HardLabels", "LogitMatch", "MaskedWords", "SoftLabels", "SoftWords"]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from transformers import PretrainedConfig
-
-from bertender.training.examples import TensorBatch
 from distill.losses.layer_maps import Pairs
 from distill.losses.signals import Signal, Signals, Wanted, joined
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+
+    from bertender.training.examples import TensorBatch
 
 __all__ = ["Term", "wanted_by"]
 

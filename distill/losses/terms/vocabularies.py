@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from transformers import PretrainedConfig
-
-from bertender.models.families import FAMILIES
-from bertender.training.examples import TensorBatch
 from distill.losses import vocabulary_labels, weight_mse
 from distill.losses.layer_maps import LayerMap, Pairs
 from distill.losses.signals import Signal, Signals
 from distill.losses.terms.layers import unmatched
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+
+    from bertender.training.examples import TensorBatch
 
 __all__ = ["MixedWords", "ProjectedWeights"]
 
@@ -60,6 +61,8 @@ class ProjectedWeights:
         return ()  # of signals none
 
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        from bertender.models.families import FAMILIES
+
         if missing := unmatched(self.name, self.layers, student, teacher, False):
             return missing
         family = FAMILIES.get(teacher.model_type)

@@ -60,7 +60,7 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
         {"teacher_layers": "first", "student": "an-encoder"},
         "teacher_layers=first: a student of another encoder has all of its layers",
     ),
-    "unknown key": ({"temprature": 2}, "unknown key 'temprature'. Did you mean 'temperature'"),
+    "unknown key": ({"temprature": 2}, "temprature: unknown key. Did you mean 'temperature'"),
 }
 
 

@@ -277,7 +277,7 @@ def test_one_task_is_fine_tuned_as_ever(task: Task, teacher: Artifact, tmp_path:
 
 
 BAD_SETTINGS: dict[str, tuple[str, type[Exception], str]] = {
-    "unknown": ("pears", UnknownNameError, r"task \(of more_tasks\) 'pears'.*mean 'pairs'"),
+    "unknown": ("pears", UnknownNameError, "more_tasks: no task 'pears'.*mean 'pairs'"),
     "twice": ("cola,pairs,cola", ConfigError, "'cola' is there twice among cola, pairs, cola"),
 }
 

@@ -106,7 +106,7 @@ def test_the_family_computes_scores_of_the_wanted_layers_alone(
         return family.scores(*given)
 
     counting = replace(family, scores=counted)
-    monkeypatch.setattr(signals_module, "family_of", lambda model: counting)
+    monkeypatch.setitem(FAMILIES, model.config.model_type, counting)
     scores = read_signals(model, batch(), {"attention_scores": frozenset({4})}).attention_scores
     assert len(computed) == 1 and list(scores) == [4]
 

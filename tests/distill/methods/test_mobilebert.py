@@ -17,13 +17,12 @@ from distill.distillation.phases import DistillationObjective, phase_settings
 from distill.losses.layer_maps import LayerMap, last, uniform
 from distill.losses.signals import Wanted
 from distill.methods import METHODS
-from distill.methods.mobilebert import LayerAfterLayer
+from distill.methods.mobilebert_module import LayerAfterLayer
 from distill.students import (
     StudentBuilder,
     StudentShape,
-    mobilebert_student,
-    tiny_mobilebert_student,
 )
+from distill.students.mobilebert import mobilebert_student, tiny_mobilebert_student
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import VOCABULARY, save_language_model, tiny_classifier
 from tests.toys import passages, tiny_tokenizer

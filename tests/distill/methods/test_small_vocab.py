@@ -24,7 +24,7 @@ from distill.losses.layer_maps import uniform
 from distill.losses.terms import ProjectedWeights
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-from distill.methods.small_vocab import DualTraining, SharedProjection
+from distill.methods.small_vocab_module import DualTraining, SharedProjection
 from distill.students import StudentShape
 from distill.vocabularies import TOKENIZERS
 from distill.vocabularies.mixed import (

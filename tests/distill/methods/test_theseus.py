@@ -8,7 +8,7 @@ import torch
 from bertender.training.dropout import switch_off_dropout
 from distill.losses.signals import Signals
 from distill.methods import METHODS
-from distill.methods.theseus import Replacing
+from distill.methods.theseus_module import Replacing
 from distill.students import StudentShape
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer

@@ -18,15 +18,13 @@ from distill.students import (
     START_LAYERS,
     StudentBuilder,
     StudentShape,
-    albert_student,
-    any_width_student,
-    bilstm_student,
-    distilbert_student,
-    minibert_student,
-    shorter_student,
-    static_student,
 )
-from distill.students.bilstm import strongest_directions
+from distill.students.albert import albert_student
+from distill.students.bilstm import bilstm_student, strongest_directions
+from distill.students.distilbert import distilbert_student
+from distill.students.minibert import minibert_student
+from distill.students.own_class import any_width_student, shorter_student
+from distill.students.static import static_student
 from distill.students.weights import factors, position_table, weight_of
 from tests.toy_models import BERT_SHAPE, UNKNOWN, VOCABULARY, tiny_classifier
 from tests.toys import tiny_tokenizer

@@ -1,0 +1,87 @@
+"""Settings of `baseline` and `finetune`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from bertender.core.config import Config, parts_of
+from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.problems import SINGLE_LABEL
+from bertender.tasks.registry import TASKS
+from bertender.tasks.task import Task
+from bertender.training.config import TrainingConfig
+
+__all__ = [
+    "BagOfWordsConfig",
+    "FinetuneConfig",
+    "MultiTaskConfig",
+    "check_distinct",
+    "check_word_labels",
+    "sibling_paths",
+]
+
+
+class BagOfWordsConfig(Config):
+    """Settings of `baseline`."""
+
+    longest_ngram: int = Field(2, ge=1, description="count runs of up to so many words")
+    inverse_regularisation: float = Field(10.0, gt=0, description="C of the logistic regression")
+    seed: int = Field(0, ge=0, description="seed of the solver")
+
+
+class FinetuneConfig(TrainingConfig):
+    """Settings of fine-tuning."""
+
+    teacher: str = Field(
+        "all-MiniLM-L6-v2",
+        description="folder, artifact of `pretrain`, packaged encoder, or hub name to start from",
+    )
+
+
+def _known_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if name not in TASKS:
+            raise UnknownNameError("task", name, TASKS, setting="more_tasks")
+    check_distinct(names)
+    return names
+
+
+def check_distinct(names: Sequence[str]) -> None:
+    """Raise ConfigError where a task is named more than once."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"more_tasks: task {name!r} is there twice among {', '.join(names)}, and each has "
+                "one head and one artifact. Name it once, the main task not again."
+            )
+
+
+class MultiTaskConfig(FinetuneConfig):
+    """Settings of `finetune`, which may train on several tasks in one run."""
+
+    more_tasks: Annotated[
+        tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known_once)
+    ] = Field(
+        (),
+        description="train on these tasks too, by commas (names from `bertender tasks`), one "
+        "encoder for all; each is written next to --out, as OUT-TASK",
+    )
+
+
+def check_word_labels(task: Task, config: MultiTaskConfig) -> None:
+    """Raise ConfigError where texts of one label would be mixed with another problem type."""
+    if config.more_tasks and task.problem is not SINGLE_LABEL:
+        raise ConfigError(
+            f"more_tasks={', '.join(config.more_tasks)}: these have one label a text, "
+            f"and task {task.name!r} is one of {task.problem_type!r}. Fine-tune on each alone."
+        )
+
+
+def sibling_paths(config: MultiTaskConfig, out: Path) -> tuple[Path, ...]:
+    """Return where the artifacts of `more_tasks` are written: next to the main one."""
+    out = out.resolve()  # "." has no name
+    return tuple(out.with_name(f"{out.name}-{name}") for name in config.more_tasks)
