@@ -15,9 +15,7 @@ from onnx import numpy_helper
 from bertender.core.artifact import Artifact
 from bertender.core.errors import (
     AccuracyError,
-    BertenderError,
     ConfigError,
-    DataError,
     ModelError,
     ParityError,
     UnknownNameError,
@@ -217,11 +215,9 @@ def test_a_score_that_falls_too_far_is_refused_and_gone(
 
 @pytest.mark.parametrize("scheme", ONE_GRAPH)
 def test_only_float_graphs_are_quantized(
-    scheme: str, teacher: Artifact, task: Task, float_model: Artifact, tmp_path: Path
+    scheme: str, task: Task, float_model: Artifact, tmp_path: Path
 ) -> None:
     config = config_of(scheme)
-    with pytest.raises(ModelError, match=r"kind 'torch'; only onnx.*Export it first"):
-        quantize(teacher, task, config, tmp_path / "out")
     once = quantize(float_model, task, config, tmp_path / "once")
     with pytest.raises(ModelError, match=r"is int\d already; give the float32 one"):
         quantize(once, task, config, tmp_path / "twice")
@@ -259,15 +255,14 @@ def test_texts_of_another_task_are_refused(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("scheme", ["static", "mixed", "qat"])
-def test_without_texts_nothing_is_calibrated(
-    scheme: str, sources: dict[str, Artifact], task: Task, tmp_path: Path
+def test_a_held_out_file_alone_calibrates_and_trains_nothing(
+    sources: dict[str, Artifact], task: Task, tmp_path: Path
 ) -> None:
-    empty = replace(task, train=Split((), ()))
-    settings = {"mixed": {"base": "static"}}.get(scheme, {})
-    with pytest.raises((DataError, BertenderError), match="no texts to calibrate on"):
-        quantize(source_of(scheme, sources), empty, config_of(scheme, **settings), tmp_path / "out")
-    assert not [path for path in tmp_path.iterdir() if path.name == "out"]
+    held_out = replace(task, train=Split((), ()), dev=task.dev, selection=task.train)
+    made = quantize(source_of("static", sources), held_out, config_of("static"), tmp_path / "out")
+    assert made.card.findings.scores.chosen_on == "selection"
+    with pytest.raises(ConfigError, match="--train FILE"):
+        quantize(source_of("qat", sources), held_out, config_of("qat"), tmp_path / "trained")
 
 
 IDLE = [
