@@ -260,7 +260,7 @@ def test_a_held_out_file_alone_calibrates_and_trains_nothing(
 ) -> None:
     held_out = replace(task, train=Split((), ()), dev=task.dev, selection=task.train)
     made = quantize(source_of("static", sources), held_out, config_of("static"), tmp_path / "out")
-    assert made.card.findings.scores.chosen_on == "selection"
+    assert made.card.findings.quantization.ranges
     with pytest.raises(ConfigError, match="--train FILE"):
         quantize(source_of("qat", sources), held_out, config_of("qat"), tmp_path / "trained")
 
