@@ -41,7 +41,7 @@ def test_a_text_alone_is_an_example_of_one(encode: Encode) -> None:
     assert alone.examples == wrapped.examples == (("apple plum",), ("saw",))
     assert all((alone.arrays[name] == wrapped.arrays[name]).all() for name in alone.arrays)
     for wrong in ("apple plum", [None], [b"apple"], [("apple", 7)]):
-        with pytest.raises(DataError, match="Give a |Decode it"):
+        with pytest.raises(DataError, match=r"Give a |Decode it"):
             encode(wrong)
 
 
