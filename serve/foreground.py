@@ -7,11 +7,10 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
 
 from serve.config import ServeConfig
 from serve.repository import Models
-from serve.server import TritonServer, serving
+from serve.server import TritonServer, prepared
 
 __all__ = ["serve_forever"]
 
@@ -31,25 +30,40 @@ def serve_forever(
         ServingError: the server ended by itself.
     """
     try:
-        with _interrupted_by_signals(), serving(models, config) as server:
-            on_ready(server)
-            server.wait()
+        with _interrupted_by_signals() as signals, prepared(models, config) as server:
+            signals.again = server.hurry
+            with server:
+                on_ready(server)
+                server.wait()
     except KeyboardInterrupt:
         logger.info("stopped on request")
 
 
-@contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Make SIGTERM interrupt the block just as SIGINT (Ctrl-C) does."""
+class _Signals:
+    """What signals do: the first interrupts, so that all is stopped in order; any further one
+    hurries that, and interrupts nothing."""
 
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    def __init__(self) -> None:
+        self.again: Callable[[], None] = lambda: None
+        self.came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.came:
+            self.again()
+            return
+        self.came = True
         raise KeyboardInterrupt
 
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[_Signals]:
+    """Make SIGTERM interrupt the block just as SIGINT (Ctrl-C) does."""
+    signals = _Signals()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, interrupt)
+        signal.signal(number, signals)
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

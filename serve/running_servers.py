@@ -16,10 +16,10 @@ from pydantic import Field, ValidationError
 
 from bertender.core.atomic import replacing
 from bertender.core.config import Record
+from serve.workspace import WORKSPACE_PREFIX
 
-__all__ = ["WORKSPACE_PREFIX", "RunningServer", "is_listening", "note_server", "running_servers"]
+__all__ = ["RunningServer", "is_listening", "note_server", "running_servers"]
 
-WORKSPACE_PREFIX = "bertender-serve-"
 NOTE_NAME = "server.json"
 
 

@@ -23,9 +23,11 @@ from serve.deployment.candidate_stubs import end_stubs
 from serve.deployment.config import DeployConfig
 from serve.deployment.control import ModelControl
 from serve.deployment.model_folder import ModelFolder
+from serve.launch import REPOSITORY
 from serve.running_servers import RunningServer, is_listening, running_servers
 from serve.server import TritonServer
 from serve.shared_memory import check_shared_memory
+from serve.workspace import Workspace
 
 __all__ = ["Folder", "Place", "Server", "Target", "target_of"]
 
@@ -158,10 +160,10 @@ class Folder:
                 "ready_timeout_s": self.config.timeout_s,
             }
         )
-        with tempfile.TemporaryDirectory(prefix="bertender-deploy-") as workspace:
-            repository = Path(workspace, "models")
+        with Workspace() as workspace:
+            repository = workspace.path / REPOSITORY
             folder.write_candidate(artifact, repository / folder.name)
-            with TritonServer(repository, settings) as server:
+            with TritonServer(repository, settings, workspace) as server:
                 yield Place(server.http_url, folder.name, _server_is_own)
 
     def activate(self, folder: ModelFolder) -> None: ...
