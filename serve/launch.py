@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve.config import ServeConfig
+from serve.host import in_url, is_ipv6
 from serve.in_flight import WORKSPACE_VARIABLE
 from serve.installation import BACKENDS, Installation
 
@@ -80,9 +81,10 @@ def _command(installation: Installation, place: Place, config: ServeConfig) -> l
         # split a path with a space
         "model-repository": REPOSITORY,
         "backend-directory": BACKENDS,
-        "http-address": config.host,
-        "grpc-address": config.host,
-        "metrics-address": config.host,
+        # how libevhtp and gRPC want it, each in its own way
+        "http-address": f"ipv6:{config.host}" if is_ipv6(config.host) else config.host,
+        "grpc-address": in_url(config.host),
+        "metrics-address": f"ipv6:{config.host}" if is_ipv6(config.host) else config.host,
         "http-port": config.http_port,
         "grpc-port": config.grpc_port,
         "metrics-port": config.metrics_port,

@@ -21,6 +21,7 @@ from bertender.core.errors import PortTakenError, ServingError
 from bertender.measure.runtimes import check_installed
 from serve.administration import admin_token, check_closed, closing_arguments
 from serve.config import ServeConfig
+from serve.host import in_url, reachable
 from serve.installation import Installation, find_installation
 from serve.launch import REPOSITORY, STOP_TIMEOUT_S, Place, is_ready, launch
 from serve.ports import PORT_FIELDS, with_free_ports
@@ -89,15 +90,15 @@ class TritonServer:
 
     @property
     def http_url(self) -> str:
-        return f"http://{self._reachable_host}:{self.config.http_port}"
+        return f"http://{in_url(self._reachable_host)}:{self.config.http_port}"
 
     @property
     def grpc_url(self) -> str:
-        return f"grpc://{self._reachable_host}:{self.config.grpc_port}"
+        return f"grpc://{in_url(self._reachable_host)}:{self.config.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{self._reachable_host}:{self.config.metrics_port}/metrics"
+        return f"http://{in_url(self._reachable_host)}:{self.config.metrics_port}/metrics"
 
     @property
     def log_file(self) -> Path:
@@ -107,8 +108,8 @@ class TritonServer:
 
     @property
     def _reachable_host(self) -> str:
-        everywhere = self.config.host == "0.0.0.0"  # noqa: S104 - asked, not bound
-        return "127.0.0.1" if everywhere else self.config.host
+        """Of a server that was started: before, its host may be a name."""
+        return reachable(self.config.host)
 
     def wait(self) -> NoReturn:
         """Block while the server runs; raise ServingError when it ends by itself."""

@@ -74,7 +74,7 @@ def test_the_version_of_the_wheels_server_is_what_the_server_reports(served: Tri
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("host", ["0.0.0.0", "198.51.100.7"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "198.51.100.7", "::", "2001:db8::7"])
 def test_other_machines_reach_an_old_server_through_a_proxy_alone(host: str) -> None:
     with pytest.raises(ConfigError) as refused:
         ServeConfig.parse({"host": host})
@@ -85,7 +85,7 @@ def test_other_machines_reach_an_old_server_through_a_proxy_alone(host: str) -> 
     assert ServeConfig.parse({"host": host, "behind_proxy": True}).host == host
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1", "[::1]"])
 def test_this_machine_needs_no_proxy(host: str) -> None:
     assert ServeConfig.parse({"host": host}).host == host
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
@@ -21,11 +22,16 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import PortTakenError, ServingError
 from bertender.models.opening import open_classifier
+from serve import probe
 from serve import server as serve_server
 from serve.client import classify
 from serve.config import ServeConfig
+from serve.deployment import DeployConfig
+from serve.deployment.targets import target_of
+from serve.page import PageServer
 from serve.ports import with_free_ports
 from serve.repository import write_repository
+from serve.running_servers import is_listening, running_servers
 from serve.server import TritonServer, serving
 from serve.supervisor import STUB_NAME
 from serve.workspace import Workspace
@@ -141,6 +147,38 @@ def test_a_path_may_hold_what_a_shell_would_split(
     with TritonServer(repository, config) as server:
         assert classify(["apple saw"], server.http_url)
     assert {each.name for each in folder.iterdir()} == {"a repository"}
+
+
+@pytest.mark.server
+def test_it_listens_on_an_ipv6_address(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no ::1")
+    config = ServeConfig(**ANY_PORTS, host="::1", admin_token_file=tmp_path / "token")
+    with (
+        serving(onnx_artifact, config) as server,
+        PageServer(onnx_artifact, server.http_url, 0) as page,
+    ):
+        assert server.http_url == f"http://[::1]:{server.config.http_port}"
+        labels = [classify(["apple"], url)[0].label for url in (server.http_url, server.grpc_url)]
+        assert labels[0] == labels[1]
+        assert probe.main(["--url", server.http_url]) == 0
+        assert page.classify(b'{"texts": ["apple"]}')
+        assert b"nv_inference" in urlopen(server.metrics_url, timeout=10).read()
+        (running,) = [
+            each for each in running_servers() if each.http_port == server.config.http_port
+        ]
+        assert is_listening(running)
+        config_of_deployment = DeployConfig(admin_token_file=tmp_path / "token")
+        target = target_of(server.http_url, config_of_deployment)
+        target.control.check_token()  # type: ignore[attr-defined]
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.mark.server
