@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from serve.config import ServeConfig
-from serve.repository import Models
+from serve.placing import Watch
+from serve.repository import Models, by_name
 from serve.server import TritonServer, prepared
 
 __all__ = ["serve_forever"]
@@ -32,11 +33,24 @@ def serve_forever(
     try:
         with _interrupted_by_signals() as signals, prepared(models, config) as server:
             signals.again = server.hurry
+            watch = Watch(server.repository)
             with server:
                 on_ready(server)
-                server.wait()
+                server.wait(lambda: _report_overwritten(watch, models))
     except KeyboardInterrupt:
         logger.info("stopped on request")
+
+
+def _report_overwritten(watch: Watch, models: Models) -> None:
+    """Warn at once that somebody writes into what is served, not at the next start."""
+    sources = ", ".join(str(each.path) for each in by_name(models).values())
+    for reason in watch.overwritten().values():
+        logger.warning(
+            "files of %s were overwritten while they are served: %s The server goes on with the "
+            "model that it has loaded. It could not be started with these files again: write a "
+            "new model to a folder of its own, and let it take over with `bertender deploy`.",
+            *(sources, reason),
+        )
 
 
 class _Signals:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,7 @@ __all__ = ["TritonServer", "prepared", "serving"]
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
+LOOK_S = 1.0
 PORT_TRIES = 3
 """Starts, with other free ports each, where another process takes one first."""
 PORT_IN_USE = "already in use"
@@ -111,10 +112,19 @@ class TritonServer:
         """Of a server that was started: before, its host may be a name."""
         return reachable(self.config.host)
 
-    def wait(self) -> NoReturn:
-        """Block while the server runs; raise ServingError when it ends by itself."""
+    def wait(self, look: Callable[[], None] = lambda: None) -> NoReturn:
+        """Block while the server runs; raise ServingError when it ends by itself.
+
+        Args:
+            look: is called every LOOK_S.
+        """
         assert self.supervisor is not None
-        status = self.supervisor.wait()
+        while True:
+            try:
+                status = self.supervisor.wait(LOOK_S)
+                break
+            except subprocess.TimeoutExpired:
+                look()
         raise ServingError(
             f"the server ended, status {status}: {self._failure_reason()}{self._saved_log()}"
         )

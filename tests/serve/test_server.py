@@ -127,6 +127,21 @@ def test_a_second_signal_ends_it_at_once_with_all_that_it_started(onnx_artifact:
 
 
 @pytest.mark.server
+def test_who_writes_into_a_served_artifact_is_told_at_once(
+    onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    """And the server goes on with what it has loaded."""
+    artifact = Artifact.load(shutil.copytree(onnx_artifact.path, tmp_path / "artifact"))
+    with owner_of(artifact) as owner:
+        (before,) = classify(["apple saw"], owner.url)
+        (artifact.path / "model.onnx").write_bytes(b"another model")
+        assert owner.process.stderr is not None
+        warning = owner.process.stderr.readline()
+        assert f"{artifact.path} were overwritten" in warning and "model.onnx differs" in warning
+        assert classify(["apple saw"], owner.url) == [before]
+
+
+@pytest.mark.server
 def test_a_path_may_hold_what_a_shell_would_split(
     onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
