@@ -16,6 +16,7 @@ import ctypes.util
 import os
 import re
 import shutil
+import stat
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -176,6 +177,13 @@ def _check_python(installation: Installation) -> None:
         raise ServerMissingError(
             f"{installation.binary} runs no Python {PYTHON} models; it has stubs for "
             f"{', '.join(known) or 'none'}. Use one of these Python versions."
+        )
+    if not os.access(installation.stub, os.R_OK | os.X_OK):
+        mode = stat.S_IMODE(installation.stub.stat().st_mode)
+        raise ServerMissingError(
+            f"{installation.stub} has the mode {mode:o}, so that this user cannot run it. Triton "
+            "takes the other rights away where it once could not be started. Give them back, as "
+            f"its owner: chmod 755 {installation.stub}"
         )
     if not _own_libpython().is_file() and not ctypes.util.find_library(f"python{PYTHON}"):
         raise ServerMissingError(
