@@ -14,6 +14,7 @@ from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_v
 from bertender.cli.output import messages, print_json, print_words
 from bertender.core.errors import DataError
 from bertender.core.saving import check_savable
+from bertender.core.terminal import visible
 from bertender.problems import ProblemType
 from bertender.tasks.utf8 import split_lines
 from bertender.text.example import Example, is_blank
@@ -122,7 +123,8 @@ def _print(
 def lines_of(
     classification: Classification, example: tuple[str, ...], problem: ProblemType[Any]
 ) -> Iterable[str]:
-    """Return the lines that show a prediction, as its problem type has them."""
+    """Return the lines that show a prediction, as its problem type has them; what a text or a label
+    would do to a terminal, or to the lines, is escaped."""
     labels = (
         [classification.label] if isinstance(classification.label, str) else classification.label
     )
@@ -130,7 +132,9 @@ def lines_of(
         [classification.score] if isinstance(classification.score, float) else classification.score
     )
     shown = [f"{score:.4f}" for score in scores]
-    return problem.endpoint.lines(labels, shown, example)
+    return problem.endpoint.lines(
+        [*map(visible, labels)], shown, tuple(visible(text) for text in example)
+    )
 
 
 def _pairs(texts: list[str], seconds: list[str]) -> list[tuple[str, ...]]:

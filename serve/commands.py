@@ -79,7 +79,9 @@ def _page(
     from serve.page import PageServer  # it loads the client, and so gRPC
 
     name, source = next(iter(models.items()))
-    page = stack.enter_context(PageServer(source, server.http_url, config.page_port, name))
+    page = stack.enter_context(
+        PageServer(source, server.http_url, config.page_port, name, server.repository)
+    )
     return {"page": page.url}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +11,7 @@ from pydantic import Field
 from bertender.core.config import Config, Rule
 from bertender.core.errors import ServerMissingError
 from serve.advisories import Advisory, by_version, predated
+from serve.host import is_loopback
 from serve.installation import find_installation, installed_version
 from serve.served_runtimes import DEFAULT_RUNTIME, SERVED_RUNTIMES, ServedRuntimeName
 from serve.server_log import STANDARD_OUTPUT
@@ -48,15 +47,8 @@ def _share_ports(config: ServeConfig) -> bool:
 
 
 def _is_exposed(config: ServeConfig) -> bool:
-    safe = not config.starts_server or config.behind_proxy or _is_loopback(config.host)
+    safe = not config.starts_server or config.behind_proxy or is_loopback(config.host)
     return not safe and bool(_missing_fixes(config))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(socket.gethostbyname(host)).is_loopback
-    except (OSError, UnicodeError):  # no address of this machine, which the start reports
-        return True
 
 
 def _missing_fixes(config: ServeConfig) -> tuple[Advisory, ...]:

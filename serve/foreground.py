@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
 
 from serve.config import ServeConfig
-from serve.repository import Models
-from serve.server import TritonServer, serving
+from serve.placing import Watch
+from serve.repository import Models, by_name
+from serve.server import TritonServer, prepared
 
 __all__ = ["serve_forever"]
 
@@ -31,25 +31,53 @@ def serve_forever(
         ServingError: the server ended by itself.
     """
     try:
-        with _interrupted_by_signals(), serving(models, config) as server:
-            on_ready(server)
-            server.wait()
+        with _interrupted_by_signals() as signals, prepared(models, config) as server:
+            signals.again = server.hurry
+            watch = Watch(server.repository)
+            with server:
+                on_ready(server)
+                server.wait(lambda: _report_overwritten(watch, models))
     except KeyboardInterrupt:
         logger.info("stopped on request")
 
 
-@contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
-    """Make SIGTERM interrupt the block just as SIGINT (Ctrl-C) does."""
+def _report_overwritten(watch: Watch, models: Models) -> None:
+    """Warn at once that somebody writes into what is served, not at the next start."""
+    sources = ", ".join(str(each.path) for each in by_name(models).values())
+    for reason in watch.overwritten().values():
+        logger.warning(
+            "files of %s were overwritten while they are served: %s The server goes on with the "
+            "model that it has loaded. It could not be started with these files again: write a "
+            "new model to a folder of its own, and let it take over with `bertender deploy`.",
+            *(sources, reason),
+        )
 
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+
+class _Signals:
+    """What signals do: the first interrupts, so that all is stopped in order; any further one
+    hurries that, and interrupts nothing."""
+
+    def __init__(self) -> None:
+        self.again: Callable[[], None] = lambda: None
+        self.came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.came:
+            self.again()
+            return
+        self.came = True
         raise KeyboardInterrupt
 
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[_Signals]:
+    """Make SIGTERM interrupt the block just as SIGINT (Ctrl-C) does."""
+    signals = _Signals()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, interrupt)
+        signal.signal(number, signals)
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

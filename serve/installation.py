@@ -15,6 +15,8 @@ from __future__ import annotations
 import ctypes.util
 import os
 import re
+import shutil
+import stat
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -23,7 +25,13 @@ from pathlib import Path
 
 from bertender.core.errors import ServerMissingError
 
-__all__ = ["WHEEL_VERSIONS", "Installation", "find_installation", "installed_version"]
+__all__ = [
+    "BACKENDS",
+    "WHEEL_VERSIONS",
+    "Installation",
+    "find_installation",
+    "installed_version",
+]
 
 WHEEL = "nvidia-pytriton"
 WHEEL_VERSIONS = {"0.7.0": "2.51.0"}
@@ -36,6 +44,11 @@ FIRST_UNSUPPORTED_NUMPY = 2
 INSTALL_HINT = "Install it with `pip install 'bertender[serve]'`."
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 STUB_NAME = "triton_python_backend_stub"
+BACKENDS, LIBRARIES, PROGRAMS = "backends", "lib", "bin"
+"""Folders of a server's workspace. The server runs there and is given these names: Triton and the
+loader split a path at spaces and at colons."""
+SHELL = "bash"
+"""By this name alone Triton's Python backend looks for a shell, with which it starts its stubs."""
 
 QUIET_AND_LIGHT = {
     # where transformers runs the tokenizer, it leaves PyTorch alone
@@ -65,12 +78,16 @@ class Installation:
         return (self.backends / name).is_dir()
 
     def assemble(self, directory: Path) -> None:
-        """Lay out under `directory` what Triton looks for: backends/ and lib/, as links."""
+        """Lay out under `directory` what Triton looks for: backends, libraries and a shell, as
+        links."""
         if self.stub.parent == self.python_backend:
-            (directory / "backends").symlink_to(self.backends)
+            (directory / BACKENDS).symlink_to(self.backends)
         else:
-            self._assemble_backend(directory / "backends" / "python")
-        libraries = directory / "lib"
+            self._assemble_backend(directory / BACKENDS / "python")
+        programs = directory / PROGRAMS
+        programs.mkdir()
+        (programs / SHELL).symlink_to(_shell())
+        libraries = directory / LIBRARIES
         libraries.mkdir()
         own = _own_libpython()
         if own.is_file():  # before the system's, which may be another patch release
@@ -83,14 +100,15 @@ class Installation:
             (backend / file.name).symlink_to(file)
         (backend / STUB_NAME).symlink_to(self.stub)
 
-    def environment(self, directory: Path) -> dict[str, str]:
-        """Return the environment in which Triton finds its libraries, and its stub this Python."""
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which a server that runs in the folder of `assemble` finds its
+        libraries and a shell, and its stub this Python."""
         return {
             **os.environ,
             **QUIET_AND_LIGHT,
-            "PATH": _joined(Path(sys.executable).parent, os.environ.get("PATH", "")),
+            "PATH": _joined(Path(sys.executable).parent, os.environ.get("PATH", ""), PROGRAMS),
             "LD_LIBRARY_PATH": _joined(
-                directory / "lib", self.libraries, os.environ.get("LD_LIBRARY_PATH", "")
+                LIBRARIES, self.libraries, os.environ.get("LD_LIBRARY_PATH", "")
             ),
             "PYTHONPATH": _joined(*(path for path in sys.path if path)),
         }
@@ -112,6 +130,7 @@ def find_installation(binary: Path | None = None) -> Installation:
     _check_python(installation)
     if binary is None:
         _check_numpy()
+    _shell()
     return installation
 
 
@@ -159,6 +178,13 @@ def _check_python(installation: Installation) -> None:
             f"{installation.binary} runs no Python {PYTHON} models; it has stubs for "
             f"{', '.join(known) or 'none'}. Use one of these Python versions."
         )
+    if not os.access(installation.stub, os.R_OK | os.X_OK):
+        mode = stat.S_IMODE(installation.stub.stat().st_mode)
+        raise ServerMissingError(
+            f"{installation.stub} has the mode {mode:o}, so that this user cannot run it. Triton "
+            "takes the other rights away where it once could not be started. Give them back, as "
+            f"its owner: chmod 755 {installation.stub}"
+        )
     if not _own_libpython().is_file() and not ctypes.util.find_library(f"python{PYTHON}"):
         raise ServerMissingError(
             f"Triton's Python stub needs {_own_libpython().name}, and this machine has none. "
@@ -179,6 +205,16 @@ def _check_numpy() -> None:
             f"install 'numpy<{FIRST_UNSUPPORTED_NUMPY}'`, or name another server with "
             "--tritonserver."
         )
+
+
+def _shell() -> str:
+    """Return the shell of this machine: bash, or any other that is called sh."""
+    if found := shutil.which(SHELL) or shutil.which("sh"):
+        return found
+    raise ServerMissingError(
+        "Triton starts its Python processes with a shell, and there is neither bash nor sh in PATH "
+        f"({os.environ.get('PATH', '')}). Add one of them."
+    )
 
 
 def _python_versions(stub: Path) -> list[str]:

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve.config import ServeConfig
+from serve.host import in_url, is_ipv6
 from serve.in_flight import WORKSPACE_VARIABLE
-from serve.installation import Installation
+from serve.installation import BACKENDS, Installation
 
-__all__ = ["STOP_TIMEOUT_S", "SUPERVISOR", "Place", "is_ready", "launch"]
+__all__ = ["REPOSITORY", "STOP_TIMEOUT_S", "SUPERVISOR", "Place", "is_ready", "launch"]
 
 SUPERVISOR = Path(__file__).with_name("supervisor") / "__main__.py"
 HIDDEN_ARGUMENTS = Path(__file__).with_name("hidden_arguments.py")
+REPOSITORY = "models"
+"""The model repository in a workspace: itself, or a link to it."""
 IN_FLIGHT_TIMEOUT_S = 10
 STOP_TIMEOUT_S = 14
 PROBE_TIMEOUT_S = 2.0
@@ -26,13 +29,14 @@ PROBE_TIMEOUT_S = 2.0
 class Place:
     """Files and folders of a server."""
 
-    repository: Path
     models: tuple[str, ...]
     """Names of those that are loaded at the start."""
     workspace: Path
     shared_memory: str
     """How the names of its regions begin."""
     log_file: Path
+    lock: int | None
+    """The file descriptor that says that the workspace is in use."""
 
 
 def launch(
@@ -48,19 +52,22 @@ def launch(
     """
     traces = (str(place.workspace), place.shared_memory, str(place.log_file))
     log_max_bytes = int(config.log_max_mb * 2**20)
+    locks = [] if place.lock is None else [place.lock]
     return subprocess.Popen(
         [
             *(sys.executable, "-I", "-S", str(SUPERVISOR)),
             *(["--restart"] if config.restart else []),
+            *(f"--lock={lock}" for lock in locks),
             *(*traces, str(log_max_bytes), str(STOP_TIMEOUT_S)),
             *(sys.executable, "-I", "-S", str(HIDDEN_ARGUMENTS)),
             *_command(installation, place, config),
             *(f"@{variable}" for variable in closing),
         ],
         stdin=subprocess.PIPE,
+        pass_fds=locks,
         cwd=place.workspace,  # the stub imports from its folder first: not from the user's
         env={
-            **installation.environment(place.workspace),
+            **installation.environment(),
             **closing,
             WORKSPACE_VARIABLE: str(place.workspace),
         },
@@ -70,11 +77,14 @@ def launch(
 
 def _command(installation: Installation, place: Place, config: ServeConfig) -> list[str]:
     options = {
-        "model-repository": place.repository,
-        "backend-directory": place.workspace / "backends",
-        "http-address": config.host,
-        "grpc-address": config.host,
-        "metrics-address": config.host,
+        # both in the workspace, where the server runs: Triton hands them to a shell, which would
+        # split a path with a space
+        "model-repository": REPOSITORY,
+        "backend-directory": BACKENDS,
+        # how libevhtp and gRPC want it, each in its own way
+        "http-address": f"ipv6:{config.host}" if is_ipv6(config.host) else config.host,
+        "grpc-address": in_url(config.host),
+        "metrics-address": f"ipv6:{config.host}" if is_ipv6(config.host) else config.host,
         "http-port": config.http_port,
         "grpc-port": config.grpc_port,
         "metrics-port": config.metrics_port,

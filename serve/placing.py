@@ -1,6 +1,9 @@
-"""The files of an artifact in a model repository: as links where there can be, else as copies.
+"""The files of an artifact in a model repository, and whether somebody overwrites them.
 
-A model may be large, and the folder of temporary files may be in memory.
+A repository that stays has copies: whoever writes into the artifact (`cp` does, where a file is
+there) does not change what is loaded from the repository, today or after a restart. One that goes
+with its server has links where there can be, as a model may be large and the folder of temporary
+files in memory; the server has read them by the time that it is ready, and they are watched.
 """
 
 from __future__ import annotations
@@ -18,22 +21,22 @@ from bertender.core.card import CARD_NAME
 from bertender.core.errors import DamagedArtifactError
 from bertender.models.onnx_predictor import ONNX_DATA_NAME
 
-__all__ = ["load_checked", "place_artifact", "stamp_of"]
+__all__ = ["Watch", "load_checked", "place_artifact", "stamp_of"]
 
 Link = Callable[[Path, Path], None]
 """(source, target) -> makes a link, or raises OSError"""
 
 
 def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
-    """Put the card and the files that it names into a new folder; strangers stay behind.
+    """Put the card and the files that it names into a new folder; other files stay behind.
 
     They are read once, there, and their digests are compared with the card.
 
     Args:
         artifact: what to place.
         out: where to.
-        is_temporary: the folder goes while the artifact is still there, so that a symbolic link
-            will do.
+        is_temporary: the folder is loaded once, and goes while the artifact is still there, so
+            that links will do.
 
     Returns:
         The stamp of the files, which they have as long as nobody touches them.
@@ -78,6 +81,34 @@ def stamp_of(directory: Path, names: Iterable[str]) -> str:
     return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
 
+class Watch:
+    """Notices files of a repository that were overwritten since it was written."""
+
+    def __init__(self, repository: Path) -> None:
+        cards = [*repository.glob(f"*/*/{CARD_NAME}"), *repository.glob(f"*/*/*/{CARD_NAME}")]
+        self.artifacts = [Artifact.load(card.parent, verify=False) for card in cards]
+        self.stamps = [stamp_of(each.path, each.card.files) for each in self.artifacts]
+
+    def overwritten(self) -> dict[Path, str]:
+        """Return what was found since the last call: folder of an artifact -> what is wrong.
+
+        Files are read only where something has touched them. Those of a version that `deploy` has
+        removed are no damage.
+        """
+        found = {}
+        for number, artifact in enumerate(self.artifacts):
+            stamp = stamp_of(artifact.path, artifact.card.files)
+            if stamp == self.stamps[number]:
+                continue
+            self.stamps[number] = stamp
+            if all((artifact.path / name).is_file() for name in artifact.card.files):
+                try:
+                    artifact.check_files()
+                except DamagedArtifactError as error:
+                    found[artifact.path] = str(error)
+        return found
+
+
 def _state(path: Path) -> tuple[int, ...] | None:
     if not path.is_file():
         return None
@@ -88,11 +119,11 @@ def _state(path: Path) -> tuple[int, ...] | None:
 def _links(artifact: Artifact, is_temporary: bool) -> list[Link]:
     """Return the kinds of links to try.
 
-    onnx refuses a file of weights that has hard links, the artifact's own included. ONNX Runtime
-    takes symbolic ones where that of the graph leads to the same folder.
+    ONNX Runtime maps a file of weights as it is on the disk: whoever writes into it changes what a
+    running server predicts.
     """
     has_weights_apart = ONNX_DATA_NAME in artifact.card.files
-    return [*([] if has_weights_apart else [os.link]), *([os.symlink] if is_temporary else [])]
+    return [os.link, os.symlink] if is_temporary and not has_weights_apart else []
 
 
 def _place(source: Path, target: Path, links: Sequence[Link]) -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from bertender.core.errors import PortTakenError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
+from serve.host import is_ipv6, resolved
 
 __all__ = ["PORT_FIELDS", "listening_error", "with_free_ports"]
 
@@ -21,7 +22,10 @@ def with_free_ports(config: ServeConfig) -> ServeConfig:
         ServingError: `host` is not an address of this machine, or the port is not allowed.
     """
     config.check_rules()
-    host = _resolved(config.host)
+    try:
+        host = resolved(config.host)
+    except (OSError, UnicodeError) as error:
+        raise _no_such_address(config.host, error) from None
     with ExitStack() as held:  # all are held at once, so that no two get the same
         ports = {
             name: held.enter_context(_bound(host, name, getattr(config, name)))
@@ -31,16 +35,8 @@ def with_free_ports(config: ServeConfig) -> ServeConfig:
     return config.model_copy(update={"host": host, **chosen})
 
 
-def _resolved(host: str) -> str:
-    """Return the IPv4 address of a host: Triton's HTTP service takes no names."""
-    try:
-        return socket.gethostbyname(host)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a..b
-        raise _no_such_address(host, error) from None
-
-
 def _bound(host: str, name: str, port: int) -> socket.socket:
-    bound = socket.socket()
+    bound = socket.socket(socket.AF_INET6 if is_ipv6(host) else socket.AF_INET)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is not taken
     try:
         bound.bind((host, port))
@@ -70,5 +66,5 @@ def _no_such_address(host: str, error: OSError | UnicodeError) -> ServingError:
     reason = error.strerror if isinstance(error, OSError) else error
     return ServingError(
         f"cannot listen on host {host!r}: {reason}. Use an address of this machine, such as "
-        "127.0.0.1 (this machine only) or 0.0.0.0 (every network it is on)."
+        "127.0.0.1 or ::1 (this machine only), 0.0.0.0 or :: (every network it is on)."
     )

@@ -16,10 +16,10 @@ from pydantic import Field, ValidationError
 
 from bertender.core.atomic import replacing
 from bertender.core.config import Record
+from serve.workspace import WORKSPACE_PREFIX
 
-__all__ = ["WORKSPACE_PREFIX", "RunningServer", "is_listening", "note_server", "running_servers"]
+__all__ = ["RunningServer", "is_listening", "note_server", "running_servers"]
 
-WORKSPACE_PREFIX = "bertender-serve-"
 NOTE_NAME = "server.json"
 
 
@@ -82,11 +82,11 @@ def _listens(process: psutil.Process, server: RunningServer) -> bool:
 
 
 def _reaches(listening: str, host: str) -> bool:
-    """Return whether a socket at an address is what a client of an IPv4 address meets."""
+    """Return whether a socket at an address is what a client of the host's address meets."""
     address = ip_address(listening)
     if isinstance(address, IPv6Address):  # gRPC's are of both kinds
         address = address.ipv4_mapped or address
-    return address.is_unspecified or str(address) == host
+    return address.is_unspecified or address == ip_address(host)
 
 
 def _is_running(server: RunningServer, workspace: Path) -> bool:

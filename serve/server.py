@@ -11,33 +11,35 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
-from uuid import uuid4
 
 from bertender.core.errors import PortTakenError, ServingError
 from bertender.measure.runtimes import check_installed
 from serve.administration import admin_token, check_closed, closing_arguments
 from serve.config import ServeConfig
+from serve.host import in_url, reachable
 from serve.installation import Installation, find_installation
-from serve.launch import STOP_TIMEOUT_S, Place, is_ready, launch
+from serve.launch import REPOSITORY, STOP_TIMEOUT_S, Place, is_ready, launch
 from serve.ports import PORT_FIELDS, with_free_ports
 from serve.repository import Models, model_names, write_repository
-from serve.running_servers import WORKSPACE_PREFIX, RunningServer, note_server
+from serve.running_servers import RunningServer, note_server
 from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
 from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
-from serve.temporary_folder import check_room, check_temporary_folder
+from serve.supervisor import HURRYING
 from serve.wire import MODEL_NAME
+from serve.workspace import Workspace, check_room, check_temporary_folder
 
-__all__ = ["TritonServer", "serving"]
+__all__ = ["TritonServer", "prepared", "serving"]
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
+LOOK_S = 1.0
 PORT_TRIES = 3
 """Starts, with other free ports each, where another process takes one first."""
 PORT_IN_USE = "already in use"
@@ -50,8 +52,7 @@ class TritonServer:
     Args:
         repository: what `write_repository` wrote.
         config: ports and timeouts; a port 0 is replaced by a free one.
-        workspace: the folder for what the server needs while it runs; it is removed with it. By
-            default a new temporary one.
+        workspace: the folder for what the server needs while it runs; it is removed with it.
 
     Raises (on entering):
         ServerMissingError: there is no Triton binary.
@@ -61,13 +62,12 @@ class TritonServer:
     """
 
     def __init__(
-        self, repository: Path, config: ServeConfig, workspace: Path | None = None
+        self, repository: Path, config: ServeConfig, workspace: Workspace | None = None
     ) -> None:
         self.repository = repository.resolve()
         self.models = model_names(self.repository) or (MODEL_NAME,)  # whose absence is reported
         self.config = config
-        self.shared_memory = f"{WORKSPACE_PREFIX}{uuid4()}"
-        self.workspace = workspace or Path(tempfile.gettempdir(), self.shared_memory)
+        self.workspace = workspace or Workspace()
         self.supervisor: subprocess.Popen[bytes] | None = None
         self.log_start = 0
 
@@ -91,31 +91,40 @@ class TritonServer:
 
     @property
     def http_url(self) -> str:
-        return f"http://{self._reachable_host}:{self.config.http_port}"
+        return f"http://{in_url(self._reachable_host)}:{self.config.http_port}"
 
     @property
     def grpc_url(self) -> str:
-        return f"grpc://{self._reachable_host}:{self.config.grpc_port}"
+        return f"grpc://{in_url(self._reachable_host)}:{self.config.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
-        return f"http://{self._reachable_host}:{self.config.metrics_port}/metrics"
+        return f"http://{in_url(self._reachable_host)}:{self.config.metrics_port}/metrics"
 
     @property
     def log_file(self) -> Path:
         if self.config.log_file == STANDARD_OUTPUT:
             return STANDARD_OUTPUT
-        return (self.config.log_file or self.workspace / "tritonserver.log").resolve()
+        return (self.config.log_file or self.workspace.path / "tritonserver.log").resolve()
 
     @property
     def _reachable_host(self) -> str:
-        everywhere = self.config.host == "0.0.0.0"  # noqa: S104 - asked, not bound
-        return "127.0.0.1" if everywhere else self.config.host
+        """Of a server that was started: before, its host may be a name."""
+        return reachable(self.config.host)
 
-    def wait(self) -> NoReturn:
-        """Block while the server runs; raise ServingError when it ends by itself."""
+    def wait(self, look: Callable[[], None] = lambda: None) -> NoReturn:
+        """Block while the server runs; raise ServingError when it ends by itself.
+
+        Args:
+            look: is called every LOOK_S.
+        """
         assert self.supervisor is not None
-        status = self.supervisor.wait()
+        while True:
+            try:
+                status = self.supervisor.wait(LOOK_S)
+                break
+            except subprocess.TimeoutExpired:
+                look()
         raise ServingError(
             f"the server ended, status {status}: {self._failure_reason()}{self._saved_log()}"
         )
@@ -123,7 +132,12 @@ class TritonServer:
     def stop(self) -> None:
         """End the server, let it finish what is in flight, and remove its workspace."""
         self._end()
-        shutil.rmtree(self.workspace, ignore_errors=True)
+        self.workspace.remove()
+
+    def hurry(self) -> None:
+        """End the server without waiting for what is in flight, also while `stop` waits."""
+        if self.supervisor is not None and self.supervisor.poll() is None:
+            self.supervisor.send_signal(HURRYING)
 
     def _end(self) -> None:
         if self.supervisor is not None:
@@ -133,7 +147,7 @@ class TritonServer:
             try:
                 self.supervisor.wait(STOP_TIMEOUT_S + 5)
             except subprocess.TimeoutExpired:
-                self.supervisor.kill()  # the kernel then ends the server
+                self.supervisor.kill()  # the kernel then tells the server to end
                 self.supervisor.wait()
 
     def _failure_reason(self) -> str:
@@ -143,7 +157,7 @@ class TritonServer:
         """Save the log of a server that ended by itself from the workspace; return the place."""
         if self.config.log_file is not None:
             return ""
-        place = Path(tempfile.gettempdir(), f"{self.shared_memory}.log")
+        place = Path(tempfile.gettempdir(), f"{self.workspace.shared_memory}.log")
         try:
             shutil.copyfile(self.log_file, place)
         except OSError as error:  # the reason is worth more than the log
@@ -176,16 +190,25 @@ class TritonServer:
             check_installed(runtime)
         check_shared_memory(self.config, len({*self.models} - {ENCODER_NAME}))
         check_temporary_folder()
-        self.workspace.mkdir(mode=0o700, exist_ok=True)
-        check_room(self.workspace)
-        installation.assemble(self.workspace)
+        self.workspace.create()
+        folder = self.workspace.path
+        check_room(folder)
+        installation.assemble(folder)
+        if self.repository != (own := folder.resolve() / REPOSITORY):
+            own.symlink_to(self.repository)
 
     def _launch(self, installation: Installation) -> None:
         self.log_start = begin_log(self.log_file)
         closing = closing_arguments(admin_token(self.config.admin_token_file))
         self.supervisor = launch(
             installation,
-            Place(self.repository, self.models, self.workspace, self.shared_memory, self.log_file),
+            Place(
+                self.models,
+                self.workspace.path,
+                self.workspace.shared_memory,
+                self.log_file,
+                self.workspace.lock,
+            ),
             self.config,
             closing,
         )
@@ -202,7 +225,7 @@ class TritonServer:
             grpc_port=self.config.grpc_port,
             repository=self.repository,
         )
-        note_server(running, self.workspace)
+        note_server(running, self.workspace.path)
 
     def _wait_until_ready(self) -> None:
         assert self.supervisor is not None
@@ -235,13 +258,18 @@ def serving(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
         ModelError: an artifact is not an ONNX classifier.
         ServingError: the server cannot start.
     """
-    # the server's own workspace, which goes with the server even when this process is killed
-    workspace = Path(tempfile.mkdtemp(prefix=WORKSPACE_PREFIX))
-    try:
+    with prepared(models, config) as server, server:
+        yield server
+
+
+@contextmanager
+def prepared(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
+    """Write the model repository of a server inside the block; the server is not started yet."""
+    # the repository goes with the server even when this process is killed
+    with Workspace() as workspace:
         # one that is started again must find its own files, whatever the artifact is by then
         once = not config.restart
-        repository = write_repository(models, workspace / "models", config, is_temporary=once)
-        with TritonServer(repository, config, workspace) as server:
-            yield server
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
+        repository = write_repository(
+            models, workspace.path / REPOSITORY, config, is_temporary=once
+        )
+        yield TritonServer(repository, config, workspace)

@@ -12,16 +12,20 @@ __all__ = ["STANDARD_OUTPUT", "begin_log", "failure_reason"]
 STANDARD_OUTPUT = Path("-")
 """A log that is no file, but goes where the rest of the output goes."""
 
+ENDS = re.compile(r"^bertender: (the Python stub\b.+|the server was ended by .+)$", re.M)
+"""What the supervisor writes about the end of a server, before it may start it again."""
+FOLLOWS_FROM_AN_ERROR = "SIGABRT"
+NEAR_LINES = 20
+"""Lines before such an end that may have its cause."""
+
 REASONS = (
-    # not that it starts again
-    re.compile(r"^bertender: (the Python stub\b.+|signal 9 .+)$", re.M),
+    re.compile(r"^(bash: .+)$", re.M),  # which cannot start a stub
     re.compile(
         r"failed to load '[^']+' version \d+: (?:Internal: )?(.+?)(?:\\n\\nAt:.*|\"?)$", re.M
     ),
     re.compile(r"(failed to start .+ service: .+?)\s*\"?$", re.M),
     re.compile(r"^(.+error while loading shared libraries.+)$", re.M),
     re.compile(r"^(?:E\d{4} .*?\] (?!\"CudaDriver)\"?|error: )(.+?)\"?$", re.M),
-    re.compile(r"^bertender: (signal \d+ .+)$", re.M),  # one that follows from an error, as abort
 )
 """Reasons in a server's log for its end, the clearest first. Without a GPU, each log also has an
 error about the CUDA driver, which ends nothing."""
@@ -57,7 +61,19 @@ def failure_reason(log_file: Path, start: int = 0) -> str:
         return "the reason is in its log, on standard output."
     content = log_file.read_bytes() if log_file.is_file() else b""
     log = content[start if start <= len(content) else 0 :].decode(errors="replace")
-    for pattern in REASONS:
-        if ports := pattern.findall(log):
-            return " ".join(ports[-1].replace(r"\n", " ").split())  # Triton escapes newlines
+    if ends := [*ENDS.finditer(log)]:
+        end = ends[-1][1]
+        near = "\n".join(log[: ends[-1].start()].splitlines()[-NEAR_LINES:])
+        cause = _error_in(near) if FOLLOWS_FROM_AN_ERROR in end else None
+        return f"{end}; before that: {cause}" if cause else end
+    if error := _error_in(log):
+        return error
     return f"its log has no reason; its last lines: {' | '.join(log.splitlines()[-3:]) or '-'}"
+
+
+def _error_in(log: str) -> str | None:
+    """Return the clearest error of some lines; of several, the last."""
+    for pattern in REASONS:
+        if found := pattern.findall(log):
+            return " ".join(found[-1].replace(r"\n", " ").split())  # Triton escapes newlines
+    return None

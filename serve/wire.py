@@ -115,8 +115,10 @@ def asks_for_truncation(parameters: str) -> bool:
 
 def _to_bytes(row: int, example: Example, text_columns: int) -> list[bytes]:
     if len(example) != text_columns:
+        texts = "text" if len(example) == 1 else "texts"
         raise DataError(
-            f"row {row} has {len(example)} texts, but the model takes {text_columns} an example."
+            f"row {row} has {len(example)} {texts}, but the model takes {text_columns} an example."
+            + (" Give a tuple of two." if text_columns > 1 else "")
         )
     values = []
     for name, text in zip(INPUT_NAMES, example, strict=False):

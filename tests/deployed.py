@@ -38,6 +38,8 @@ class Container:
     """A container of ours, with what belongs to its pod."""
 
     container: Manifest
+    proxy: Manifest
+    """The container next to it, the only way in."""
     volumes: Mapping[str, Manifest]
     grace_s: int
     security: Manifest
@@ -53,7 +55,9 @@ class Container:
 
     @property
     def ports(self) -> dict[str, int]:
-        return {port["name"]: port["containerPort"] for port in self.container["ports"]}
+        """Of the pod."""
+        ports = [*self.container.get("ports", ()), *self.proxy.get("ports", ())]
+        return {port["name"]: port["containerPort"] for port in ports}
 
     @property
     def config(self) -> ServeConfig:
@@ -87,14 +91,29 @@ def manifests(path: Path) -> list[Manifest]:
 
 
 def rendered(folder: Path) -> list[Manifest]:
-    """Return what `kubectl kustomize FOLDER` shows: resources, then components with patches."""
+    """Return what `kubectl kustomize FOLDER` shows, but for the digests in generated names:
+    resources, then components, each with its patches."""
     (kustomization,) = manifests(folder / KUSTOMIZATION)
-    objects = [each for name in kustomization["resources"] for each in _resource(folder / name)]
+    resources = kustomization.get("resources", ())
+    objects = [each for name in resources for each in _resource(folder / name)]
+    objects += [_config_map(each, folder) for each in kustomization.get("configMapGenerator", ())]
+    if kustomization["kind"] != "Component":
+        _patch(kustomization, objects)
     for name in kustomization.get("components", ()):
         objects += rendered(folder / name)
-        for patch in manifests(folder / name / KUSTOMIZATION)[0].get("patches", ()):
-            _apply(patch, objects)
+        _patch(manifests(folder / name / KUSTOMIZATION)[0], objects)
     return objects
+
+
+def _config_map(generator: Manifest, folder: Path) -> Manifest:
+    data = {name: (folder / name).read_text(encoding="utf-8") for name in generator["files"]}
+    metadata = {"name": generator["name"]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def _patch(kustomization: Manifest, objects: Sequence[Manifest]) -> None:
+    for patch in kustomization.get("patches", ()):
+        _apply(patch, objects)
 
 
 def _resource(path: Path) -> list[Manifest]:
@@ -102,14 +121,21 @@ def _resource(path: Path) -> list[Manifest]:
 
 
 def _apply(patch: Mapping[str, Any], objects: Sequence[Manifest]) -> None:
-    """Apply a JSON patch whose operations remove."""
-    (target,) = (each for each in objects if _is_target(each, patch["target"]))
+    """Apply a JSON patch."""
+    (whole,) = (each for each in objects if _is_target(each, patch["target"]))
     for operation in yaml.safe_load(patch["patch"]):
-        assert operation["op"] == "remove"
+        target: Any = whole
         *parents, last = operation["path"].lstrip("/").split("/")
         for name in parents:
-            target = target[name]
-        del target[last]
+            target = target[int(name) if isinstance(target, list) else name]
+        if operation["op"] == "remove":
+            del target[last]
+        elif last == "-":
+            assert operation["op"] == "add"
+            target.append(operation["value"])
+        else:
+            assert operation["op"] == "replace" and last in target
+            target[last] = operation["value"]
 
 
 def _is_target(manifest: Manifest, target: Mapping[str, str]) -> bool:
@@ -120,13 +146,14 @@ def containers() -> Iterator[tuple[str, Container]]:
     """Yield our container as base runs it, and as KServe does."""
     (deployment,) = (each for each in rendered(KUBERNETES / "base") if each["kind"] == "Deployment")
     yield "base", _container(deployment["spec"]["template"]["spec"])
-    by_kind = {each["kind"]: each["spec"] for each in rendered(KUBERNETES / "kserve")}
+    by_kind = {each["kind"]: each.get("spec") for each in rendered(KUBERNETES / "kserve")}
     predictor = by_kind["InferenceService"]["predictor"]
     yield "kserve", _container({**by_kind["ServingRuntime"], **predictor})
 
 
 def _container(pod: Manifest) -> Container:
-    (container,) = pod["containers"]
+    container, proxy = pod["containers"]
+    assert proxy["name"] == "proxy"
     volumes = {each["name"]: each for each in pod["volumes"]}
     grace = pod["terminationGracePeriodSeconds"]
-    return Container(container, volumes, grace, pod["securityContext"])
+    return Container(container, proxy, volumes, grace, pod["securityContext"])

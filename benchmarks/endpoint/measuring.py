@@ -10,11 +10,8 @@ intervals hold what differs from one process to the next.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,8 +32,7 @@ from bertender.text.example import Example
 from serve.check import EndpointConfig, check_endpoint
 from serve.client import Endpoint, ServedPredictor
 from serve.config import ServeConfig
-from serve.repository import write_repository
-from serve.server import TritonServer
+from serve.server import serving
 
 __all__ = ["IN_PROCESS", "WAYS", "EndpointBenchmark", "ServedModel", "run", "time_endpoints"]
 
@@ -110,12 +106,8 @@ def _asked_in_all_ways(artifact: Artifact, threads: int) -> Iterator[list[Classi
     """Open the model in process and behind a server, as classifiers in the order of WAYS."""
     config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, threads_per_instance=threads)
     local = open_classifier(artifact, threads=threads)
-    # the server's own workspace, which goes with the server even when this process is killed
-    workspace = Path(tempfile.mkdtemp(prefix="bertender-endpoint-"))
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, workspace, ignore_errors=True)
-        repository = write_repository(artifact, workspace / "models", config)
-        server = stack.enter_context(TritonServer(repository, config, workspace))
+        server = stack.enter_context(serving(artifact, config))
         classifiers = [Classifier(IN_PROCESS, local.labels, local.encode, local.predictor, 0)]
         for way, url in zip(WAYS[1:], (server.http_url, server.grpc_url), strict=True):
             endpoint = stack.enter_context(Endpoint(url))

@@ -40,6 +40,7 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from serve.loadtest.slow_servers import texts_per_second
 from serve.server import TritonServer, serving
+from serve.workspace import Workspace
 
 __all__ = [
     "COSTED",
@@ -125,7 +126,7 @@ def _constant(sent: bool) -> Callable[[Service], AbstractContextManager[TritonSe
             outputs["TRUNCATED"] = ("BOOL", 1)
             values = {"sent": str(sent).lower()}
             write_python_model(folder / "models", CONSTANT_MODEL, outputs, values)
-            with TritonServer(folder / "models", PORTS, folder / "run") as server:
+            with TritonServer(folder / "models", PORTS, Workspace(folder / "run")) as server:
                 yield server
 
     return serve

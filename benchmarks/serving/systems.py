@@ -26,6 +26,7 @@ from serve.repository import write_repository
 from serve.server import TritonServer
 from serve.triton_config import CONFIG_NAME, write_model_config
 from serve.wire import MODEL_NAME
+from serve.workspace import Workspace
 
 __all__ = [
     "OWN",
@@ -95,7 +96,7 @@ def _bertender(
     def start(service: Service) -> Iterator[Open]:
         with temporary_folder() as folder:
             repository = write_repository(service.artifact, folder / "models", config)
-            with TritonServer(repository, config, folder / "run") as server:
+            with TritonServer(repository, config, Workspace(folder / "run")) as server:
                 yield lambda: TritonClient(url(server))
 
     return start
@@ -119,7 +120,7 @@ def _triton(max_batch_size: int, padded: Callable[[Service], int]) -> Callable[[
     def start(service: Service) -> Iterator[Open]:
         with temporary_folder() as folder:
             _write_plain(folder / "models", service, max_batch_size, padded(service))
-            with TritonServer(folder / "models", PORTS, folder / "run") as server:
+            with TritonServer(folder / "models", PORTS, Workspace(folder / "run")) as server:
                 yield lambda: TritonClient(server.grpc_url)
 
     return start

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, cast
 
-from bertender.core.errors import DataError
 from bertender.core.table import load_place
+from bertender.text.example import to_examples
 
 if TYPE_CHECKING:
     from bertender.pipeline.calls import ArtifactLike, PathLike
@@ -83,26 +83,13 @@ def classify(
             results = bertender.classify(["a text of yours", "another one"], server.http_url)
         print(results[0].label, results[0].score)
     """
-    examples = _examples(texts)
+    examples = to_examples(texts)
     sending = {"batch_size": batch_size, "timeout_s": timeout_s, "retries": retries}
     if "model" in settings:
         sending["model"] = settings.pop("model")
     files = load_place("serve.client:AccessConfig").parse(settings)
     predictions = load_place("serve.client:classify")(examples, url, **sending, access=files)
     return cast("list[Classification]", predictions)
-
-
-def _examples(texts: Iterable[str | tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return texts and pairs as examples; one text alone would be a text for each character."""
-    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise DataError('texts is one, not several. Give a list: ["a text"].')
-    examples = []
-    for row, each in enumerate(texts):
-        parts = (each,) if isinstance(each, str) else each
-        if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-            raise DataError(f"row {row} is {each!r}. Give a text, or a tuple of two for a pair.")
-        examples.append(tuple(parts))
-    return examples
 
 
 def deploy(artifact: ArtifactLike, to: PathLike, **settings: Any) -> Deployment:

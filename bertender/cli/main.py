@@ -19,10 +19,10 @@ from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
+from bertender.core.terminal import SafeConsole
 from bertender.pipeline.stages import STAGES
 
 __all__ = ["COMMANDS", "Command", "build_app", "commands", "main"]
@@ -175,7 +175,7 @@ def _prepare(
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_path=False)],
+        handlers=[RichHandler(console=SafeConsole(stderr=True), show_path=False)],
     )
 
 
@@ -241,7 +241,7 @@ def _calm_libraries() -> None:
 
 
 def _complain(message: str) -> None:
-    Console(stderr=True).print(f"[bold red]error:[/bold red] {escape(message)}", soft_wrap=True)
+    SafeConsole(stderr=True).print(f"[bold red]error:[/bold red] {escape(message)}", soft_wrap=True)
 
 
 if __name__ == "__main__":

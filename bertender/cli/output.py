@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from rich.text import Text
 from bertender.core.artifact import Artifact
 from bertender.core.card import LeftOutRows
 from bertender.core.findings import Findings, ParitySummary, TrainingFindings
+from bertender.core.terminal import SafeConsole
 from bertender.core.timing import Timing, read_timing
 from bertender.measure.size import measure_size
 from bertender.report.cells import DASH, number
@@ -51,8 +51,8 @@ class LeavesOut(Protocol):
     def left_out(self) -> LeftOutRows | None: ...
 
 
-console = Console()
-messages = Console(stderr=True)
+console = SafeConsole()
+messages = SafeConsole(stderr=True)
 """For messages on the way: standard output is for results."""
 
 
@@ -69,7 +69,7 @@ def print_words(words: str, style: str = "") -> None:
 def print_table(table: Table) -> None:
     """Print a table as wide as it needs: a narrow terminal wraps lines, but no cell is cut."""
     needed = Measurement.get(console, console.options.update(max_width=WIDEST), table).maximum
-    (console if console.width >= needed else Console(width=needed)).print(table)
+    (console if console.width >= needed else SafeConsole(width=needed)).print(table)
 
 
 def artifact_summary(artifact: Artifact) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from typing import Protocol, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bertender.core.terminal import SafeConsole
+
 __all__ = ["Bar", "SilentBar", "progress_bar", "show_progress", "track"]
 
 Item = TypeVar("Item")
@@ -134,7 +136,7 @@ class _LineBar(_PacedBar):
 def show_progress(enabled: bool = True) -> None:
     """Turn progress bars on standard error on or off for this process."""
     global _console
-    _console = Console(file=sys.stderr) if enabled else None
+    _console = SafeConsole(file=sys.stderr) if enabled else None
 
 
 @contextmanager

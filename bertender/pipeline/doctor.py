@@ -43,7 +43,8 @@ class Check:
 
     name: str
     look: Callable[[Environment], str | None]
-    present: str
+    present: str | Callable[[], str]
+    """Its meaning where it is there, or what returns it."""
     absent: str = ""
     object_to: Callable[[str], str | None] = lambda value: None
     """Returns what is wrong with a value that is there."""
@@ -55,9 +56,10 @@ class Check:
             value, absent = None, str(error)
         if value is None:
             return Finding(name=self.name, value="absent", meaning=absent, ok=False)
-        objection = self.object_to(value)
-        meaning = objection or self.present
-        return Finding(name=self.name, value=value, meaning=meaning, ok=objection is None)
+        if objection := self.object_to(value):
+            return Finding(name=self.name, value=value, meaning=objection, ok=False)
+        meaning = self.present if isinstance(self.present, str) else self.present()
+        return Finding(name=self.name, value=value, meaning=meaning, ok=True)
 
 
 def findings(environment: Environment) -> tuple[Finding, ...]:
@@ -212,7 +214,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "Triton version",
         lambda _: load_place("serve.installation:installed_version")() or "unknown",
-        "it has the fixes of every advisory that bertender knows",
+        on_demand("serve.advisories:none_known"),
         object_to=on_demand("serve.advisories:advice"),
     ),
     Check(

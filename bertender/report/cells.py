@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.core.speedup import Speedup
+from bertender.core.terminal import visible
 
 __all__ = ["DASH", "Cell", "captioned_table", "markdown_rows", "number", "short", "speedup_cell"]
 
@@ -62,7 +63,7 @@ def markdown_rows(
 ) -> list[str]:
     """Return the lines of a Markdown table, numbers aligned right."""
     rule = ["---:" if right else "---" for right in numeric]
-    lines = [[_escape(" ".join(cell)) for cell in row] for row in (headings, *rows)]
+    lines = [[_escape(visible(" ".join(cell))) for cell in row] for row in (headings, *rows)]
     return [f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:])]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import HubCodeError, ModelError
-from bertender.text.example import Example
+from bertender.text.example import Example, to_examples
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -73,9 +73,10 @@ class Tokenize:
         self.max_length = min(max_length or longest_input(tokenizer), longest_input(tokenizer))
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
-        arrays = self._tokens([list(column) for column in zip(*examples, strict=True)])
+        known = to_examples(examples)
+        arrays = self._tokens([list(column) for column in zip(*known, strict=True)])
         return Batch(
-            tuple(examples),
+            tuple(known),
             {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
             truncated=truncated_rows(arrays),
         )
@@ -104,7 +105,7 @@ def truncated_rows(tokens: BatchEncoding | TokenArrays) -> npt.NDArray[np.bool_]
 
 def keep_text(examples: Sequence[Example]) -> Batch:
     """Encode for models that read the text itself (the bag of words, a served endpoint)."""
-    return Batch(tuple(examples), {})
+    return Batch(tuple(to_examples(examples)), {})
 
 
 def load_tokenizer(directory: Path | str, **settings: Any) -> PreTrainedTokenizerBase:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertender.text.batch import NO_WORD, Batch, Tokenize, longest_input, truncated_rows
-from bertender.text.example import Example
+from bertender.text.example import Example, to_examples
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -77,17 +77,28 @@ class TokenizeWords(Tokenize):
     """Encode sentences that are split into words; the batch has the first token of each word."""
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
+        sentences = _to_sentences(examples)
         tokens = encode_words(
-            self.tokenizer, examples, self.max_length, padding=True, return_tensors="np"
+            self.tokenizer, sentences, self.max_length, padding=True, return_tensors="np"
         )
         arrays = {name: np.asarray(array, dtype=np.int64) for name, array in tokens.items()}
-        begun = [begun_words(tokens.word_ids(row)) for row in range(len(examples))]
+        begun = [begun_words(tokens.word_ids(row)) for row in range(len(sentences))]
         words = np.array([[NO_WORD if word is None else word for word in row] for row in begun])
-        return Batch(tuple(examples), arrays, words, truncated_rows(tokens))
+        return Batch(sentences, arrays, words, truncated_rows(tokens))
 
 
 def keep_words(examples: Sequence[Example]) -> Batch:
     """Encode for a served endpoint, which reads the words itself and predicts a label for each."""
-    longest = max(map(len, examples))
-    words = [[*range(len(example)), *[NO_WORD] * (longest - len(example))] for example in examples]
-    return Batch(tuple(examples), {}, np.array(words))
+    sentences = _to_sentences(examples)
+    longest = max(map(len, sentences))
+    words = [[*range(len(each)), *[NO_WORD] * (longest - len(each))] for each in sentences]
+    return Batch(sentences, {}, np.array(words))
+
+
+def _to_sentences(examples: Sequence[Example]) -> tuple[Example, ...]:
+    """Return sentences of words; one that came as a text is split."""
+    known = to_examples(examples)
+    return tuple(
+        tuple(given.split()) if isinstance(given, str) else example
+        for given, example in zip(examples, known, strict=True)
+    )

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
-from bertender.text.example import Example
+from bertender.text.example import Example, to_examples
 from serve.wire import INPUT_NAMES, MODEL_NAME, to_arrays
 
 __all__ = ["Classification", "Columns", "ResponseTensors", "ServedModel"]
@@ -65,7 +65,7 @@ class ServedModel:
             DataError: an example is nothing that the model can read.
         """
         endpoint = self.problem.endpoint
-        return [endpoint.to_example(endpoint.to_texts(example)) for example in examples]
+        return [endpoint.to_example(endpoint.to_texts(each)) for each in to_examples(examples)]
 
     def requests(self, examples: Sequence[Example], batch_size: int) -> list[Columns]:
         """Return the requests for some examples, each of at most `batch_size` texts.
@@ -73,11 +73,11 @@ class ServedModel:
         Raises:
             DataError: an example is nothing that the model can read; its row is named.
         """
-        texts = [self.problem.endpoint.to_texts(example) for example in examples]
+        texts = [self.problem.endpoint.to_texts(each) for each in to_examples(examples)]
         columns = to_arrays(texts, self.text_columns)
         return [
             [column[start : start + batch_size] for column in columns]
-            for start in range(0, len(examples), batch_size)
+            for start in range(0, len(texts), batch_size)
         ]
 
     def tensors(self, columns: Columns, tensor: Any) -> list[Any]:

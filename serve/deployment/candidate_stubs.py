@@ -14,17 +14,16 @@ __all__ = ["end_stubs"]
 
 def end_stubs(candidate: Path) -> None:
     """End the stubs of a candidate, by the folder of its model; Triton then lets it go."""
-    for process in psutil.process_iter(["name", "cmdline"]):
-        if _is_of(candidate, process.info):
-            with suppress(psutil.Error):  # it has ended itself
+    for process in psutil.process_iter(["cmdline"]):
+        with suppress(psutil.Error):  # it has ended itself, or is another user's
+            if _is_of(candidate, process):
                 process.kill()
 
 
-def _is_of(candidate: Path, info: dict[str, object]) -> bool:
-    words = info["cmdline"]
-    return (
-        isinstance(words, list)
-        and len(words) > 1
-        and Path(words[0]).name == STUB_NAME
-        and candidate in Path(words[1]).parents
-    )
+def _is_of(candidate: Path, process: psutil.Process) -> bool:
+    words = process.info["cmdline"] or []
+    if len(words) < 2 or Path(words[0]).name != STUB_NAME:
+        return False
+    # relative to the folder where its server runs, and through a link to the repository
+    code = Path(process.cwd(), words[1]).resolve()
+    return candidate.resolve() in code.parents

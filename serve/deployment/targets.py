@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,9 +22,12 @@ from serve.deployment.candidate_stubs import end_stubs
 from serve.deployment.config import DeployConfig
 from serve.deployment.control import ModelControl
 from serve.deployment.model_folder import ModelFolder
+from serve.host import in_url, is_same_host
+from serve.launch import REPOSITORY
 from serve.running_servers import RunningServer, is_listening, running_servers
 from serve.server import TritonServer
 from serve.shared_memory import check_shared_memory
+from serve.workspace import Workspace
 
 __all__ = ["Folder", "Place", "Server", "Target", "target_of"]
 
@@ -158,10 +160,10 @@ class Folder:
                 "ready_timeout_s": self.config.timeout_s,
             }
         )
-        with tempfile.TemporaryDirectory(prefix="bertender-deploy-") as workspace:
-            repository = Path(workspace, "models")
+        with Workspace() as workspace:
+            repository = workspace.path / REPOSITORY
             folder.write_candidate(artifact, repository / folder.name)
-            with TritonServer(repository, settings) as server:
+            with TritonServer(repository, settings, workspace) as server:
                 yield Place(server.http_url, folder.name, _server_is_own)
 
     def activate(self, folder: ModelFolder) -> None: ...
@@ -222,7 +224,7 @@ def _server(url: str, config: DeployConfig) -> Server:
     running = _running(url)
     token = admin_token(config.admin_token_file)
     control = ModelControl(
-        f"{running.host}:{running.grpc_port}",
+        f"{in_url(running.host)}:{running.grpc_port}",
         token,
         config.timeout_s,
         check_address=partial(_check_listening, running),
@@ -245,7 +247,7 @@ def _running(url: str) -> RunningServer:
     address = parse_url(url)
     port = urlsplit(f"//{address.host_and_port}").port
     for server in running_servers():
-        if port in (server.http_port, server.grpc_port) and _is_at(address.host, server.host):
+        if port in (server.http_port, server.grpc_port) and is_same_host(address.host, server.host):
             return server
     raise ConfigError(
         f"--to {url}: no `bertender serve` of this user listens there on this machine, as far as "
@@ -253,12 +255,6 @@ def _running(url: str) -> RunningServer:
         "(in its container, by its user, with its TMPDIR), and give the server's own address, not "
         "that of a proxy. For another server, deploy into its repository: --to DIRECTORY."
     )
-
-
-def _is_at(host: str, server: str) -> bool:
-    with suppress(OSError, UnicodeError):
-        return socket.gethostbyname(host) == socket.gethostbyname(server)
-    return False
 
 
 def _settings(folder: ModelFolder) -> ServeConfig:

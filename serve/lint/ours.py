@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -13,13 +14,23 @@ from bertender.core.card import read_card
 from bertender.core.errors import ArtifactError, ConfigError, nearest_hint
 from bertender.models.onnx_predictor import ONNX_NAME
 from serve.backend_parameters import BackendParameters
+from serve.config import ServeConfig
 from serve.encoder_predictor import ENCODER_OUTPUT
 from serve.graph_signature import ANY, GraphSignature
 from serve.lint.findings import Fault
 from serve.lint.reading import ReadModel, ReadRepository
 from serve.placing import load_checked
+from serve.triton_config import model_config, triton
+from serve.wire import TRUNCATED
 
-__all__ = ["artifacts", "backend_parameters", "labels", "own_graphs", "own_parameters"]
+__all__ = [
+    "artifacts",
+    "backend_parameters",
+    "labels",
+    "own_graphs",
+    "own_parameters",
+    "own_tensors",
+]
 
 BACKEND_MODULE = "serve.classifier_backend"
 LOGITS = "LOGITS"
@@ -55,6 +66,42 @@ def artifacts(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
             load_checked(folder, parameters.stamp if parameters else None)
         except ArtifactError as error:
             yield Fault(folder, "", str(error), "the files that artifact.json names")
+
+
+def own_tensors(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
+    """Yield tensors that are not those which the backend reads and sends, or are of other types
+    and dimensions, and a model without batches: a request has a row for each text."""
+    assert model.config is not None
+    if backend_parameters(model) is None:
+        return
+    if model.config.max_batch_size < 1:
+        value = str(model.config.max_batch_size)
+        yield Fault(model.config_file, "max_batch_size", value, "1 or more")
+    for artifact in _cards(model):
+        own = model_config(artifact.card, ServeConfig())
+        for side in ("input", "output"):
+            yield from _differences(model, side, getattr(own, side))
+
+
+def _differences(model: ReadModel, side: str, own: Sequence[Any]) -> Iterator[Fault]:
+    declared = {each.name: (place, each) for place, each in enumerate(getattr(model.config, side))}
+    wanted = {each.name: each for each in own}
+    for name, (place, tensor) in declared.items():
+        field = f"{side}[{place}]"
+        if name not in wanted:
+            allowed = f"one of {', '.join(wanted)}"
+            yield Fault(model.config_file, f"{field}.name", repr(name), allowed)
+            continue
+        types = [triton.DataType.Name(each.data_type) for each in (tensor, wanted[name])]
+        if types[0] != types[1]:
+            yield Fault(model.config_file, f"{field}.data_type", *types)
+        dims = [list(each.dims) for each in (tensor, wanted[name])]
+        same = slice(-1 if name == LOGITS else None)  # the number of labels has its own rule
+        if len(dims[0]) != len(dims[1]) or dims[0][same] != dims[1][same]:
+            yield Fault(model.config_file, f"{field}.dims", str(dims[0]), str(dims[1]))
+    for name in wanted:
+        if name not in declared and name != TRUNCATED:  # which earlier versions did not write
+            yield Fault(model.config_file, side, f"{name!r} is missing", ", ".join(wanted))
 
 
 def labels(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:

@@ -41,6 +41,10 @@ LINT_RULES = Table(
         "called-tensor": LintRule("they have the tensors of the call", calls.called_tensors),
         "parameter": LintRule("bertender's backend reads the parameters", ours.own_parameters),
         "artifact": LintRule("the artifact's files have their digests", ours.artifacts),
+        "own-tensor": LintRule(
+            "tensors of bertender's backend have the types and dimensions that it reads",
+            ours.own_tensors,
+        ),
         "labels": LintRule("logits are as many as the artifact's labels", ours.labels),
         "unsuited-runtime": LintRule(
             "no 8-bit graph in a runtime of GPUs", devices.unsuited_runtime

@@ -76,13 +76,20 @@ def _ancestor(each: Artifact | str) -> Ancestor:
         return Ancestor(name=each)
     card = each.card
     return Ancestor(
-        name=each.name,
+        name=_name(each),
         stage=card.stage,
         precision=card.precision,
         parameters=card.findings.parameters,
         model_mb=_model_bytes(each) / 1e6,
         digest=each.digest[:12],
     )
+
+
+def _name(artifact: Artifact) -> str:
+    """Return the name of an artifact; of a deployed one, which lies in a version of a model."""
+    if artifact.name == "artifact" and artifact.path.parent.name.isdecimal():
+        return f"{artifact.path.parent.parent.name}, version {artifact.path.parent.name}"
+    return artifact.name
 
 
 def _model_bytes(artifact: Artifact) -> int:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError
@@ -22,6 +24,7 @@ from pydantic import ValidationError
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import (
+    ArtifactError,
     BertenderError,
     ConfigError,
     DataError,
@@ -87,22 +90,36 @@ class PageServer:
         endpoint_url: of the running endpoint.
         port: where the page listens; 0 takes any free port.
         model: its name on the server.
+        repository: of the server, where the artifact of a new version is found.
 
     Raises (on entering):
         PortTakenError: another process listens on the port.
     """
 
     def __init__(
-        self, artifact: Artifact, endpoint_url: str, port: int, model: str = MODEL_NAME
+        self,
+        artifact: Artifact,
+        endpoint_url: str,
+        port: int,
+        model: str = MODEL_NAME,
+        repository: Path | None = None,
     ) -> None:
         self.artifact = artifact
+        self.repository = repository
         self.endpoint_url = endpoint_url
         self.model = model
         self.port = port
         self.server: ThreadingHTTPServer | None = None
 
-    @cached_property
+    @property
     def about(self) -> About:
+        """The model that answers; that of the last answer, where none does now."""
+        with suppress(BertenderError), self._endpoint() as endpoint:
+            self._follow(endpoint)
+        return self._about
+
+    @cached_property
+    def _about(self) -> About:
         """The model, read when a browser first asks: the files of all ancestors are checked."""
         return about(self.artifact)
 
@@ -135,7 +152,7 @@ class PageServer:
         """Return the predictions that a request asks for.
 
         Raises:
-            ConfigError: another model is served by now.
+            ConfigError: another model is served by now, and its artifact is not found.
             DataError: the body is not as it must be.
             ServingError: the endpoint refuses, or is not there.
         """
@@ -143,16 +160,32 @@ class PageServer:
             request = _Request.model_validate_json(body)
         except ValidationError:
             raise DataError('the body must be JSON: {"texts": ["a text"]}.') from None
-        # a connection belongs to a thread, and each request has one
-        with Endpoint(
-            self.endpoint_url, model=self.model, timeout_s=ENDPOINT_TIMEOUT_S, retries=RETRIES
-        ) as endpoint:
-            if endpoint.model.digest != self.artifact.digest:
-                raise ConfigError(
-                    "another version of the model was deployed: start `bertender serve --page` "
-                    "with its artifact."
-                )
+        with self._endpoint() as endpoint:
+            self._follow(endpoint)
             return classify(endpoint, self.artifact.card.task.labels, request.texts)
+
+    def _endpoint(self) -> Endpoint:
+        """Open a connection: each belongs to a thread, and each request to the page has one."""
+        return Endpoint(
+            self.endpoint_url, model=self.model, timeout_s=ENDPOINT_TIMEOUT_S, retries=RETRIES
+        )
+
+    def _follow(self, endpoint: Endpoint) -> None:
+        """Take over the artifact of the version that answers, which `deploy` may have replaced."""
+        digest = endpoint.model.digest
+        if digest == self.artifact.digest:
+            return
+        for folder in self.repository.glob(f"{self.model}/*/artifact") if self.repository else ():
+            with suppress(ArtifactError):  # one that is being removed
+                version = Artifact.load(folder, verify=False)
+                if version.digest == digest:
+                    self.artifact = version
+                    self.__dict__.pop("_about", None)
+                    return
+        raise ConfigError(
+            "another version of the model was deployed, and its labels are not known here: start "
+            "`bertender serve --page` with its artifact."
+        )
 
 
 class _Handler(BaseHTTPRequestHandler):

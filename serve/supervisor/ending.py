@@ -3,27 +3,45 @@
 import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["drain", "kill_group", "remove_traces"]
+__all__ = ["drain", "kill_group", "remove_abandoned_environments", "remove_traces"]
 
 POLL_S = 0.1
 QUIET_S = 1.0
 """Longer than a request takes from its connection to a stub, and its response back."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
+PROCESSES = Path("/proc")
+
+ENVIRONMENTS = Path("/tmp")  # noqa: S108 - Triton's own choice, nothing is made here
+ENVIRONMENT = "python_env_??????"
+"""Of the folder that Triton's Python backend makes at each start, and removes when it ends itself.
+It stays empty here: no model brings an environment of its own."""
+BACKEND_LIBRARY = b"/libtriton_python.so"
+CLOCK_S = 2.0
+"""Least age of a process's folder to be that of an earlier process; clocks are read one by one."""
+START_TIME = 19  # of /proc/PID/stat, from the field after the name
 
 
-def drain(server: "subprocess.Popen[bytes]", workspace: Path, timeout_s: float) -> None:
-    """Wait until the server has ended, or has had no request for a while, or its time is up.
+def drain(
+    server: "subprocess.Popen[bytes]",
+    workspace: Path,
+    timeout_s: float,
+    is_hurried: Callable[[], bool],
+) -> None:
+    """Wait until the server has ended, or has had no request for a while, or its time is up, or
+    somebody does not want to wait.
 
     Triton would wait for every open HTTP connection, though no request comes on it.
     """
     deadline = time.monotonic() + timeout_s
     quiet_since = None
-    while server.poll() is None and time.monotonic() < deadline:
+    while server.poll() is None and time.monotonic() < deadline and not is_hurried():
         if _in_flight(workspace) != 0:
             quiet_since = None
         elif quiet_since is None:
@@ -45,6 +63,44 @@ def remove_traces(shared_memory: str, workspace: Path) -> None:
     marks = workspace.glob("candidate-*")
     for left in (*SHARED_MEMORY.glob(f"{shared_memory}*"), *_counts(workspace), *marks):
         left.unlink(missing_ok=True)
+
+
+def remove_abandoned_environments(folder: Path = ENVIRONMENTS, processes: Path = PROCESSES) -> None:
+    """Remove the empty folders that Triton has made there for processes which have ended.
+
+    A folder has no owner's name. It is that of a process of the same user which runs the Python
+    backend and is not younger than the folder; where there is none, its process has ended.
+    """
+    found = [(each, each.lstat()) for each in folder.glob(ENVIRONMENT)]
+    own = [
+        (each, state.st_ctime)
+        for each, state in found
+        if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
+    ]
+    starts = [*_starts_of_backends(processes)] if own else []
+    for each, made in own:
+        if all(start > made + CLOCK_S for start in starts):
+            with contextlib.suppress(OSError):  # it has something in it, or is gone
+                each.rmdir()
+
+
+def _starts_of_backends(processes: Path) -> Iterator[float]:
+    """Yield when the processes of this user that may run the Python backend have started, in
+    seconds of the clock of files."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for process in processes.glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            if process.stat().st_uid != os.geteuid() or not _may_run_backend(process):
+                continue
+            fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            yield booted + int(fields[START_TIME]) / os.sysconf("SC_CLK_TCK")
+
+
+def _may_run_backend(process: Path) -> bool:
+    try:
+        return BACKEND_LIBRARY in (process / "maps").read_bytes()
+    except PermissionError:  # of a process that hides them
+        return True
 
 
 def _in_flight(workspace: Path) -> int | None:

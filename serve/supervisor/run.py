@@ -12,9 +12,14 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from serve.supervisor.ending import drain, kill_group, remove_traces
+from serve.supervisor.ending import (
+    drain,
+    kill_group,
+    remove_abandoned_environments,
+    remove_traces,
+)
 from serve.supervisor.log import Rotation, note, opened
-from serve.supervisor.owner import Owner
+from serve.supervisor.owner import HURRYING, STOPPING, Owner
 from serve.supervisor.stubs import STUB_DIED, Stubs
 
 __all__ = ["RESTART_DELAYS_S", "main"]
@@ -33,6 +38,7 @@ STACK_BYTES = 256 * 1024 * 1024
 def main(arguments: list[str]) -> int:
     """Run the command until it ends or standard input closes; return its exit status."""
     options, owner, delays_s = _parsed(arguments), Owner(), list(RESTART_DELAYS_S)
+    owner.listen()
     with opened(options.log) as log:
         while not owner.gone:
             started = time.monotonic()
@@ -55,6 +61,7 @@ def main(arguments: list[str]) -> int:
 def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--restart", action="store_true")
+    parser.add_argument("--lock", type=int, action="append", default=[])
     for name in ("workspace", "shared_memory", "log"):
         parser.add_argument(name)
     parser.add_argument("log_max_bytes", type=int)
@@ -71,6 +78,7 @@ def _run(options: argparse.Namespace, owner: Owner, log: BinaryIO) -> int:
         stdout=log,
         stderr=subprocess.STDOUT,
         process_group=0,
+        pass_fds=options.lock,
         preexec_fn=functools.partial(_prepare, os.getpid()),
     )
     try:
@@ -79,7 +87,8 @@ def _run(options: argparse.Namespace, owner: Owner, log: BinaryIO) -> int:
         while server.poll() is None:
             if owner.wait(POLL_S):
                 server.terminate()
-                drain(server, Path(options.workspace), options.stop_timeout_s)
+                workspace, most_s = Path(options.workspace), options.stop_timeout_s
+                drain(server, workspace, most_s, lambda: owner.is_hurried)
                 return 0
             rotation.run(time.monotonic())
             if stub := stubs.dead():
@@ -89,6 +98,7 @@ def _run(options: argparse.Namespace, owner: Owner, log: BinaryIO) -> int:
     finally:
         kill_group(server)
         remove_traces(options.shared_memory, Path(options.workspace))
+        remove_abandoned_environments()
 
 
 def _status(code: int, log: BinaryIO) -> int:
@@ -96,14 +106,16 @@ def _status(code: int, log: BinaryIO) -> int:
     if code >= 0:
         return code
     names = {each.value: each.name for each in signal.Signals}
-    name = names.get(-code, "of no name")
+    name = names.get(-code, "a signal of no name")
     cause = ": the kernel sends it where memory runs out" if -code == signal.SIGKILL else ""
-    note(log, f"signal {-code} ({name}) has ended the server{cause}")
+    note(log, f"the server was ended by {name}, signal {-code}{cause}")
     return 128 - code
 
 
 def _prepare(supervisor: int) -> None:
     """Set up the process that becomes the command."""
+    for number in (*STOPPING, HURRYING):
+        signal.signal(number, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     stack = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)
     resource.setrlimit(resource.RLIMIT_STACK, (stack, most))

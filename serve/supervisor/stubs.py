@@ -11,6 +11,8 @@ STUB_DIED = 70
 """Exit status: a process of the command died, and the command went on without it."""
 
 STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
+SHELL = "bash"
+"""Triton runs `bash -c "exec STUB ..."`; one that dies as such has started no stub."""
 CANDIDATE_SUFFIX = "-candidate"  # of `serve.wire`, which is not imported here
 CANDIDATE_PREFIX = "candidate-"  # of `serve.candidate_mark`, likewise
 DISCOVERY_S = 1.0
@@ -67,7 +69,8 @@ class Stubs:
         return GRACE_S if self.known[number] else GRACE_UNSEEN_S
 
     def _is_own(self, process: _Process) -> bool:
-        return process.parent == self.command and STUB_NAME.startswith(process.name)
+        is_named = STUB_NAME.startswith(process.name) or process.name == SHELL
+        return process.parent == self.command and is_named
 
 
 def _model(number: int) -> str:
@@ -77,7 +80,7 @@ def _model(number: int) -> str:
     except OSError:
         return ""
     # MODEL/VERSION/model.py is the first argument
-    if not words[0]:
+    if not words[0] or Path(os.fsdecode(words[0])).name == SHELL:  # which is about to become one
         return ""
     parts = Path(os.fsdecode(words[1])).parts if len(words) > 1 else ()
     return parts[-3] if len(parts) > 2 else UNNAMED

@@ -28,6 +28,14 @@ def test_texts_of_the_command_line(endpoint: type[FakeEndpoint]) -> None:
     assert endpoint.asked == [("saw drill",), ("a [bold] pear",)]
 
 
+def test_what_a_text_would_do_to_a_terminal_is_shown(endpoint: type[FakeEndpoint]) -> None:
+    """The fake's label is the first word."""
+    result = succeed("classify", "\x1b[2Jsaw a\tb\nc")
+    assert result.stdout == "\\x1b[2Jsaw\t0.5000\t\\x1b[2Jsaw a\\tb\\nc\n"
+    assert endpoint.asked == [("\x1b[2Jsaw a\tb\nc",)]
+    assert "\x1b" not in fail("classify", "--input", "no\x1b[2Jsuch.csv")
+
+
 def test_lines_are_those_of_the_problem_type() -> None:
     tags = Classification(label=("O", "B-x"), score=(0.5, 0.25), logits=((1.0, 0.0), (0.0, 1.0)))
     words = ("by", "bird")

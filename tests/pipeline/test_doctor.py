@@ -7,6 +7,7 @@ import pytest
 from bertender.core.cpu import INTERESTING_FLAGS
 from bertender.models.runtimes import RUNTIMES
 from bertender.pipeline.doctor import CHECKS, Check, findings
+from serve.advisories import AS_OF
 from tests.core.machines import bare
 
 
@@ -15,7 +16,8 @@ def test_every_check_answers(check: Check) -> None:
     finding = check.run(bare())
     there = finding.value != "absent"
     objection = check.object_to(finding.value) if there else check.absent
-    assert finding.value and finding.meaning == (check.present if finding.ok else objection)
+    present = check.present if isinstance(check.present, str) else check.present()
+    assert finding.value and finding.meaning == (present if finding.ok else objection)
     assert finding.ok is (there and objection is None)
 
 
@@ -69,4 +71,11 @@ def test_a_server_that_cannot_run_is_absent(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_server_that_predates_fixes_is_named_with_them() -> None:
     (finding,) = (found for found in findings(bare()) if found.name == "Triton version")
     assert finding.value == "2.51.0" and not finding.ok
-    assert "CVE-2025-23319" in finding.meaning and "--tritonserver" in finding.meaning
+    assert "23319" in finding.meaning and "--tritonserver" in finding.meaning
+    assert f"as of {AS_OF}" in finding.meaning
+
+
+def test_a_server_with_every_fix_is_clean_as_of_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.installation.installed_version", lambda: "2.99.0")
+    (finding,) = (found for found in findings(bare()) if found.name == "Triton version")
+    assert finding.ok and f"as of {AS_OF}" in finding.meaning

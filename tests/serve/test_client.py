@@ -31,6 +31,7 @@ from serve.client import (
 )
 from serve.server import TritonServer
 from serve.wire import MODEL_NAME
+from tests.serve.scripted import SERVERS, Script
 
 server_test = pytest.mark.server
 
@@ -205,9 +206,13 @@ def test_a_password_in_a_url_is_not_shown(port: str) -> None:
     [
         ("one text", 'Give a list: ["a text"]'),
         (7, 'Give a list: ["a text"]'),
-        (iter([7]), "row 0 is 7. Give a text"),
-        ([7], "row 0 is 7. Give a text"),
-        (["fine", ("a", 7)], "row 1 is"),
+        ({"text": "a"}, 'Give a list: ["a text"]'),
+        (iter([7]), "row 0 is 7 (int). Give a text"),
+        ([7], "row 0 is 7 (int). Give a text"),
+        (["fine", ("a", 7)], "row 1 has 7 (int) among its texts"),
+        (["fine", None], "row 1 is None. Give a text"),
+        ([b"fine"], "row 0 is b'fine' (bytes). Decode it"),
+        (["x", ("a", b"b")], "row 1 has b'b' (bytes) among its texts. Decode it"),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused_before_anything_is_sent(
@@ -215,3 +220,24 @@ def test_what_is_no_list_of_texts_is_refused_before_anything_is_sent(
 ) -> None:
     with pytest.raises(DataError, match=re.escape(words)):
         bertender.classify(texts, "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_text_alone_is_an_example_of_one(protocol: str) -> None:
+    texts = ["apple saw", ("plum drill",)]
+
+    async def ask(url: str) -> list[Classification]:
+        async with AsyncEndpoint(url) as endpoint:
+            with pytest.raises(DataError, match="row 0 is None"):
+                await endpoint.classify([None])  # type: ignore[list-item]
+            return await endpoint.classify(texts)  # type: ignore[arg-type]
+
+    with SERVERS[protocol](Script()) as url:
+        with Endpoint(url) as endpoint:
+            answers = endpoint.classify(texts)  # type: ignore[arg-type]
+            logits = endpoint.logits(texts)  # type: ignore[arg-type]
+            for wrong in ("apple saw", [b"apple"], [("apple", "saw")]):
+                with pytest.raises(DataError, match=r"Give a list|Decode it|takes 1 an example"):
+                    endpoint.classify(wrong)  # type: ignore[arg-type]
+        assert [each.label for each in answers] == ["apple", "plum"] and len(logits) == 2
+        assert asyncio.run(ask(url)) == answers

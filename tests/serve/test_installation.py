@@ -28,8 +28,13 @@ pytestmark = pytest.mark.server
 def test_the_binary_runs_from_its_wheel(tmp_path: Path) -> None:
     found = find_installation()
     found.assemble(tmp_path)
-    environment = found.environment(tmp_path)
-    done = subprocess.run([found.binary, "--help"], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [found.binary, "--help"],
+        cwd=tmp_path,
+        env=found.environment(),
+        capture_output=True,
+        text=True,
+    )
     assert "--model-repository" in done.stdout + done.stderr
     assert os.access(tmp_path / "backends" / "python" / "triton_python_backend_stub", os.X_OK)
 
@@ -62,6 +67,26 @@ def test_a_numpy_that_ends_the_stub_is_named(
     with pytest.raises(ServerMissingError, match=r"numpy 1\.\d.*pip install 'numpy<1'.*--tritons"):
         find_installation()
     assert find_installation(other).version == "2.99.0"
+
+
+def test_a_machine_without_a_shell_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServerMissingError, match=rf"neither bash nor sh in PATH \({tmp_path}\)"):
+        find_installation()
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    assert find_installation()
+
+
+def test_a_stub_that_triton_has_taken_the_rights_of_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To any other user than root, whom nothing is denied."""
+    stub = find_installation().stub
+    monkeypatch.setattr(os, "access", lambda path, mode: path != stub)
+    with pytest.raises(ServerMissingError, match=rf"{stub} has the mode \d+.*chmod 755"):
+        find_installation()
 
 
 def test_the_version_of_a_wheel_is_known() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from bertender import __version__
 from bertender.core.artifact import Artifact
@@ -16,6 +20,7 @@ from serve.repository import write_repository
 from serve.server import STOP_TIMEOUT_S
 from serve.shared_memory import needed_bytes
 from tests.deployed import (
+    DEPLOY,
     KUBERNETES,
     KUSTOMIZATION,
     Container,
@@ -29,7 +34,7 @@ from tests.serve.custom_resources import SCHEMAS
 from tests.serve.test_dockerfile import the
 
 CONTAINERS = dict(containers())
-ENTRIES = ("base", "overlays/autoscaled", "kserve")
+ENTRIES = ("base", "overlays/autoscaled", "overlays/claim", "kserve", "fill")
 """Folders that a user applies."""
 OBJECTS = {
     f"{entry} {each['kind']} {each['metadata']['name']}": each
@@ -38,6 +43,7 @@ OBJECTS = {
 }
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 MARGIN_S = 5
+NGINX = KUBERNETES / "proxy" / "nginx.conf"
 
 
 def validate(manifest: Mapping[str, Any]) -> None:
@@ -78,7 +84,9 @@ def test_every_file_is_part_of_a_kustomization() -> None:
     for path in tuple(KUBERNETES.rglob(KUSTOMIZATION)):
         (own,) = manifests(path)
         assert own["kind"] == ("Component" if "components" in path.parts else "Kustomization")
-        for name in (*own["resources"], *own.get("components", ())):
+        kinds = ("resources", "components", "configurations")
+        generated = [name for each in own.get("configMapGenerator", ()) for name in each["files"]]
+        for name in (*generated, *(name for kind in kinds for name in own.get(kind, ()))):
             place = (path.parent / name).resolve()
             used.add(place / KUSTOMIZATION if place.is_dir() else place)
     assert used == {path for path in KUBERNETES.rglob("*") if path.is_file()}
@@ -92,23 +100,113 @@ def own(request: pytest.FixtureRequest) -> Container:
 def test_its_arguments_are_those_of_serve(
     own: Container, onnx_artifact: Artifact, tmp_path: Path
 ) -> None:
-    assert own.container["image"] == f"bertender-serve:{__version__}"
-    assert (
-        own.ports.items()
-        <= {
-            "http": own.config.http_port,
-            "http1": own.config.http_port,
-            "grpc": own.config.grpc_port,
-            "metrics": own.config.metrics_port,
-        }.items()
-    )
     assert write_repository(onnx_artifact, tmp_path / "models", own.config).is_dir()
 
 
 def test_it_reads_the_model_where_that_is_mounted(own: Container) -> None:
-    model = own.container["args"][0]
-    read_only = [each["mountPath"] for each in own.container["volumeMounts"] if "readOnly" in each]
-    assert [model] == (read_only or ["/mnt/models"])  # where KServe mounts it, by itself
+    """Where KServe mounts it, by itself, or where it is in the image."""
+    model, image = own.container["args"][0], own.container["image"]
+    assert (model, image) in {
+        ("/mnt/models", f"bertender-serve:{__version__}"),
+        ("/model", "bertender-model:1"),
+    }
+
+
+def test_the_image_with_the_model_is_that_of_the_endpoint() -> None:
+    lines = (DEPLOY / "Dockerfile.model").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line and not line.startswith("#")] == [
+        f"FROM bertender-serve:{__version__}",
+        "COPY . /model",
+    ]
+    assert any("--tag bertender-model:1 " in line for line in lines)
+
+
+def test_the_claim_takes_the_place_of_the_model_in_the_image() -> None:
+    pod = OBJECTS["overlays/claim Deployment bertender"]["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    assert container["image"] == f"bertender-serve:{__version__}"
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "model")
+    assert mount == {"name": "model", "mountPath": container["args"][0], "readOnly": True}
+    filled = OBJECTS["fill Pod bertender-fill"]["spec"]
+    assert filled["containers"][0]["volumeMounts"][0]["mountPath"] == mount["mountPath"]
+
+
+def pods(entry: str) -> Iterator[Manifest]:
+    """Yield the pods of an entry, their labels with them."""
+    kinds = {name.split()[1]: each for name, each in OBJECTS.items() if name.split()[0] == entry}
+    if "Deployment" in kinds:
+        template = kinds["Deployment"]["spec"]["template"]
+        yield {**template["spec"], "labels": template["metadata"]["labels"]}
+    if "ServingRuntime" in kinds:
+        predictor = kinds["InferenceService"]["spec"]["predictor"]
+        yield {**kinds["ServingRuntime"]["spec"], **predictor, "labels": {}}
+    if "Pod" in kinds:
+        yield {**kinds["Pod"]["spec"], "labels": {}}
+
+
+REFERENCES: Mapping[str, tuple[str, str]] = {
+    "configMap": ("ConfigMap", "name"),
+    "secret": ("Secret", "secretName"),
+    "persistentVolumeClaim": ("PersistentVolumeClaim", "claimName"),
+}
+"""Kind of a volume -> the kind of object that it names, and the field."""
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_whatever_an_object_names_is_there(entry: str) -> None:
+    """What is applied is a whole: nothing waits for ever for what nobody has made."""
+    there = {tuple(name.split()[1:]) for name in OBJECTS if name.split()[0] == entry}
+    own = [each for name, each in OBJECTS.items() if name.split()[0] == entry]
+    for pod in pods(entry):
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        for volume in volumes.values():
+            (kind,) = volume.keys() - {"name"}
+            if kind in REFERENCES:
+                wanted, field = REFERENCES[kind]
+                assert (wanted, volume[kind][field]) in there
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            assert {each["name"] for each in container["volumeMounts"]} <= volumes.keys()
+            assert not container.get("envFrom") and not container.get("env")
+        account = pod.get("serviceAccountName")
+        assert account is None or ("ServiceAccount", account) in there
+        uri = pod.get("model", {}).get("storageUri")
+        assert uri is None or ("PersistentVolumeClaim", uri.removeprefix("pvc://")) in there
+    labels = [pod["labels"] for pod in pods(entry)]
+    for selector in selectors_of_pods(own):
+        assert any(selector.items() <= each.items() for each in labels), selector
+
+
+def selectors_of_pods(node: Any, key: str = "") -> Iterator[Mapping[str, str]]:
+    """Yield the labels by which objects find pods, wherever they stand."""
+    if isinstance(node, dict):
+        if key in ("podSelector", "labelSelector") or (key == "selector" and "matchLabels" in node):
+            yield node.get("matchLabels", {})
+        elif key == "selector" and all(isinstance(value, str) for value in node.values()):
+            yield node  # of a Service
+        for name, value in node.items():
+            yield from selectors_of_pods(value, name)
+    if isinstance(node, list):
+        for each in node:
+            yield from selectors_of_pods(each, key)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_kubectl_renders_the_same(entry: str) -> None:
+    """It adds a digest to each generated name, and to what names it."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl here")
+    command = ["kubectl", "kustomize", str(KUBERNETES / entry)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    (digest,) = set(re.findall(r"bertender-proxy(-[0-9a-z]{10})$", done.stdout, re.M)) or {"-"}
+    shown = [
+        *yaml.safe_load_all(done.stdout.replace(f"bertender-proxy{digest}", "bertender-proxy"))
+    ]
+    own = [each for name, each in OBJECTS.items() if name.split()[0] == entry]
+    order = ("kind", "metadata")
+    assert sorted(shown, key=lambda each: str([each[name] for name in order])) == sorted(
+        own, key=lambda each: str([each[name] for name in order])
+    )
 
 
 def test_its_probes_classify_a_text(own: Container) -> None:
@@ -128,15 +226,20 @@ def test_it_may_finish_what_it_has_begun(own: Container) -> None:
     words = own.container["lifecycle"]["preStop"]["exec"]["command"]
     assert words[0] == "sleep"
     assert own.grace_s >= int(words[1]) + STOP_TIMEOUT_S + 5 + MARGIN_S
+    shell, _, line = own.proxy["lifecycle"]["preStop"]["exec"]["command"]
+    waited_s = re.fullmatch(r"sleep (\d+); nginx .* -s quit", line)
+    assert shell == "sh" and waited_s and int(waited_s[1]) < int(words[1]), "the proxy goes first"
 
 
 def test_it_is_locked_down_and_can_write_what_it_must(own: Container) -> None:
-    security = {**own.security, **own.container["securityContext"]}
-    assert security["runAsNonRoot"] and security["readOnlyRootFilesystem"]
-    assert f"{security['runAsUser']}:{security['runAsGroup']}" == the("USER")
-    assert not security["allowPrivilegeEscalation"]
-    assert security["capabilities"] == {"drop": ["ALL"]}
-    assert "emptyDir" in own.mounts["/tmp"]
+    for container in (own.container, own.proxy):
+        security = {**own.security, **container["securityContext"]}
+        assert security["runAsNonRoot"] and security["readOnlyRootFilesystem"]
+        assert f"{security['runAsUser']}:{security['runAsGroup']}" == the("USER")
+        assert not security["allowPrivilegeEscalation"]
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        (folder,) = (each for each in container["volumeMounts"] if each["mountPath"] == "/tmp")
+        assert "emptyDir" in own.volumes[folder["name"]]
 
 
 def test_its_shared_memory_is_in_memory_and_large_enough(own: Container) -> None:
@@ -150,18 +253,23 @@ def base(kind: str, name: str = "bertender") -> Manifest:
     return dict(OBJECTS[f"base {kind} {name}"])
 
 
-@pytest.mark.parametrize("name", ["bertender", "bertender-grpc"])
-def test_the_services_lead_to_ports_of_the_pods(name: str) -> None:
-    labels = base("Deployment")["spec"]["template"]["metadata"]["labels"]
-    service = base("Service", name)["spec"]
-    assert service["selector"].items() <= labels.items()
-    for port in service["ports"]:
-        assert CONTAINERS["base"].ports[port["targetPort"]] == port["port"]
+def test_the_service_leads_to_ports_of_the_proxy() -> None:
+    own = CONTAINERS["base"]
+    listening = set(map(int, re.findall(r"^ *listen (\d+);", NGINX.read_text("utf-8"), re.M)))
+    assert listening == {*own.ports.values()} and "ports" not in own.container
+    targets = {each["targetPort"]: each["port"] for each in base("Service")["spec"]["ports"]}
+    # under the numbers that the server has by itself
+    assert targets == {"http": own.config.http_port, "metrics": own.config.metrics_port}
+    assert CONTAINERS["kserve"].ports == {"http1": own.ports["http"]}
 
 
-def test_grpc_clients_see_every_replica() -> None:
-    service = base("Service", "bertender-grpc")["spec"]
-    assert service["clusterIP"] == "None" and [own["name"] for own in service["ports"]] == ["grpc"]
+def test_the_proxy_leads_to_ports_of_the_server(own: Container) -> None:
+    assert own.config.host == "127.0.0.1", "the proxy is the only way in"
+    to = set(map(int, re.findall(r"127\.0\.0\.1:(\d+);", NGINX.read_text("utf-8"))))
+    assert to == {own.config.http_port, own.config.metrics_port}
+    probe = own.proxy["readinessProbe"]["httpGet"]
+    port = probe["port"]
+    assert own.ports.get(port, port) == CONTAINERS["base"].ports["http"]
 
 
 def test_replicas_are_not_taken_away_together() -> None:
@@ -179,6 +287,10 @@ def test_the_network_lets_a_proxy_and_monitoring_in_and_nothing_out() -> None:
     opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
     assert opened == CONTAINERS["base"].ports.keys()
     assert all(rule["from"] for rule in policy["ingress"])
+    metrics = [
+        rule for rule in policy["ingress"] if {"metrics"} & {p["port"] for p in rule["ports"]}
+    ]
+    assert len(metrics) == 1 and "namespaceSelector" in metrics[0]["from"][0]
 
 
 def test_the_monitor_finds_the_metrics() -> None:
@@ -188,8 +300,6 @@ def test_the_monitor_finds_the_metrics() -> None:
     assert {each["port"] for each in monitor["endpoints"]} <= {
         port["name"] for port in service["spec"]["ports"]
     }
-    other = base("Service", "bertender-grpc")["metadata"]["labels"]
-    assert not monitor["selector"]["matchLabels"].items() <= other.items(), "scraped once"
 
 
 def test_the_replicas_follow_our_queue_time() -> None:

@@ -73,7 +73,7 @@ def test_a_full_disk_is_named_and_has_nothing_half_written(
     assert [*full_disk.content.iterdir()] == []
 
 
-@pytest.mark.parametrize("kibibytes", [12, 40])
+@pytest.mark.parametrize("kibibytes", [16, 40])
 def test_a_disk_without_room_for_the_log_is_named(
     kibibytes: int, temporary: Path, onnx_artifact: Artifact
 ) -> None:

@@ -16,6 +16,7 @@ from bertender.core.errors import ConfigError, ServingError
 from serve.config import ServeConfig
 from serve.repository import write_repository
 from serve.server import TritonServer
+from serve.workspace import Workspace
 from tests.packages import ROOT
 from tests.serve.secret_texts import SECRET
 from tests.served import ANY_PORTS
@@ -101,7 +102,7 @@ def test_a_log_that_cannot_be_written_is_named_before_the_start(name: str, tmp_p
 
 
 def test_a_log_that_cannot_be_saved_does_not_hide_the_reason(tmp_path: Path) -> None:
-    server = TritonServer(tmp_path, ServeConfig(**ANY_PORTS), tmp_path / "none")
+    server = TritonServer(tmp_path, ServeConfig(**ANY_PORTS), Workspace(tmp_path / "none"))
     server.supervisor = subprocess.Popen(["false"])
     with pytest.raises(ServingError, match=r"status 1: its log has no reason.+not be saved"):
         server.wait()

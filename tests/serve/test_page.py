@@ -26,6 +26,7 @@ from bertender.problems import SINGLE_LABEL, TOKEN_CLASSIFICATION, ProblemType
 from serve.client import Classification, Endpoint
 from serve.page import PageServer
 from serve.page.content import classify
+from serve.placing import place_artifact
 from serve.server import TritonServer
 from tests.multi_label import MULTI_LABEL
 from tests.serve.browser import CHROMIUM, FLAGS, Browser, browser
@@ -204,6 +205,33 @@ def test_another_version_is_not_shown_as_this_one(onnx_artifact: Artifact) -> No
     with http_server(Script()) as url, PageServer(onnx_artifact, url, 0) as page:
         status, _, body = ask(page, "POST", "/classify", question("a"))
     assert status == 409 and "another version" in json.loads(body)["error"]
+
+
+def test_a_version_that_was_deployed_is_found_in_the_repository(
+    onnx_artifact: Artifact,
+    exported: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its labels and its lineage are those of the page from then on."""
+    first = tmp_path / "classifier" / "1" / "artifact"
+    second = tmp_path / "classifier" / "2" / "artifact"
+    place_artifact(exported, first, is_temporary=False)
+    digest = {"digest": {"string_value": onnx_artifact.digest}}
+    monkeypatch.setitem(CONFIG, "parameters", digest)
+    with (
+        http_server(Script()) as url,
+        PageServer(exported, url, 0, repository=tmp_path) as page,
+    ):
+        before = json.loads(ask(page, "GET", "/about")[2])["lineage"][0]["digest"]
+        assert ask(page, "POST", "/classify", question("a"))[0] == 409
+        place_artifact(onnx_artifact, second, is_temporary=False)
+        status, _, body = ask(page, "POST", "/classify", question("a"))
+        about = json.loads(ask(page, "GET", "/about")[2])
+    assert status == 200 and len(json.loads(body)["predictions"]) == 1
+    newest = about["lineage"][0]
+    assert newest["name"] == "classifier, version 2"
+    assert newest["digest"] == onnx_artifact.digest[:12] != before
 
 
 def test_an_endpoint_that_is_gone_is_no_fault_of_the_page(onnx_artifact: Artifact) -> None:

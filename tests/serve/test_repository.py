@@ -17,7 +17,7 @@ from bertender.core.errors import ArtifactError, DamagedArtifactError, ModelErro
 from bertender.core.findings import QuantizationFindings
 from serve import repository
 from serve.config import ServeConfig
-from serve.placing import load_checked, stamp_of
+from serve.placing import Watch, load_checked, stamp_of
 from serve.repository import is_repository, write_repository
 from serve.triton_config import model_config, read_model_config
 from serve.wire import MODEL_NAME
@@ -140,9 +140,39 @@ def test_the_model_is_copied_only_where_no_link_can_be(
     )
     placed = repository / "classifier" / "1" / "artifact"
     model = placed / "model.onnx"
-    assert model.samefile(onnx_artifact.path / "model.onnx") == (has_links or is_temporary)
+    assert model.samefile(onnx_artifact.path / "model.onnx") == is_temporary
     assert model.is_symlink() == (is_temporary and not has_links)
     assert Artifact.load(placed).digest == onnx_artifact.digest
+
+
+def test_who_writes_into_an_artifact_does_not_change_a_repository(
+    onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    """`cp` writes into a file that is there."""
+    artifact = Artifact.load(shutil.copytree(onnx_artifact.path, tmp_path / "artifact"))
+    repository = write_repository(artifact, tmp_path / "models", ServeConfig())
+    (artifact.path / "model.onnx").write_bytes(b"another model")
+    placed = Artifact.load(repository / "classifier" / "1" / "artifact")
+    assert placed.digest == onnx_artifact.digest
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
+def test_who_writes_into_what_is_served_is_noticed_once(
+    name: str, onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    artifact = Artifact.load(shutil.copytree(onnx_artifact.path, tmp_path / "artifact"))
+    repository = write_repository(artifact, tmp_path / "models", ServeConfig(), is_temporary=True)
+    watch = Watch(repository)
+    placed = repository / "classifier" / "1" / "artifact"
+    assert watch.overwritten() == {}
+    os.utime(placed / name)  # touched, and still the same
+    assert watch.overwritten() == {}
+    with (artifact.path / name).open("r+b") as file:
+        file.write(b"other")
+    assert f"{name} differs" in watch.overwritten()[placed]
+    assert watch.overwritten() == {}
+    shutil.rmtree(placed)  # a version that was removed
+    assert watch.overwritten() == {}
 
 
 def test_a_repository_outlives_its_artifact(onnx_artifact: Artifact, tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import psutil
@@ -19,13 +22,19 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import PortTakenError, ServingError
 from bertender.models.opening import open_classifier
+from serve import probe
 from serve import server as serve_server
 from serve.client import classify
 from serve.config import ServeConfig
+from serve.deployment import DeployConfig
+from serve.deployment.targets import target_of
+from serve.page import PageServer
 from serve.ports import with_free_ports
 from serve.repository import write_repository
-from serve.server import TritonServer
+from serve.running_servers import is_listening, running_servers
+from serve.server import TritonServer, serving
 from serve.supervisor import STUB_NAME
+from serve.workspace import Workspace
 from tests.serve.processes import assert_gone
 from tests.served import ANY_PORTS
 
@@ -37,7 +46,8 @@ from serve.config import ServeConfig
 from serve.foreground import serve_forever
 
 def say(server):
-    print(json.dumps([server.grpc_url, str(server.workspace), server.shared_memory]), flush=True)
+    own = server.workspace
+    print(json.dumps([server.grpc_url, str(own.path), own.shared_memory]), flush=True)
 
 config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
 serve_forever(Artifact.load(sys.argv[1]), config, say)
@@ -76,7 +86,7 @@ def owner_of(artifact: Artifact) -> Iterator[Owner]:
         process.communicate()
 
 
-def shared_memory_of(owner: Owner | TritonServer) -> list[Path]:
+def shared_memory_of(owner: Owner | Workspace) -> list[Path]:
     return list(Path("/dev/shm").glob(f"{owner.shared_memory}*"))
 
 
@@ -98,6 +108,92 @@ def test_nothing_is_left_after(number: signal.Signals, pair_artifact: Artifact) 
         assert (owner.process.returncode, rest) == (0, "stopped cleanly\n"), complaints
     assert not owner.workspace.exists()
     assert not shared_memory_of(owner)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_a_second_signal_ends_it_at_once_with_all_that_it_started(onnx_artifact: Artifact) -> None:
+    """Even where a request in flight would have been waited for."""
+    with owner_of(onnx_artifact) as owner:
+        (count,) = owner.workspace.glob("in-flight-*")
+        count.write_bytes((1).to_bytes(8, sys.byteorder))  # it never gets its response
+        owner.process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            owner.process.wait(3)
+        owner.process.send_signal(signal.SIGTERM)
+        assert owner.process.wait(5) == 0
+        assert_gone(owner.family, timeout_s=0)
+    assert not owner.workspace.exists() and not shared_memory_of(owner)
+
+
+@pytest.mark.server
+def test_who_writes_into_a_served_artifact_is_told_at_once(
+    onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    """And the server goes on with what it has loaded."""
+    artifact = Artifact.load(shutil.copytree(onnx_artifact.path, tmp_path / "artifact"))
+    with owner_of(artifact) as owner:
+        (before,) = classify(["apple saw"], owner.url)
+        (artifact.path / "model.onnx").write_bytes(b"another model")
+        assert owner.process.stderr is not None
+        warning = owner.process.stderr.readline()
+        assert f"{artifact.path} were overwritten" in warning and "model.onnx differs" in warning
+        assert classify(["apple saw"], owner.url) == [before]
+
+
+@pytest.mark.server
+def test_a_path_may_hold_what_a_shell_would_split(
+    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton starts its stubs by a line of a shell; here without bash, too."""
+    folder = tmp_path / "a b;c:d'$e"
+    folder.mkdir()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "sh").symlink_to(shutil.which("dash") or shutil.which("sh") or "")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("PATH", str(programs))
+    config = ServeConfig(**ANY_PORTS)
+    with serving(onnx_artifact, config) as server:
+        assert classify(["apple saw"], server.http_url)
+        assert server.workspace.path.parent == folder
+    repository = write_repository(onnx_artifact, folder / "a repository", config)
+    with TritonServer(repository, config) as server:
+        assert classify(["apple saw"], server.http_url)
+    assert {each.name for each in folder.iterdir()} == {"a repository"}
+
+
+@pytest.mark.server
+def test_it_listens_on_an_ipv6_address(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no ::1")
+    config = ServeConfig(**ANY_PORTS, host="::1", admin_token_file=tmp_path / "token")
+    with (
+        serving(onnx_artifact, config) as server,
+        PageServer(onnx_artifact, server.http_url, 0) as page,
+    ):
+        assert server.http_url == f"http://[::1]:{server.config.http_port}"
+        labels = [classify(["apple"], url)[0].label for url in (server.http_url, server.grpc_url)]
+        assert labels[0] == labels[1]
+        assert probe.main(["--url", server.http_url]) == 0
+        assert page.classify(b'{"texts": ["apple"]}')
+        assert b"nv_inference" in urlopen(server.metrics_url, timeout=10).read()
+        (running,) = [
+            each for each in running_servers() if each.http_port == server.config.http_port
+        ]
+        assert is_listening(running)
+        config_of_deployment = DeployConfig(admin_token_file=tmp_path / "token")
+        target = target_of(server.http_url, config_of_deployment)
+        target.control.check_token()  # type: ignore[attr-defined]
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.mark.server
@@ -137,8 +233,8 @@ def test_a_damaged_model_is_named(onnx_artifact: Artifact, tmp_path: Path) -> No
     server = TritonServer(repository, config)
     with pytest.raises(ServingError, match=r"artifact .* is damaged: model\.onnx differs"), server:
         pass
-    assert not server.workspace.exists()
-    assert not shared_memory_of(server)
+    assert not server.workspace.path.exists()
+    assert not shared_memory_of(server.workspace)
 
 
 @pytest.mark.server
@@ -150,7 +246,7 @@ def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
         server = TritonServer(tmp_path, ServeConfig(**{**ANY_PORTS, "http_port": port}))
         with pytest.raises(PortTakenError, match=f"port {port} .*--http-port"), server:
             pass
-    assert server.supervisor is None and not server.workspace.exists()
+    assert server.supervisor is None and not server.workspace.path.exists()
 
 
 @pytest.mark.server
@@ -165,7 +261,7 @@ def test_a_server_that_dies_is_reported(onnx_artifact: Artifact, tmp_path: Path)
         with pytest.raises(ServingError, match="the server ended, status"):
             server.wait()
         assert_gone(family)
-    assert not shared_memory_of(server)
+    assert not shared_memory_of(server.workspace)
     assert "Started HTTPService" in (tmp_path / "kept.log").read_text()
 
 
@@ -187,7 +283,7 @@ def test_other_free_ports_are_chosen_where_one_is_taken_meanwhile(
             return choices[-1]
 
         monkeypatch.setattr(serve_server, "with_free_ports", with_taken_port)
-        server = TritonServer(repository, config, tmp_path / "run")
+        server = TritonServer(repository, config, Workspace(tmp_path / "run"))
         if taken == 1:
             with server:
                 assert classify([("apple saw",)], server.grpc_url)

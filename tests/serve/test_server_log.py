@@ -44,9 +44,31 @@ LOGS = {
     ),
     "a signal": (
         "I1121 10:00:01.9 5518 server.cc:1] ready\n"
-        "bertender: signal 9 (SIGKILL) has ended the server: the kernel sends it where memory runs "
-        "out\n",
-        "signal 9 (SIGKILL) has ended the server: the kernel sends it where memory runs out",
+        "bertender: the server was ended by SIGKILL, signal 9: the kernel sends it where memory "
+        "runs out\n",
+        "the server was ended by SIGKILL, signal 9: the kernel sends it where memory runs out",
+    ),
+    "a crash, and an error of another request before it": (
+        'E1121 10:00:01.1 5 http_server.cc:642] "a request that was refused"\n'
+        "bertender: the server was ended by SIGSEGV, signal 11\n",
+        "the server was ended by SIGSEGV, signal 11",
+    ),
+    "an abort, and its error": (
+        'E1121 10:00:01.1 5 main.cc:642] "failed to start HTTP service: no socket"\n'
+        "terminate called\n"
+        "bertender: the server was ended by SIGABRT, signal 6\n",
+        "the server was ended by SIGABRT, signal 6; before that: failed to start HTTP service: no "
+        "socket",
+    ),
+    "an abort, long after an error": (
+        'E1121 10:00:01.1 5 main.cc:642] "an old one"\n'
+        + "I1121 10:00:02.1 5 server.cc:604] next\n" * 20
+        + "bertender: the server was ended by SIGABRT, signal 6\n",
+        "the server was ended by SIGABRT, signal 6",
+    ),
+    "a shell": (
+        "I1121 10:00:01.9 5518 server.cc:1] loading\nbash: line 1: /x/stub: not found\n",
+        "bash: line 1: /x/stub: not found",
     ),
     "a library": (
         "tritonserver: error while loading shared libraries: libb64.so: cannot open\n",

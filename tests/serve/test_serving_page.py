@@ -122,9 +122,20 @@ NOT_RUN: Mapping[str, str] = {
     "docker run --gpus all --shm-size 1g --publish 127.0.0.1:8000:8000": (
         "neither Docker nor NVIDIA's container here; what is run inside is parsed below"
     ),
-    "kubectl apply -k deploy/kubernetes/base": (
-        "no cluster here; test_kubernetes.py checks the objects of that folder"
+    "docker build --file deploy/Dockerfile.model --tag bertender-model:1 mine/int8": (
+        "no Docker here; test_kubernetes.py reads the file, and test_pod.py runs what it is for"
     ),
+    **{
+        f"kubectl {words}": "no cluster here; test_kubernetes.py checks the objects of that folder"
+        for words in (
+            "apply -k deploy/kubernetes/base",
+            "apply -k deploy/kubernetes/fill",
+            "wait --for=condition=Ready pod/bertender-fill",
+            "cp mine/int8/. bertender-fill:/model",
+            "delete pod bertender-fill",
+            "apply -k deploy/kubernetes/overlays/claim",
+        )
+    },
 }
 """First line of a command -> why no test runs it, and what is checked instead."""
 

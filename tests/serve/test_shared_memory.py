@@ -25,7 +25,7 @@ def test_too_little_shared_memory_is_named_before_anything_starts(
         match=r"1\.0 MiB free, and the server takes 4\.0 .*--shm-size.*of `bertender serve`",
     ):
         server.__enter__()
-    assert server.supervisor is None and not server.workspace.exists()
+    assert server.supervisor is None and not server.workspace.path.exists()
 
 
 def test_no_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 
 from serve.in_flight import InFlight
 from serve.launch import SUPERVISOR
-from serve.supervisor import STUB_DIED, STUB_NAME, Rotation
+from serve.supervisor import HURRYING, STUB_DIED, STUB_NAME, Rotation
 from tests.serve.processes import assert_gone
 
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 60 & while true; do sleep 60; done"]
@@ -62,6 +63,42 @@ def test_closing_its_input_ends_the_whole_family(
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_stop_ends_the_whole_family_too(number: int, tmp_path: Path) -> None:
+    supervisor = supervise(tmp_path / "work", STUBBORN)
+    members = family(supervisor.pid, 3)
+    supervisor.send_signal(number)
+    assert supervisor.wait(10) == 0
+    assert_gone(members)
+    assert not (tmp_path / "work").exists()
+    supervisor.communicate()
+
+
+def test_who_hurries_it_does_not_wait_for_requests(tmp_path: Path) -> None:
+    """Not for what is in flight, which takes a minute here."""
+    supervisor = supervise(tmp_path / "work", STUBBORN, stop_timeout_s="60")
+    members = family(supervisor.pid, 3)
+    assert supervisor.stdin is not None
+    supervisor.stdin.close()
+    with pytest.raises(subprocess.TimeoutExpired):
+        supervisor.wait(1)
+    supervisor.send_signal(HURRYING)
+    assert supervisor.wait(10) == 0
+    assert_gone(members)
+
+
+def test_a_shell_that_starts_no_stub_is_noticed(tmp_path: Path) -> None:
+    """Triton waits for ever for the stub."""
+    shell = tmp_path / "bash"
+    shell.symlink_to(shutil.which("sh") or "")
+    supervisor = supervise(
+        tmp_path / "work", ["sh", "-c", f"{shell} -c 'exec /no/stub' & exec sleep 60"]
+    )
+    assert supervisor.wait(30) == STUB_DIED
+    assert "stub, process" in (tmp_path / "work" / "log").read_text()
+    supervisor.communicate()
+
+
 def test_the_exit_status_passes_through_and_the_log_stays(tmp_path: Path) -> None:
     supervisor = supervise(tmp_path / "work", ["sh", "-c", "echo why; exit 7"])
     assert supervisor.wait(10) == 7
@@ -71,7 +108,10 @@ def test_the_exit_status_passes_through_and_the_log_stays(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(9, "signal 9 (SIGKILL) has ended the server: the kernel"), (6, "signal 6 (SIGABRT) has")],
+    [
+        (9, "the server was ended by SIGKILL, signal 9: the kernel"),
+        (11, "the server was ended by SIGSEGV, signal 11\n"),
+    ],
 )
 def test_a_signal_that_ends_the_command_is_named(number: int, words: str, tmp_path: Path) -> None:
     supervisor = supervise(tmp_path / "work", ["sh", "-c", f"kill -{number} $$"])

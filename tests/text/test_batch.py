@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertender.core.errors import ModelError
-from bertender.text.batch import Batch, Tokenize, keep_text, load_tokenizer, longest_input
+from bertender.core.errors import DataError, ModelError
+from bertender.text.batch import Batch, Encode, Tokenize, keep_text, load_tokenizer, longest_input
 from tests.training.runs import tiny_tokenizer
 
 EXAMPLES = (("apple plum",), ("saw",), ("hammer drill saw apple",))
@@ -32,6 +32,17 @@ def test_padded_to_the_longest_of_the_batch() -> None:
     assert set(batch.arrays) == set(tokenizer.model_input_names)
     alone = Tokenize(tokenizer)(EXAMPLES[1:2])
     assert alone.arrays["input_ids"].tolist() == [tokenizer("saw")["input_ids"]]
+
+
+@pytest.mark.parametrize("encode", [Tokenize(tiny_tokenizer()), keep_text], ids=["ids", "text"])
+def test_a_text_alone_is_an_example_of_one(encode: Encode) -> None:
+    """Not one of a text for each of its characters."""
+    alone, wrapped = encode(["apple plum", "saw"]), encode([("apple plum",), ["saw"]])
+    assert alone.examples == wrapped.examples == (("apple plum",), ("saw",))
+    assert all((alone.arrays[name] == wrapped.arrays[name]).all() for name in alone.arrays)
+    for wrong in ("apple plum", [None], [b"apple"], [("apple", 7)]):
+        with pytest.raises(DataError, match=r"Give a |Decode it"):
+            encode(wrong)
 
 
 def test_pairs() -> None:

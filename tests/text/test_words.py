@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase, RobertaTokenizerFast
 from bertender.measure.accuracy import predict_outputs
 from bertender.models.predictor import Classifier, FakePredictor
 from bertender.problems import TOKEN_CLASSIFICATION
-from bertender.text.batch import Batch
-from bertender.text.words import TokenizeWords, begun_words, encode_words
+from bertender.text.batch import Batch, Encode
+from bertender.text.words import TokenizeWords, begun_words, encode_words, keep_words
 from tests.toys import tiny_tokenizer
 
 
@@ -100,3 +100,13 @@ def test_words_that_the_model_does_not_see_are_outside() -> None:
     """Six tokens hold four words; a word of a control character alone has no piece."""
     assert tagged([("saw",) * 6], max_length=6) == [(1, 2, 3, 4, 0, 0)]
     assert tagged([("saw", "\u200b\x01", "plum")]) == [(1, 0, 2)]
+
+
+@pytest.mark.parametrize(
+    "encode", [TokenizeWords(tiny_tokenizer()), keep_words], ids=["ids", "text"]
+)
+def test_a_sentence_that_is_a_text_has_words(encode: Encode) -> None:
+    as_text, as_words = encode(["apple saw"]), encode([("apple", "saw")])
+    assert as_text.examples == (("apple", "saw"),)
+    assert as_text.words is not None and as_words.words is not None
+    assert as_text.words.tolist() == as_words.words.tolist()
