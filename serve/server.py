@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
-from bertender.core.errors import PortTakenError, ServingError
+from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from bertender.measure.runtimes import check_installed
 from serve.administration import admin_token, check_closed, closing_arguments
 from serve.config import ServeConfig
@@ -95,6 +95,9 @@ class TritonServer:
 
     @property
     def grpc_url(self) -> str:
+        """Address for gRPC; ConfigError where the server does not listen for it."""
+        if self.config.grpc_port is None:
+            raise ConfigError("grpc_port=None: the server has no gRPC. Start it with a port for it.")
         return f"grpc://{in_url(self._reachable_host)}:{self.config.grpc_port}"
 
     @property
