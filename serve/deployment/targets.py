@@ -99,7 +99,7 @@ class Server:
 
     @contextmanager
     def candidate(self, folder: ModelFolder, artifact: Artifact) -> Iterator[Place]:
-        check_shared_memory(_settings(folder))
+        check_shared_memory(_settings(folder), [len(folder.config.input)])
         name = folder.candidate.name
         try:
             folder.write_candidate(artifact, folder.candidate)
@@ -270,4 +270,5 @@ def _settings(folder: ModelFolder) -> ServeConfig:
         max_text_bytes=int(
             parameters["max_text_bytes"].string_value or ServeConfig().max_text_bytes
         ),
+        max_queue_texts=int(parameters["max_queue_texts"].string_value or 0) or None,
     )

@@ -287,7 +287,7 @@ def test_the_proxy_starts_with_keys_of_its_own(
         pytest.skip("needs curl")
     with skipped_where_absent():
         start = start.replace("nginx ", f"{shlex.quote(nginx_binary())} ", 1)
-        proxy = configured(served.config.http_port, served.config.grpc_port, tmp_path)
+        proxy = configured(served.config.http_port, tmp_path)
     subprocess.run(["bash", "-c", keys], cwd=tmp_path, check=True)
     (key,) = re.findall(r'^"Bearer (\w{64})" shop;$', (tmp_path / "api-keys.conf").read_text())
     ask = f"{ask.replace(':8443', f':{proxy.port}')} --silent --fail"
