@@ -64,7 +64,7 @@ def _falls_to_requests(config: ServeConfig) -> bool:
 
 def _explain_requests(config: ServeConfig) -> str:
     version = installed_version(config.tritonserver) or "without TRITON_VERSION"
-    proxy = " --behind-proxy does not change that:" if config.behind_proxy else ""
+    proxy = " --behind-proxy does not change that." if config.behind_proxy else ""
     return (
         f"host={config.host}: other machines would reach Triton {version}, which single requests "
         f"end, through a proxy and with a valid key too.{proxy} Stay on 127.0.0.1 with a proxy on "

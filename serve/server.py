@@ -98,7 +98,9 @@ class TritonServer:
     def grpc_url(self) -> str:
         """Address for gRPC; ConfigError where the server does not listen for it."""
         if self.config.grpc_port is None:
-            raise ConfigError("grpc_port=None: the server has no gRPC. Start it with a port for it.")
+            raise ConfigError(
+                "grpc_port=None: the server has no gRPC. Start it with a port for it."
+            )
         return f"grpc://{in_url(self._reachable_host)}:{self.config.grpc_port}"
 
     @property

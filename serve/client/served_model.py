@@ -66,9 +66,7 @@ class ServedModel:
             problem=PROBLEMS[parameters.get("problem_type", SINGLE_LABEL.name)],
             name=config.get("name") or MODEL_NAME,
             digest=parameters.get("digest") or hashlib.sha256(plain.encode()).hexdigest(),
-            longest_input=int(
-                parameters.get("max_length") or parameters.get("longest_input") or 0
-            )
+            longest_input=int(parameters.get("max_length") or parameters.get("longest_input") or 0)
             or None,
         )
 
@@ -100,7 +98,9 @@ class ServedModel:
                 size_bytes = own_bytes
         ends.append(len(texts))
         return [
-            [column[start:end] for column in columns] for start, end in pairwise(ends) if end > start
+            [column[start:end] for column in columns]
+            for start, end in pairwise(ends)
+            if end > start
         ]
 
     def tensors(self, columns: Columns, tensor: Any) -> list[Any]:

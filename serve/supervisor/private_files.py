@@ -49,6 +49,4 @@ def keep_files_private() -> None:
     code = b"".join(struct.pack("=HBBI", *each) for each in instructions)
     program = _Program(len(instructions), code)
     LIBC.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
-    LIBC.prctl(
-        PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(program), 0, 0
-    )
+    LIBC.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(program), 0, 0)

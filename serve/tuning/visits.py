@@ -63,9 +63,7 @@ def visit(
         ServingError: the server does not start.
         MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
     """
-    served = ServeConfig(
-        http_port=0, metrics_port=0, runtime=config.runtime, **dict(settings)
-    )
+    served = ServeConfig(http_port=0, metrics_port=0, runtime=config.runtime, **dict(settings))
     with serving(artifact, served) as server:
         meter = LoadMeter()
         runs = closed_runs(server.http_url, lambda columns: texts, config.loads())

@@ -78,7 +78,7 @@ def test_examples_come_back_in_their_order_over_one_connection(
 @BOTH
 @EVERY
 def test_a_rejection_is_retried(protocol: str, classify: Classify) -> None:
-    script = Script(["reject", "reject"])
+    script = Script(["reject", "full"])
     with SERVERS[protocol](script) as url:
         assert labels(classify(url, [("pear",)])) == ["pear"]
     assert script.asked == 3
