@@ -35,7 +35,7 @@ class BackendParameters(Config):
     encoder_inputs: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
         (), description="names of its inputs, by commas"
     )
-    threads: int = Field(description="of a run of the model; 0 shares the cores out evenly")
+    threads: int = Field(description="of a run of the model; 0: see `ServeConfig`")
     concurrent_buckets: int = ServeConfig().concurrent_buckets
     max_length: int | None = None
     longest_input: int | None = Field(

@@ -264,9 +264,10 @@ def open_artifact(
     opening = Opening(
         graph,
         threads,
-        parameters.concurrent_buckets,
-        parameters.encoder,
-        parameters.encoder_inputs,
+        adapts_threads=parameters.threads == 0,
+        concurrent_buckets=parameters.concurrent_buckets,
+        encoder=parameters.encoder,
+        encoder_inputs=parameters.encoder_inputs,
     )
     return BucketedClassifier(
         encode,

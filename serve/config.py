@@ -187,7 +187,10 @@ class ServeConfig(Config):
     )
     instances: int = Field(1, ge=1, description="copies of the model that run in parallel")
     threads_per_instance: int = Field(
-        0, ge=0, description="threads of a run of each copy; 0 shares the cores out evenly"
+        0,
+        ge=0,
+        description="threads of a run of each copy; 0 shares the cores out evenly, and gives a "
+        "small bucket one",
     )
     concurrent_buckets: int = Field(
         1, ge=1, description="buckets of a batch that each copy runs at once"
