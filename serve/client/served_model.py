@@ -79,24 +79,28 @@ class ServedModel:
         endpoint = self.problem.endpoint
         return [endpoint.to_example(endpoint.to_texts(each)) for each in to_examples(examples)]
 
-    def requests(self, examples: Sequence[Example], batch_size: int) -> list[Columns]:
-        """Return the requests for some examples, each of at most `batch_size` texts, and of fewer
-        where they are long.
+    def columns(self, examples: Sequence[Example]) -> Columns:
+        """Return the texts of one request for some examples.
 
         Raises:
             DataError: an example is nothing that the model can read; its row is named.
         """
         texts = [self.problem.endpoint.to_texts(each) for each in to_examples(examples)]
-        columns = to_arrays(texts, self.text_columns)
+        return to_arrays(texts, self.text_columns)
+
+    def requests(self, examples: Sequence[Example], batch_size: int) -> list[Columns]:
+        """Return the requests for some examples, each of at most `batch_size` texts, and of fewer
+        where they are long; errors as in `columns`."""
+        columns = self.columns(examples)
         ends, size_bytes = [0], 0
-        for row in range(len(texts)):
+        for row in range(len(examples)):
             own_bytes = sum(len(column[row, 0]) for column in columns)
             size_bytes += own_bytes
             rows = row - ends[-1]
             if rows == batch_size or (rows and size_bytes > MOST_REQUEST_BYTES):
                 ends.append(row)
                 size_bytes = own_bytes
-        ends.append(len(texts))
+        ends.append(len(examples))
         return [
             [column[start:end] for column in columns]
             for start, end in pairwise(ends)

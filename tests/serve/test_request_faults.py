@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.pipeline.doctor import findings
+from serve import commands
 from serve.config import ServeConfig
 from serve.request_faults import REQUEST_FAULTS, WITHOUT_FAULTS, faults_of, named
+from tests.front import last_line, succeed
 from tests.serve.layouts import lay_out
 
 EVERY = ("http", "grpc")
@@ -58,6 +64,24 @@ def test_a_newer_one_is_reached_through_a_proxy(tmp_path: Path) -> None:
     newer = lay_out(tmp_path / "newer", WITHOUT_FAULTS)
     settings = {"host": "0.0.0.0", "behind_proxy": True, "tritonserver": newer}
     assert ServeConfig.parse(settings).host == "0.0.0.0"
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("has_grpc", [False, True])
+def test_the_start_names_them(
+    has_grpc: bool, onnx_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ready(artifact: Artifact, config: ServeConfig, on_ready: Callable[[Any], None]) -> None:
+        urls = {"http_url": "http://a", "grpc_url": "grpc://a", "metrics_url": "http://b"}
+        on_ready(SimpleNamespace(models=("classifier",), config=config, **urls))
+
+    monkeypatch.setattr(commands, "serve_forever", ready)
+    port = ("--grpc-port", "0") if has_grpc else ()
+    result = succeed("serve", onnx_artifact.path, *port, "--json")
+    shown = " ".join(result.stderr.split())
+    faults = faults_of("2.51.0", *(EVERY if has_grpc else EVERY[:1]))
+    assert [each for each in REQUEST_FAULTS if each.request in shown] == list(faults)
+    assert last_line(result)["grpc"] == ("grpc://a" if has_grpc else None)
 
 
 @pytest.mark.server
