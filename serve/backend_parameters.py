@@ -35,9 +35,14 @@ class BackendParameters(Config):
     encoder_inputs: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
         (), description="names of its inputs, by commas"
     )
-    threads: int = Field(description="of a run of the model; 0 shares the cores out evenly")
+    threads: int = Field(description="of a run of the model; 0: see `ServeConfig`")
     concurrent_buckets: int = ServeConfig().concurrent_buckets
     max_length: int | None = None
+    longest_input: int | None = Field(
+        None,
+        description="most tokens of an input that the artifact's tokenizer states; a client says "
+        "by it, and by max_length, what texts were cut to",
+    )
     max_text_bytes: int = ServeConfig().max_text_bytes
     max_queue_texts: int = ServeConfig().queue_texts
     queue_timeout_ms: float = ServeConfig().queue_timeout_ms

@@ -73,7 +73,7 @@ def check_endpoint(
 
 def _classified(artifact: Artifact, examples: Sequence[Example]) -> list[Classification]:
     """Return the predictions of a server on free loopback ports, one text a request."""
-    ports = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
+    ports = ServeConfig(http_port=0, metrics_port=0)
     with serving(artifact, ports) as server, Endpoint(server.http_url) as endpoint:
         return [endpoint.classify([example])[0] for example in examples]
 

@@ -78,12 +78,16 @@ async def _classify(
         table = _texts(texts, config, endpoint.model.text_columns)
         if config.output:
             check_writable(config.output, table.columns)
-            _print_run(await classify_to_file(endpoint, table, config.output), as_json)
+            run = await classify_to_file(endpoint, table, config.output)
+            _print_run(run, endpoint.model.cut_texts(run.truncated, run.texts), as_json)
             return
         by_row = await classify_all(endpoint, table)
     problem = endpoint.model.problem
     examples = [problem.endpoint.to_example(table.texts[row]) for row in by_row]
     _print([*by_row.values()], examples, problem, as_json)
+    truncated = sum(each.truncated for each in by_row.values())
+    if cut := endpoint.model.cut_texts(truncated, len(by_row)):
+        messages.print(cut, soft_wrap=True)  # standard output is for the predictions
 
 
 def _texts(texts: Sequence[Example], config: ClassifyConfig, count: int) -> Texts:
@@ -97,13 +101,15 @@ def _texts(texts: Sequence[Example], config: ClassifyConfig, count: int) -> Text
     return Texts(STANDARD_INPUT[:count], tuple(texts), Path("command line"), places)
 
 
-def _print_run(run: BulkRun, as_json: bool) -> None:
-    """Report what was written, and which rows of the file were left out."""
+def _print_run(run: BulkRun, cut: str | None, as_json: bool) -> None:
+    """Report what was written, and how many texts were cut."""
     if as_json:
         print_json(run.model_dump(mode="json"))
         return
     resumed = f", {run.resumed} of them by an earlier run" if run.resumed else ""
     print_words(f"{run.output}: predictions for {run.texts} texts{resumed}")
+    if cut:
+        print_words(cut)
 
 
 def _print(

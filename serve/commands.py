@@ -9,15 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
-from bertender.cli.output import console, print_json, print_words
+from bertender.cli.output import console, messages, print_json, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.importing import open_artifact
 from serve.config import ServeCommandConfig
 from serve.foreground import serve_forever
+from serve.installation import installed_version
 from serve.model_arguments import models_by_name
 from serve.profiles import UsedProfile, with_profile
 from serve.repository import write_repository
+from serve.request_faults import named
 from serve.server import TritonServer
 from serve.server_log import STANDARD_OUTPUT
 from serve.wire import MODEL_NAME
@@ -88,15 +90,23 @@ def _page(
 def _ready(
     server: TritonServer, profile: UsedProfile | None, page: Mapping[str, str], as_json: bool
 ) -> None:
-    urls = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
+    has_grpc = server.config.grpc_port is not None
+    urls = {
+        "http": server.http_url,
+        "grpc": server.grpc_url if has_grpc else None,
+        "metrics": server.metrics_url,
+    }
     used = None if profile is None else str(profile.path)
     command = f'bertender classify "a text of yours" --url {server.http_url}'
     lines = [
-        f"ready at {server.http_url} and {server.grpc_url}; stop it with Ctrl-C.",
+        f"ready at {server.http_url}{f' and {server.grpc_url}' if has_grpc else ''}; stop it with "
+        "Ctrl-C.",
         *([] if profile is None else [f"{profile}; --no-profile ignores it"]),
         f"try it: {command}{_model_option(server)}",
         *(f"the page: {url}" for url in page.values()),
     ]
+    if faults := named(installed_version(server.config.tritonserver), has_grpc):
+        messages.print(f"{faults}.")
     _print_state(as_json, {**urls, **page, "profile": used}, "\n".join(lines))
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
 

@@ -13,6 +13,7 @@ from bertender.core.errors import ServerMissingError
 from serve.advisories import Advisory, by_version, predated
 from serve.host import is_loopback
 from serve.installation import find_installation, installed_version
+from serve.request_faults import WITHOUT_FAULTS, faults_of
 from serve.served_runtimes import DEFAULT_RUNTIME, SERVED_RUNTIMES, ServedRuntimeName
 from serve.server_log import STANDARD_OUTPUT
 
@@ -28,6 +29,8 @@ __all__ = [
 
 
 QUEUED_BATCHES = 4
+
+PROTOCOL_NAMES = ("http", "grpc")
 
 PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
 
@@ -49,6 +52,26 @@ def _share_ports(config: ServeConfig) -> bool:
 def _is_exposed(config: ServeConfig) -> bool:
     safe = not config.starts_server or config.behind_proxy or is_loopback(config.host)
     return not safe and bool(_missing_fixes(config))
+
+
+def _falls_to_requests(config: ServeConfig) -> bool:
+    if not config.starts_server or is_loopback(config.host):
+        return False
+    try:
+        return bool(faults_of(installed_version(config.tritonserver), *PROTOCOL_NAMES))
+    except ServerMissingError:  # nothing can be started, which the start reports
+        return False
+
+
+def _explain_requests(config: ServeConfig) -> str:
+    version = installed_version(config.tritonserver) or "without TRITON_VERSION"
+    proxy = " --behind-proxy does not change that." if config.behind_proxy else ""
+    return (
+        f"host={config.host}: other machines would reach Triton {version}, which single requests "
+        f"end, through a proxy and with a valid key too.{proxy} Stay on 127.0.0.1 with a proxy on "
+        "this machine for clients whom you trust, such as deploy/nginx/nginx.conf; or take Triton "
+        f"{WITHOUT_FAULTS} or newer: --tritonserver PATH."
+    )
 
 
 def _missing_fixes(config: ServeConfig) -> tuple[Advisory, ...]:
@@ -110,6 +133,9 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
         ),
     ),
     "a runtime that the server does not have": Rule(_lacks_backend, _explain_backend),
+    "a server that falls to single requests of other machines": Rule(
+        _falls_to_requests, _explain_requests
+    ),
     "a server with known faults that other machines reach": Rule(_is_exposed, _explain_exposure),
 }
 """Conflicts of settings."""
@@ -125,7 +151,8 @@ class ServeConfig(Config):
     behind_proxy: bool = Field(
         False,
         description="nothing but a proxy reaches the host; needed where it is not this machine and "
-        "the server lacks fixes of advisories",
+        f"a server from {WITHOUT_FAULTS} on lacks fixes of advisories. An older one stays on this "
+        "machine",
     )
     tritonserver: Path | None = Field(
         None,
@@ -133,7 +160,13 @@ class ServeConfig(Config):
         "ROOT/bin/tritonserver",
     )
     http_port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0 takes any free one")
-    grpc_port: int = Field(8001, ge=0, le=65535, description="gRPC port; 0 takes any free one")
+    grpc_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="listen for gRPC on this port too; 0 takes any free one. The bundled server "
+        "may end when such a request is cancelled",
+    )
     metrics_port: int = Field(
         8002, ge=0, le=65535, description="Prometheus metrics port; 0 takes any free one"
     )
@@ -155,7 +188,10 @@ class ServeConfig(Config):
     )
     instances: int = Field(1, ge=1, description="copies of the model that run in parallel")
     threads_per_instance: int = Field(
-        0, ge=0, description="threads of a run of each copy; 0 shares the cores out evenly"
+        0,
+        ge=0,
+        description="threads of a run of each copy; 0 shares the cores out evenly, and gives a "
+        "small bucket one",
     )
     concurrent_buckets: int = Field(
         1, ge=1, description="buckets of a batch that each copy runs at once"

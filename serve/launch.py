@@ -14,13 +14,23 @@ from serve.host import in_url, is_ipv6
 from serve.in_flight import WORKSPACE_VARIABLE
 from serve.installation import BACKENDS, Installation
 
-__all__ = ["REPOSITORY", "STOP_TIMEOUT_S", "SUPERVISOR", "Place", "is_ready", "launch"]
+__all__ = [
+    "CONTROL_SOCKET",
+    "REPOSITORY",
+    "STOP_TIMEOUT_S",
+    "SUPERVISOR",
+    "Place",
+    "is_ready",
+    "launch",
+]
 
 SUPERVISOR = Path(__file__).with_name("supervisor") / "__main__.py"
 HIDDEN_ARGUMENTS = Path(__file__).with_name("hidden_arguments.py")
 REPOSITORY = "models"
 """The model repository in a workspace: itself, or a link to it."""
 IN_FLIGHT_TIMEOUT_S = 10
+CONTROL_SOCKET = "control:1"
+"""Name of a socket in the workspace; Triton puts what it takes for a port behind a colon."""
 STOP_TIMEOUT_S = 14
 PROBE_TIMEOUT_S = 2.0
 
@@ -81,12 +91,11 @@ def _command(installation: Installation, place: Place, config: ServeConfig) -> l
         # split a path with a space
         "model-repository": REPOSITORY,
         "backend-directory": BACKENDS,
-        # how libevhtp and gRPC want it, each in its own way
+        # how libevhtp wants it
         "http-address": f"ipv6:{config.host}" if is_ipv6(config.host) else config.host,
-        "grpc-address": in_url(config.host),
         "metrics-address": f"ipv6:{config.host}" if is_ipv6(config.host) else config.host,
         "http-port": config.http_port,
-        "grpc-port": config.grpc_port,
+        **_grpc_options(config),
         "metrics-port": config.metrics_port,
         "backend-config": f"python,shm-region-prefix-name={place.shared_memory}",
         "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
@@ -103,6 +112,17 @@ def _command(installation: Installation, place: Place, config: ServeConfig) -> l
         *(f"--load-model={name}" for name in place.models),
         *(f"--{name}={value}" for name, value in options.items()),
     ]
+
+
+def _grpc_options(config: ServeConfig) -> Mapping[str, object]:
+    """Return where gRPC is: at its port; for `bertender deploy` alone, at a socket in the
+    workspace, which nobody but the server's user reaches; or nowhere."""
+    if config.grpc_port is not None:
+        return {"grpc-address": in_url(config.host), "grpc-port": config.grpc_port}
+    if config.admin_token_file is not None:
+        address, _, port = CONTROL_SOCKET.rpartition(":")
+        return {"grpc-address": f"unix:{address}", "grpc-port": port}
+    return {"allow-grpc": "false"}
 
 
 def is_ready(host: str, port: int, models: Sequence[str]) -> bool:

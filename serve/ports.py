@@ -28,8 +28,9 @@ def with_free_ports(config: ServeConfig) -> ServeConfig:
         raise _no_such_address(config.host, error) from None
     with ExitStack() as held:  # all are held at once, so that no two get the same
         ports = {
-            name: held.enter_context(_bound(host, name, getattr(config, name)))
+            name: held.enter_context(_bound(host, name, port))
             for name in PORT_FIELDS
+            if (port := getattr(config, name)) is not None
         }
         chosen = {name: bound.getsockname()[1] for name, bound in ports.items()}
     return config.model_copy(update={"host": host, **chosen})

@@ -32,7 +32,7 @@ from bertender.models.cpu_flags import saturates
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.runtime_fit import check_suits
 from bertender.problems import PROBLEMS
-from bertender.text.tokenizer_file import open_tokenizer
+from bertender.text.tokenizer_file import open_tokenizer, stated_longest_input
 from serve.config import ServeConfig
 from serve.encoder_config import encoder_config
 from serve.encoder_predictor import ENCODER_OUTPUT
@@ -181,7 +181,13 @@ def _fill(model: Path, artifact: Artifact, config: ServeConfig, is_temporary: bo
     else:
         stamp = fill_version(version, artifact, is_temporary=is_temporary)
     settings = model_config(
-        artifact.card, config, artifact.digest, stamp, name=model.name, encoder_inputs=inputs
+        artifact.card,
+        config,
+        artifact.digest,
+        stamp,
+        name=model.name,
+        longest_input=stated_longest_input(artifact.path),
+        encoder_inputs=inputs,
     )
     write_model_config(model / CONFIG_NAME, settings)
 

@@ -16,6 +16,8 @@ from pydantic import Field, ValidationError
 
 from bertender.core.atomic import replacing
 from bertender.core.config import Record
+from serve.host import in_url
+from serve.launch import CONTROL_SOCKET
 from serve.workspace import WORKSPACE_PREFIX
 
 __all__ = ["RunningServer", "is_listening", "note_server", "running_servers"]
@@ -29,8 +31,23 @@ class RunningServer(Record):
     supervisor: int = Field(description="process that started it")
     host: str = Field(description="address at which this machine reaches it")
     http_port: int
-    grpc_port: int
+    grpc_port: int | None = Field(description="None where it does not listen for gRPC")
     repository: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://{in_url(self.host)}:{self.http_port}"
+
+    @property
+    def control(self) -> str:
+        """Address of gRPC for its administration: its port, or the socket in its workspace.
+
+        The workspace is the folder that the supervisor runs in. Its own path may be longer than
+        the address of a socket can be.
+        """
+        if self.grpc_port is not None:
+            return f"{in_url(self.host)}:{self.grpc_port}"
+        return f"unix:/proc/{self.supervisor}/cwd/{CONTROL_SOCKET}"
 
 
 def note_server(server: RunningServer, workspace: Path) -> None:
@@ -57,7 +74,7 @@ def running_servers() -> Iterator[RunningServer]:
 
 
 def is_listening(server: RunningServer) -> bool:
-    """Return whether the server itself listens at its gRPC port.
+    """Return whether the server itself listens at its ports.
 
     That is a process of this user which its supervisor has started. While it does, the kernel lets
     no other user listen there. While it is started again, anybody may.
@@ -76,9 +93,8 @@ def _listens(process: psutil.Process, server: RunningServer) -> bool:
     except psutil.Error:  # it has ended, or is another user's
         return False
     listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
-    return is_own and any(
-        port == server.grpc_port and _reaches(address, server.host) for address, port in listening
-    )
+    own = {port for address, port in listening if _reaches(address, server.host)}
+    return is_own and own >= {server.http_port, server.grpc_port} - {None}
 
 
 def _reaches(listening: str, host: str) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from bertender.core.table import Table, on_demand
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from serve.adaptive_threads import adaptive
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.predictor import Predictor
@@ -38,7 +39,9 @@ class Opening:
 
     graph: Path
     threads: int
-    """Of one run."""
+    """Of one run, at most."""
+    adapts_threads: bool = False
+    """Small buckets may have fewer, where the runtime does so."""
     concurrent_buckets: int = 1
     """Runs at once."""
     encoder: str | None = None
@@ -70,14 +73,17 @@ class ServedRuntime:
         return self.triton_backend is None
 
 
+ADAPTING = frozenset({"onnxruntime"})
+"""Rows of RUNTIMES whose small buckets are faster on one thread, as far as it was measured."""
+
+
 def _open_in_process(name: str, opening: Opening) -> Predictor:
     # spinning threads take the cores that the server needs: it cost half the throughput
-    return RUNTIMES[name].open(
-        opening.graph,
-        opening.threads,
-        spinning=False,
-        concurrent_runs=opening.concurrent_buckets,
-    )
+    settings = {"spinning": False, "concurrent_runs": opening.concurrent_buckets}
+    open_graph = partial(RUNTIMES[name].open, opening.graph, **settings)
+    if opening.adapts_threads and name in ADAPTING:
+        return adaptive(open_graph, opening.graph, opening.threads)
+    return open_graph(opening.threads)
 
 
 SERVED_RUNTIMES = Table(

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
-from bertender.core.errors import PortTakenError, ServingError
+from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from bertender.measure.runtimes import check_installed
 from serve.administration import admin_token, check_closed, closing_arguments
 from serve.config import ServeConfig
@@ -31,6 +31,7 @@ from serve.served_runtimes import ENCODER_NAME, SERVED_RUNTIMES
 from serve.server_log import STANDARD_OUTPUT, begin_log, failure_reason
 from serve.shared_memory import check_shared_memory
 from serve.supervisor import HURRYING
+from serve.triton_config import CONFIG_NAME, read_model_config
 from serve.wire import MODEL_NAME
 from serve.workspace import Workspace, check_room, check_temporary_folder
 
@@ -95,6 +96,11 @@ class TritonServer:
 
     @property
     def grpc_url(self) -> str:
+        """Address for gRPC; ConfigError where the server does not listen for it."""
+        if self.config.grpc_port is None:
+            raise ConfigError(
+                "grpc_port=None: the server has no gRPC. Start it with a port for it."
+            )
         return f"grpc://{in_url(self._reachable_host)}:{self.config.grpc_port}"
 
     @property
@@ -188,7 +194,7 @@ class TritonServer:
         """Check what the server needs, and make its workspace."""
         if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
             check_installed(runtime)
-        check_shared_memory(self.config, len({*self.models} - {ENCODER_NAME}))
+        check_shared_memory(self.config, self._inputs())
         check_temporary_folder()
         self.workspace.create()
         folder = self.workspace.path
@@ -196,6 +202,11 @@ class TritonServer:
         installation.assemble(folder)
         if self.repository != (own := folder.resolve() / REPOSITORY):
             own.symlink_to(self.repository)
+
+    def _inputs(self) -> list[int]:
+        """Return the texts of an example, for each model that requests come to."""
+        files = [self.repository / name / CONFIG_NAME for name in {*self.models} - {ENCODER_NAME}]
+        return [len(read_model_config(each).input) for each in files if each.is_file()]
 
     def _launch(self, installation: Installation) -> None:
         self.log_start = begin_log(self.log_file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertender.core.errors import ServingError
@@ -13,18 +14,26 @@ __all__ = ["check_shared_memory", "needed_bytes"]
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
 
 REGION_BYTES = 2 * 1024 * 1024
-"""What Triton takes for each stub before the first request, and a little more."""
+"""What Triton takes for each stub before the first request, and a little more for responses."""
 
 
-def needed_bytes(config: ServeConfig, models: int = 1) -> int:
-    """Return the least that a server takes: for each stub, a full batch of the longest texts."""
-    return (
-        models * config.instances * (REGION_BYTES + config.max_batch_size * config.max_text_bytes)
-    )
+def needed_bytes(config: ServeConfig, inputs: Sequence[int] = (1,)) -> int:
+    """Return what a server takes whose requests are as many and as long as its limits allow.
+
+    Each stub may have a full queue, a batch that runs, and a batch of bodies that have come but are
+    not in the queue yet.
+
+    Args:
+        config: of the server.
+        inputs: texts of an example, for each of its models.
+    """
+    texts = max(config.queue_texts, config.max_batch_size) + 2 * config.max_batch_size
+    of_models = (REGION_BYTES + texts * columns * config.max_text_bytes for columns in inputs)
+    return config.instances * sum(of_models)
 
 
-def check_shared_memory(config: ServeConfig, models: int = 1) -> None:
-    """Check that there is room, before a request meets a stub that dies for want of it.
+def check_shared_memory(config: ServeConfig, inputs: Sequence[int] = (1,)) -> None:
+    """Check that there is room for what the server's own limits let in; see `needed_bytes`.
 
     Raises:
         ServingError: there is too little, or no shared memory at all.
@@ -33,11 +42,11 @@ def check_shared_memory(config: ServeConfig, models: int = 1) -> None:
         free = shutil.disk_usage(SHARED_MEMORY).free
     except OSError as error:
         raise ServingError(f"no shared memory at {SHARED_MEMORY}: {error.strerror}.") from None
-    needed = needed_bytes(config, models)
+    needed = needed_bytes(config, inputs)
     if free < needed:
         raise ServingError(
             f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, and the server takes "
             f"{needed / 2**20:.1f} MiB. Make it larger (docker run --shm-size, or a volume in "
-            "memory there), or lower --max-batch-size, --max-text-bytes or --instances of "
-            "`bertender serve`."
+            "memory there), or lower --max-text-bytes, --max-queue-texts, --max-batch-size or "
+            "--instances of `bertender serve`."
         )

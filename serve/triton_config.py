@@ -42,7 +42,7 @@ __all__ = [
 CONFIG_NAME = "config.pbtxt"
 FIRST_VERSION = 1
 
-OF_THE_ARTIFACT = ("digest", "stamp", "problem_type")
+OF_THE_ARTIFACT = ("digest", "stamp", "problem_type", "longest_input")
 """Parameters that are no settings."""
 
 
@@ -83,6 +83,7 @@ def model_config(
     stamp: str | None = None,
     *,
     name: str = MODEL_NAME,
+    longest_input: int | None = None,
     encoder_inputs: tuple[str, ...] = (),
 ) -> triton.ModelConfig:
     """Return the Triton configuration of an artifact with this card and digest.
@@ -93,6 +94,7 @@ def model_config(
         digest: of the artifact.
         stamp: of its files, where their digests were checked.
         name: of the model on the server.
+        longest_input: most tokens that its tokenizer states.
         encoder_inputs: of the Triton model that runs the graph, where the runtime is Triton's.
     """
     parameters = BackendParameters(
@@ -103,6 +105,7 @@ def model_config(
         threads=config.threads_per_instance,
         concurrent_buckets=config.concurrent_buckets,
         max_length=config.max_length,
+        longest_input=longest_input,
         max_text_bytes=config.max_text_bytes,
         max_queue_texts=config.queue_texts,
         queue_timeout_ms=config.queue_timeout_ms,
@@ -159,7 +162,9 @@ def config_of_version(
         config.ClearField(tensors)
         getattr(config, tensors).extend(getattr(fresh, tensors))
     for parameter in OF_THE_ARTIFACT:
-        config.parameters[parameter].CopyFrom(fresh.parameters[parameter])
+        config.parameters.pop(parameter, None)
+        if parameter in fresh.parameters:
+            config.parameters[parameter].CopyFrom(fresh.parameters[parameter])
     return config
 
 

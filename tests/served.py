@@ -22,6 +22,8 @@ ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 ANY_PORT_OPTIONS = tuple(f"--{name.replace('_', '-')}={port}" for name, port in ANY_PORTS.items())
 SERVE = (sys.executable, "-m", "bertender.cli.main", "serve")
 PORTS = ServeConfig(**ANY_PORTS, threads_per_instance=1)
+BY_DEFAULT = {name: port for name, port in ANY_PORTS.items() if name != "grpc_port"}
+"""Ports of a server that does not listen for gRPC."""
 
 
 @contextmanager

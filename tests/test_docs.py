@@ -361,13 +361,14 @@ def test_the_errors_of_the_client_exist() -> None:
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8000"
 PROXY_ADDRESS = "https://localhost:8443"
-PORTS = tuple(word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0"))
+PORTS = ("--http-port", "0", "--metrics-port", "0")
 
 
 @contextmanager
 def served_by(words: Sequence[str]) -> Iterator[dict[str, str]]:
     """Run `bertender serve WORDS` with free ports, in a process of its own; yield its addresses."""
-    command = [sys.executable, "-m", "bertender", "serve", *words, *PORTS, "--json"]
+    ports = (*PORTS, *(("--grpc-port", "0") if "--grpc-port" in words else ()))
+    command = [sys.executable, "-m", "bertender", "serve", *words, *ports, "--json"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=variables) as server:
         try:

@@ -224,8 +224,8 @@ def _served(artifact: Artifact, config: BadClientsConfig) -> Iterator[_Served]:
         url, access = server.http_url, NO_ACCESS
         if config.nginx:
             folder = Path(stack.enter_context(TemporaryDirectory()))
-            ports = (server.config.http_port, server.config.grpc_port)
-            proxy = stack.enter_context(nginx_before(*ports, folder, generator))
+            port = server.config.http_port
+            proxy = stack.enter_context(nginx_before(port, folder, generator))
             url, access = proxy.url, proxy.access
         with pinned(generator):
             clients = stack.enter_context(line_process(MODULE, "the process of bad clients"))

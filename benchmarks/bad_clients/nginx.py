@@ -1,6 +1,6 @@
 """A real nginx with the configuration of deploy/, in front of a server on this machine.
 
-The configuration is changed in nothing but its ports.
+The configuration is changed in nothing but its ports and, where asked for, its rate.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import secrets
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,10 @@ __all__ = [
 ]
 
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "nginx" / "nginx.conf"
-HTTP_PORT, GRPC_PORT = 8000, 8001
+HTTP_PORT = 8000
 """Of the server, in that file."""
+RATE, RATES = (200, 400), ("rate=%dr/s", "burst=%d")
+"""Requests of a client: a second, and at once beyond that, as the file has them."""
 LISTEN = "listen 8443"
 HOST = "127.0.0.1"
 CERTIFICATE = (
@@ -67,25 +69,26 @@ class Nginx:
 @contextmanager
 def nginx_before(
     http_port: int,
-    grpc_port: int,
     folder: Path,
     core: int | None = None,
     key: str | None = None,
+    rate: tuple[int, int] | None = None,
 ) -> Iterator[Nginx]:
     """Run nginx in front of a server, on one core or all, until the block ends.
 
     Args:
         http_port: of the server.
-        grpc_port: of the server.
         folder: an empty one, for nginx's files.
         core: its number; None: all cores.
         key: the one that lets a client through; by default a random one.
+        rate: requests a second of a client, and those beyond it at once; by default those of the
+            file.
 
     Raises:
         ServerMissingError: nginx or openssl is not installed.
         ServingError: it does not start.
     """
-    binary, proxy = nginx_binary(), configured(http_port, grpc_port, folder)
+    binary, proxy = nginx_binary(), configured(http_port, folder, rate)
     key = key or secrets.token_hex(32)
     (folder / API_KEY_FILE).write_text(f"{key}\n", encoding="ascii")
     (folder / "api-keys.conf").write_text(f'"Bearer {key}" shop;\n', encoding="ascii")
@@ -109,7 +112,7 @@ def nginx_binary() -> str:
     return str(packaged())
 
 
-def configured(http_port: int, grpc_port: int, folder: Path) -> Nginx:
+def configured(http_port: int, folder: Path, rate: tuple[int, int] | None = None) -> Nginx:
     """Write the configuration and a certificate; return the proxy that is to run.
 
     Raises:
@@ -119,7 +122,7 @@ def configured(http_port: int, grpc_port: int, folder: Path) -> Nginx:
     with socket.socket() as bound:
         bound.bind((HOST, 0))
         proxy = Nginx(bound.getsockname()[1], folder)
-    _write_config(proxy, {HTTP_PORT: http_port, GRPC_PORT: grpc_port})
+    _write_config(proxy, http_port, rate or RATE)
     return proxy
 
 
@@ -144,10 +147,14 @@ def is_listening(port: int) -> bool:
     return True
 
 
-def _write_config(proxy: Nginx, upstream: Mapping[int, int]) -> None:
+def _write_config(proxy: Nginx, http_port: int, rate: tuple[int, int]) -> None:
     config = CONFIG.read_text(encoding="utf-8")
-    changes = {f"{HOST}:{old};": f"{HOST}:{new};" for old, new in upstream.items()}
-    for old, new in {**changes, LISTEN: f"listen {HOST}:{proxy.port}"}.items():
+    changes = {
+        f"{HOST}:{HTTP_PORT};": f"{HOST}:{http_port};",
+        LISTEN: f"listen {HOST}:{proxy.port}",
+        **{form % old: form % new for form, old, new in zip(RATES, RATE, rate, strict=True)},
+    }
+    for old, new in changes.items():
         assert config.count(old) == 1, old
         config = config.replace(old, new)
     (proxy.folder / "nginx.conf").write_text(config, encoding="utf-8")

@@ -177,6 +177,7 @@ def proxied(replicas: Sequence[Replica], folder: Path, core: int | None = None) 
     with proxy_process(
         command, folder, lambda: is_ready(HOST, own.http_port, (MODEL_NAME,)), core
     ) as process:
+        assert own.grpc_port is not None
         yield Proxy(own.http_port, own.grpc_port, folder, process)
 
 

@@ -33,8 +33,8 @@ def serve(
         ServingError: the server cannot start.
 
     Example:
-        with bertender.serve("runs/int8", http_port=0, grpc_port=0, metrics_port=0) as server:
-            print(server.http_url, server.grpc_url, server.metrics_url)
+        with bertender.serve("runs/int8", http_port=0, metrics_port=0) as server:
+            print(server.http_url, server.metrics_url)
     """
     from bertender.pipeline.calls import opened, plain
 
@@ -79,7 +79,7 @@ def classify(
             or the server rejects the request for now (OverloadedError), or refuses it.
 
     Example:
-        with bertender.serve("runs/int8", http_port=0, grpc_port=0, metrics_port=0) as server:
+        with bertender.serve("runs/int8", http_port=0, metrics_port=0) as server:
             results = bertender.classify(["a text of yours", "another one"], server.http_url)
         print(results[0].label, results[0].score)
     """
@@ -111,7 +111,7 @@ def deploy(artifact: ArtifactLike, to: PathLike, **settings: Any) -> Deployment:
         DeploymentError: the artifact does not load, or predicts otherwise than when it was made.
 
     Example:
-        closed = {"http_port": 0, "grpc_port": 0, "metrics_port": 0, "admin_token_file": "token"}
+        closed = {"http_port": 0, "metrics_port": 0, "admin_token_file": "token"}
         with bertender.serve("runs/onnx", **closed) as server:
             done = bertender.deploy("runs/int8", server.http_url, admin_token_file="token")
         print(done.state, done.version, done.golden.texts)

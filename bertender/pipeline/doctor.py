@@ -218,6 +218,12 @@ CHECKS: tuple[Check, ...] = (
         object_to=on_demand("serve.advisories:advice"),
     ),
     Check(
+        "Triton requests",
+        lambda _: load_place("serve.installation:installed_version")() or "unknown",
+        "no single request is known that ends it",
+        object_to=on_demand("serve.request_faults:advice"),
+    ),
+    Check(
         "serve profiles",
         on_demand("serve.profiles:profiles_of_machine"),
         "`bertender serve` uses them where no option sets the same",

@@ -23,7 +23,7 @@ from bertender.text.token_arrays import Padding, TokenArrays, cut_encoding
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["CLASSES", "FileTokenizer", "open_tokenizer"]
+__all__ = ["CLASSES", "FileTokenizer", "open_tokenizer", "stated_longest_input"]
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +167,15 @@ def _saved_sides(tokenizer: Tokenizer) -> dict[str, Any]:
     if truncation := tokenizer.truncation:
         saved |= {"truncation_side": truncation["direction"]}
     return saved
+
+
+def stated_longest_input(directory: Path) -> int | None:
+    """Return the most tokens of an input that a saved tokenizer states; None where it does not."""
+    try:
+        stated = int(_settings(directory).get("model_max_length") or NO_LIMIT)
+    except (OSError, ValueError):
+        return None
+    return stated if stated < NO_LIMIT else None
 
 
 def _class_name(directory: Path) -> str | None:

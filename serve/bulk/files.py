@@ -22,7 +22,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def _write_delimited(path: Path, rows: Rows, *, delimiter: str) -> None:
-    """Write a table with a header; a cell of several values is JSON."""
+    """Write a table with a header; a cell of several values, or of a truth value, is JSON."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, delimiter=delimiter)
         writer.writerow(rows[0])
@@ -31,7 +31,7 @@ def _write_delimited(path: Path, rows: Rows, *, delimiter: str) -> None:
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list) else value
+    return json.dumps(value) if isinstance(value, list | bool) else value
 
 
 def _write_jsonl(path: Path, rows: Rows) -> None:

@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import Field
+
 from bertender.core.card import LeftOutRows
 from bertender.core.config import Record
 from bertender.core.errors import DataError, ServingError
 from bertender.core.progress import Bar, SilentBar, progress_bar
 from bertender.tasks.bad_rows import SkippedRows, stop, together
 from bertender.text.example import Example
-from serve.bulk.files import write_predictions
+from serve.bulk.files import COLUMNS, write_predictions
 from serve.bulk.journal import Memory, Predictions, open_journal
 from serve.bulk.texts import Texts
 from serve.client.async_endpoint import AsyncEndpoint
@@ -31,6 +33,7 @@ class BulkRun(Record):
     texts: int
     resumed: int
     left_out: LeftOutRows | None
+    truncated: int = Field(description="texts that were cut to the model's input")
 
 
 async def classify_all(endpoint: AsyncEndpoint, texts: Texts) -> Mapping[int, Classification]:
@@ -51,7 +54,11 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
         ServingError: as in `Endpoint`; what came until then is not asked again. Or the model was
             replaced meanwhile.
     """
-    identity = {"texts": _digest(texts.texts), "model": endpoint.model.digest}
+    identity = {
+        "texts": _digest(texts.texts),
+        "model": endpoint.model.digest,
+        "columns": [*COLUMNS],  # an earlier version's predictions may lack one
+    }
     with open_journal(output, identity) as journal:
         resumed = len(journal.by_row)
         with progress_bar(f"classify {output.name}", len(texts.texts), "texts") as bar:
@@ -61,7 +68,13 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
         examples = [texts.texts[row] for row in rows]
         predictions = [journal.by_row[row] for row in rows]
         write_predictions(output, texts.columns, examples, predictions)
-    return BulkRun(output=str(output), texts=len(rows), resumed=resumed, left_out=left_out)
+    return BulkRun(
+        output=str(output),
+        texts=len(rows),
+        resumed=resumed,
+        left_out=left_out,
+        truncated=sum(each.truncated for each in predictions),
+    )
 
 
 async def _check_same_model(endpoint: AsyncEndpoint, consequence: str) -> None:

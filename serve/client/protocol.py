@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tritonclient.utils import InferenceServerException
 
-from serve.client.failures import REFUSED, Failure
+from serve.client.failures import OVERLOADED, REFUSED, Failure
 from serve.wire import TRUNCATE
 
 if TYPE_CHECKING:  # which needs the protocols of addresses
@@ -19,6 +19,10 @@ __all__ = ["TRUNCATING", "Headers", "Protocol", "StatusFailures", "failure_of"]
 
 TRUNCATING = {TRUNCATE: True}
 """Parameters of a request whose texts may be longer than the model's input, as locally."""
+
+NO_ROOM = "Failed to increase the shared memory pool size"
+"""Part of Triton's message where its shared memory is full, by other requests that are under way.
+It has no status of its own for that."""
 
 Headers = Mapping[str, str]
 """Of one request: the key of the server."""
@@ -61,5 +65,7 @@ def failure_of(
 ) -> Failure | None:
     """Return what an error means: by the status of a response, or by the first kind that it is."""
     if isinstance(error, InferenceServerException):
+        if NO_ROOM in (error.message() or ""):
+            return OVERLOADED
         return statuses.get(error.status() or "", REFUSED)
     return next((failure for kind, failure in kinds if isinstance(error, kind)), None)

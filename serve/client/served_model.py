@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
 from bertender.text.example import Example, to_examples
-from serve.wire import INPUT_NAMES, MODEL_NAME, to_arrays
+from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED, to_arrays
 
 __all__ = ["Classification", "Columns", "ResponseTensors", "ServedModel"]
 
@@ -25,12 +26,19 @@ Columns = Sequence[npt.NDArray[np.object_]]
 ResponseTensors = dict[str, npt.NDArray[Any]]
 
 
+MOST_REQUEST_BYTES = 512 * 1024
+"""Of the texts in a request that has several; a proxy may let no body through beyond 1 MB."""
+
+
 class Classification(Record):
     """Prediction of the endpoint for one example."""
 
     label: str | tuple[str, ...] = Field(description="one, one for each word, or all of a text")
     score: float | tuple[float, ...]
     logits: tuple[float, ...] | tuple[tuple[float, ...], ...]
+    truncated: bool = Field(
+        False, description="whether the text was longer than the model's input, and was cut"
+    )
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class ServedModel:
     digest: str
     """Of the artifact; of the configuration, where an earlier version wrote the repository."""
     name: str = MODEL_NAME
+    longest_input: int | None = None
+    """Most tokens of an example that the model reads, where its configuration says so."""
 
     @classmethod
     def from_model_config(cls, config: Mapping[str, Any]) -> Self:
@@ -56,6 +66,8 @@ class ServedModel:
             problem=PROBLEMS[parameters.get("problem_type", SINGLE_LABEL.name)],
             name=config.get("name") or MODEL_NAME,
             digest=parameters.get("digest") or hashlib.sha256(plain.encode()).hexdigest(),
+            longest_input=int(parameters.get("max_length") or parameters.get("longest_input") or 0)
+            or None,
         )
 
     def examples(self, examples: Sequence[Example]) -> list[Example]:
@@ -67,17 +79,32 @@ class ServedModel:
         endpoint = self.problem.endpoint
         return [endpoint.to_example(endpoint.to_texts(each)) for each in to_examples(examples)]
 
-    def requests(self, examples: Sequence[Example], batch_size: int) -> list[Columns]:
-        """Return the requests for some examples, each of at most `batch_size` texts.
+    def columns(self, examples: Sequence[Example]) -> Columns:
+        """Return the texts of one request for some examples.
 
         Raises:
             DataError: an example is nothing that the model can read; its row is named.
         """
         texts = [self.problem.endpoint.to_texts(each) for each in to_examples(examples)]
-        columns = to_arrays(texts, self.text_columns)
+        return to_arrays(texts, self.text_columns)
+
+    def requests(self, examples: Sequence[Example], batch_size: int) -> list[Columns]:
+        """Return the requests for some examples, each of at most `batch_size` texts, and of fewer
+        where they are long; errors as in `columns`."""
+        columns = self.columns(examples)
+        ends, size_bytes = [0], 0
+        for row in range(len(examples)):
+            own_bytes = sum(len(column[row, 0]) for column in columns)
+            size_bytes += own_bytes
+            rows = row - ends[-1]
+            if rows == batch_size or (rows and size_bytes > MOST_REQUEST_BYTES):
+                ends.append(row)
+                size_bytes = own_bytes
+        ends.append(len(examples))
         return [
-            [column[start : start + batch_size] for column in columns]
-            for start in range(0, len(texts), batch_size)
+            [column[start:end] for column in columns]
+            for start, end in pairwise(ends)
+            if end > start
         ]
 
     def tensors(self, columns: Columns, tensor: Any) -> list[Any]:
@@ -89,8 +116,10 @@ class ServedModel:
         return inputs
 
     def response(self, result: Any) -> ResponseTensors:
-        """Return the tensors of a result."""
-        return {each.name: result.as_numpy(each.name) for each in self.problem.endpoint.outputs}
+        """Return the tensors of a result; of an earlier version's, none says what was cut."""
+        names = (*(each.name for each in self.problem.endpoint.outputs), TRUNCATED)
+        tensors = {name: result.as_numpy(name) for name in names}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def classifications(
         self, responses: Sequence[ResponseTensors], examples: Sequence[Example]
@@ -98,9 +127,19 @@ class ServedModel:
         """Return the predictions that responses hold for examples, both in their order."""
         rows = self._rows(responses)
         return [
-            Classification(**self.problem.endpoint.read(tensors, row, example))
+            Classification(
+                **self.problem.endpoint.read(tensors, row, example),
+                truncated=bool(TRUNCATED in tensors and tensors[TRUNCATED][row].any()),
+            )
             for (tensors, row), example in zip(rows, examples, strict=True)
         ]
+
+    def cut_texts(self, count: int, texts: int) -> str | None:
+        """Return in words how many of some texts were cut, and to what; None where none was."""
+        if not count:
+            return None
+        length = f"{self.longest_input} tokens" if self.longest_input else "the model's input"
+        return f"{count} of {texts} texts {'was' if count == 1 else 'were'} cut to {length}"
 
     def _rows(self, responses: Sequence[ResponseTensors]) -> Iterator[tuple[ResponseTensors, int]]:
         for tensors in responses:

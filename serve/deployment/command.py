@@ -34,8 +34,8 @@ def deploy_command() -> Callable[..., None]:
             str,
             typer.Option(
                 metavar="DIR_OR_URL",
-                help="a running `bertender serve` of this machine, http://... or grpc://..., or "
-                "the directory of a model repository",
+                help="a running `bertender serve` of this machine, http://..., or the directory of "
+                "a model repository",
             ),
         ],
         values: dict[str, Any],

@@ -1,7 +1,8 @@
 """Triton's routes that load and unload models, asked with the administrative token.
 
 Over gRPC: while Triton loads a model that was requested over HTTP, it holds one of the threads of
-its HTTP service, and every connection of that thread waits (seen with Triton 2.51).
+its HTTP service, and every connection of that thread waits (seen with Triton 2.51). A server that
+does not listen for gRPC has it at a socket of its own user (see `serve/launch.py`).
 
 No version is loaded again while it is served: under load, that damages the memory of Triton 2.51,
 which then hangs. A new number next to the old one does no harm.
@@ -45,7 +46,7 @@ class ModelControl:
     """
 
     address: str
-    """host:port of its gRPC service."""
+    """Of its gRPC service: host:port, or unix: and the path of a socket."""
     token: str = field(repr=False)
     timeout_s: float
     check_address: Callable[[], None] = _nothing

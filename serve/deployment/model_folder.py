@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from bertender.core.artifact import Artifact
 from bertender.core.atomic import replacing, replacing_directory
 from bertender.core.errors import ArtifactError, BusyError, ConfigError, nearest_hint
+from bertender.text.tokenizer_file import stated_longest_input
 from serve.config import ServeConfig
 from serve.repository import (
     cannot_be_written,
@@ -135,7 +136,13 @@ class ModelFolder:
     def _config_of(
         self, artifact: Artifact, stamp: str | None, name: str, version: int
     ) -> triton.ModelConfig:
-        fresh = model_config(artifact.card, ServeConfig(), artifact.digest, stamp)
+        fresh = model_config(
+            artifact.card,
+            ServeConfig(),
+            artifact.digest,
+            stamp,
+            longest_input=stated_longest_input(artifact.path),
+        )
         return config_of_version(self.config, fresh, name, version)
 
 

@@ -22,7 +22,7 @@ from serve.deployment.candidate_stubs import end_stubs
 from serve.deployment.config import DeployConfig
 from serve.deployment.control import ModelControl
 from serve.deployment.model_folder import ModelFolder
-from serve.host import in_url, is_same_host
+from serve.host import is_same_host
 from serve.launch import REPOSITORY
 from serve.running_servers import RunningServer, is_listening, running_servers
 from serve.server import TritonServer
@@ -88,6 +88,7 @@ class Server:
     """A running server of this machine: the candidate is a model next to the one that answers."""
 
     repository: Path
+    url: str
     control: ModelControl
     state: str = "serving"
 
@@ -98,12 +99,12 @@ class Server:
 
     @contextmanager
     def candidate(self, folder: ModelFolder, artifact: Artifact) -> Iterator[Place]:
-        check_shared_memory(_settings(folder))
+        check_shared_memory(_settings(folder), [len(folder.config.input)])
         name = folder.candidate.name
         try:
             folder.write_candidate(artifact, folder.candidate)
             self.control.load(name)
-            yield Place(f"grpc://{self.control.address}", name, self.control.check_address)
+            yield Place(self.url, name, self.control.check_address)
         except BaseException:
             end_stubs(folder.candidate)  # one that hangs would never be unloaded
             raise
@@ -224,21 +225,21 @@ def _server(url: str, config: DeployConfig) -> Server:
     running = _running(url)
     token = admin_token(config.admin_token_file)
     control = ModelControl(
-        f"{in_url(running.host)}:{running.grpc_port}",
+        running.control,
         token,
         config.timeout_s,
         check_address=partial(_check_listening, running),
     )
-    return Server(running.repository, control)
+    return Server(running.repository, running.url, control)
 
 
 def _check_listening(server: RunningServer) -> None:
     """Raise DeploymentError where another process may get the token, or golden texts."""
     if not is_listening(server):
         raise DeploymentError(
-            f"the server does not listen on port {server.grpc_port}: it has ended or is being "
-            "started again, and another process may listen there. Nothing was sent to it. Try "
-            "again when the server is ready."
+            f"the server does not listen at {server.url}: it has ended or is being started again, "
+            "and another process may listen there. Nothing was sent to it. Try again when the "
+            "server is ready."
         )
 
 
@@ -262,7 +263,6 @@ def _settings(folder: ModelFolder) -> ServeConfig:
     config, parameters = folder.config, folder.config.parameters
     return ServeConfig(
         http_port=0,
-        grpc_port=0,
         metrics_port=0,
         runtime=parameters["runtime"].string_value or ServeConfig().runtime,
         max_batch_size=config.max_batch_size,
@@ -270,4 +270,5 @@ def _settings(folder: ModelFolder) -> ServeConfig:
         max_text_bytes=int(
             parameters["max_text_bytes"].string_value or ServeConfig().max_text_bytes
         ),
+        max_queue_texts=int(parameters["max_queue_texts"].string_value or 0) or None,
     )

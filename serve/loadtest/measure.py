@@ -137,9 +137,7 @@ async def _open(url: str, read: Read, config: LoadConfig, access: AccessConfig) 
     sender = SENDERS[protocol](endpoint.address, endpoint.access, config.timeout_s)
     try:
         requests = [
-            sender.prepare(endpoint.model, columns)
-            for examples in drawn
-            for columns in endpoint.model.requests(examples, len(examples))
+            sender.prepare(endpoint.model, endpoint.model.columns(examples)) for examples in drawn
         ]
     except BaseException:
         await sender.close()

@@ -20,6 +20,7 @@ from serve.supervisor.ending import (
 )
 from serve.supervisor.log import Rotation, note, opened
 from serve.supervisor.owner import HURRYING, STOPPING, Owner
+from serve.supervisor.private_files import keep_files_private
 from serve.supervisor.stubs import STUB_DIED, Stubs
 
 __all__ = ["RESTART_DELAYS_S", "main"]
@@ -119,6 +120,7 @@ def _prepare(supervisor: int) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     stack = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)
     resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
+    keep_files_private()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != supervisor:  # the parent died before this was set up
         os.kill(os.getpid(), signal.SIGTERM)

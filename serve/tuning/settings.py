@@ -28,8 +28,14 @@ SETTINGS = Table(
     "setting",
     {
         DEFAULT_SETTING: Setting(
-            "one copy of the model, whose runs have all cores: the default of `serve`",
+            "one copy of the model, whose runs have all cores, small ones one: the default of "
+            "`serve`",
             lambda cores: TunedSettings(),
+        ),
+        "one-thread": Setting(
+            "one copy, whose runs have one thread",
+            lambda cores: TunedSettings(threads_per_instance=1),
+            least_cores=2,
         ),
         "concurrent-buckets": Setting(
             "one copy, as many buckets at once as there are cores, one thread each",

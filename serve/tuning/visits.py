@@ -63,12 +63,10 @@ def visit(
         ServingError: the server does not start.
         MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
     """
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    served = ServeConfig(**ports, runtime=config.runtime, **dict(settings))
+    served = ServeConfig(http_port=0, metrics_port=0, runtime=config.runtime, **dict(settings))
     with serving(artifact, served) as server:
         meter = LoadMeter()
-        # gRPC: the least of what is not the server's own
-        runs = closed_runs(server.grpc_url, lambda columns: texts, config.loads())
+        runs = closed_runs(server.http_url, lambda columns: texts, config.loads())
         load = meter.stop()  # while the server is there: its time is not other work
     check_load(load, config.noisy)
     name, number = place

@@ -112,7 +112,8 @@ def test_pairs_that_do_not_match_are_wrong_usage(
 def test_json(endpoint: type[FakeEndpoint]) -> None:
     said = last_line(succeed("classify", "saw", "pear", "--json"))
     assert said == [
-        {"label": label, "score": 0.5, "logits": [0.0, 1.0]} for label in ("saw", "pear")
+        {"label": label, "score": 0.5, "logits": [0.0, 1.0], "truncated": False}
+        for label in ("saw", "pear")
     ]
 
 

@@ -109,9 +109,8 @@ def administered(
 @pytest.fixture(scope="session")
 def proxy(administered: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """The nginx of deploy/ in front of that server."""
-    config = administered.config
     folder = tmp_path_factory.mktemp("nginx")
-    with proxy_before(config.http_port, config.grpc_port, folder) as running:
+    with proxy_before(administered.config.http_port, folder) as running:
         yield running
 
 

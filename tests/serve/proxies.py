@@ -44,12 +44,17 @@ class Proxy(Nginx):
 
 
 @contextmanager
-def proxy_before(http_port: int, grpc_port: int, folder: Path) -> Iterator[Proxy]:
-    """Run nginx in front of a server until the block ends."""
+def proxy_before(
+    http_port: int, folder: Path, rate: tuple[int, int] | None = None
+) -> Iterator[Proxy]:
+    """Run nginx in front of a server until the block ends.
+
+    With `rate`, a client has so many requests a second, and so many more at once.
+    """
     with skipped_where_absent():
         nginx_binary()
         make_certificate(folder)
-    with nginx_before(http_port, grpc_port, folder, key=SECRET) as running:
+    with nginx_before(http_port, folder, key=SECRET, rate=rate) as running:
         yield Proxy(running.port, running.folder)
 
 

@@ -21,8 +21,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 HANG_S = 1.0
 TYPES = {"LABEL": "BYTES", "SCORE": "FP32", "LOGITS": "FP32"}
+FULL = "Failed to increase the shared memory pool size for key 'x' to 4194304 bytes."
 FAILURES = {
     "reject": (503, b'{"error": "Exceeds maximum queue size"}'),
+    "full": (500, json.dumps({"error": FULL}).encode()),
     "refuse": (400, b'{"error": "no such input"}'),
 }
 CLOSED_BY_GRPCIO = {"close": "Socket closed", "reset": "recvmsg:Connection reset by peer"}
@@ -169,6 +171,8 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         step = self.script.step()
         if step == "reject":
             context.abort(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
+        if step == "full":
+            context.abort(grpc.StatusCode.INTERNAL, FULL)
         if step in CLOSED_BY_GRPCIO:
             context.abort(grpc.StatusCode.UNAVAILABLE, CLOSED_BY_GRPCIO[step])
         if step == "hang":

@@ -44,7 +44,11 @@ def read_output(path: Path) -> list[dict[str, Any]]:
     rows = [dict(row.values) for row in table.rows(table.columns)]
     delimited = path.suffix in (".csv", ".tsv")
     return [
-        {**row, "score": float(row["score"]), "logits": json.loads(row["logits"])}
+        {
+            **row,
+            "score": float(row["score"]),
+            **{name: json.loads(row[name]) for name in ("logits", "truncated")},
+        }
         if delimited
         else row
         for row in rows
@@ -53,7 +57,13 @@ def read_output(path: Path) -> list[dict[str, Any]]:
 
 def expected(texts: list[str]) -> list[dict[str, Any]]:
     return [
-        {"text": text, "label": text.split()[0], "score": 0.5, "logits": [0.0, 1.0]}
+        {
+            "text": text,
+            "label": text.split()[0],
+            "score": 0.5,
+            "logits": [0.0, 1.0],
+            "truncated": False,
+        }
         for text in texts
     ]
 
@@ -115,7 +125,13 @@ def test_an_interrupted_run_continues(
         fail(*command, status=130)
     assert not out.exists()
     said = last_line(succeed(*command, "--json"))
-    assert said == {"output": str(out), "texts": 7, "resumed": 2 * after, "left_out": None}
+    assert said == {
+        "output": str(out),
+        "texts": 7,
+        "resumed": 2 * after,
+        "left_out": None,
+        "truncated": 0,
+    }
     assert sorted(endpoint.asked) == sorted((text,) for text in WORDS), "each text once"
     assert read_output(out) == expected(WORDS)
     assert not journal_of(out).exists()

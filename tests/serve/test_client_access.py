@@ -32,21 +32,18 @@ def expected_labels(local: Classifier, examples: list[Example]) -> list[str]:
 
 @pytest.mark.server
 @BOTH
-@EVERY
 def test_who_has_a_key_gets_predictions_through_the_proxy(
-    protocol: str, classify: Classify, proxy: Proxy, key_file: Path, local: Classifier
+    classify: Classify, proxy: Proxy, key_file: Path, local: Classifier
 ) -> None:
     access = AccessConfig(ca_file=proxy.certificate, api_key_file=key_file)
     for host in ("localhost", "127.0.0.1"):
-        url = f"{protocol}s://{host}:{proxy.port}"
+        url = f"https://{host}:{proxy.port}"
         assert labels(classify(url, TEXTS, access=access)) == expected_labels(local, TEXTS)
 
 
 @pytest.mark.server
 @BOTH
-@EVERY
 def test_who_signed_the_certificate_may_be_trusted_by_the_machine(
-    protocol: str,
     classify: Classify,
     proxy: Proxy,
     key_file: Path,
@@ -55,21 +52,20 @@ def test_who_signed_the_certificate_may_be_trusted_by_the_machine(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(proxy.certificate))  # OpenSSL's own place for them
     access = AccessConfig(api_key_file=key_file)
-    found = classify(f"{protocol}s://localhost:{proxy.port}", TEXTS, access=access)
+    found = classify(f"https://localhost:{proxy.port}", TEXTS, access=access)
     assert labels(found) == expected_labels(local, TEXTS)
 
 
 @pytest.mark.server
 @BOTH
-@EVERY
 @pytest.mark.parametrize("key", [None, "another0" * 8])
 def test_who_has_no_key_is_told_so_and_nothing_is_retried(
-    key: str | None, protocol: str, classify: Classify, proxy: Proxy, key_file: Path
+    key: str | None, classify: Classify, proxy: Proxy, key_file: Path
 ) -> None:
     if key:
         key_file.write_text(key)
     access = AccessConfig(ca_file=proxy.certificate, api_key_file=key and key_file)
-    url = f"{protocol}s://localhost:{proxy.port}"
+    url = f"https://localhost:{proxy.port}"
     with pytest.raises(ServingError, match=f"{url} takes no request .*--api-key-file") as raised:
         classify(url, TEXTS, access=access)
     assert type(raised.value) is ServingError and str(key) not in str(raised.value)
@@ -77,11 +73,10 @@ def test_who_has_no_key_is_told_so_and_nothing_is_retried(
 
 @pytest.mark.server
 @BOTH
-@EVERY
 def test_a_certificate_of_a_stranger_is_not_trusted(
-    protocol: str, classify: Classify, proxy: Proxy, key_file: Path, tls: tuple[Path, Path]
+    classify: Classify, proxy: Proxy, key_file: Path, tls: tuple[Path, Path]
 ) -> None:
-    url = f"{protocol}s://localhost:{proxy.port}"
+    url = f"https://localhost:{proxy.port}"
     for ca_file in (None, tls[0]):
         access = AccessConfig(ca_file=ca_file, api_key_file=key_file)
         with pytest.raises(UnreachableError, match=f"no trusted TLS connection to {url} .*ca-file"):
@@ -109,11 +104,10 @@ def test_triton_itself_closes_a_connection_with_tls(
 
 
 @pytest.mark.server
-@EVERY
 def test_the_commands_go_through_the_proxy(
-    protocol: str, proxy: Proxy, key_file: Path, local: Classifier, tmp_path: Path
+    proxy: Proxy, key_file: Path, local: Classifier, tmp_path: Path
 ) -> None:
-    url = f"{protocol}s://localhost:{proxy.port}"
+    url = f"https://localhost:{proxy.port}"
     files = ("--ca-file", proxy.certificate, "--api-key-file", key_file)
     source, out = tmp_path / "texts.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for (text,) in TEXTS))
@@ -122,7 +116,7 @@ def test_the_commands_go_through_the_proxy(
     assert predicted == expected_labels(local, TEXTS)
     load = ("--input", source, "--concurrency", "2", "--duration-s", "0.3", "--warmup-s", "0")
     test = LoadTest.model_validate(last_line(succeed("loadtest", url, *load, *files, "--json")))
-    assert set(test.runs[0].outcome) == {"ok"} and test.protocol == protocol
+    assert set(test.runs[0].outcome) == {"ok"} and test.protocol == "http"
     assert "takes no request without a key" in fail("loadtest", url, *load, *files[:2])
 
 
@@ -154,7 +148,7 @@ def test_the_page_says_how(
     assert (
         succeed("classify", *[word.replace("8443", port) for word in words]).stdout.count("\n") == 1
     )
-    (block,) = [each for each in blocks(page, "python") if "grpcs://" in each]
+    (block,) = [each for each in blocks(page, "python") if "api_key_file" in each]
     exec(block.replace("8443", port), {})
     assert capsys.readouterr().out.strip()
 

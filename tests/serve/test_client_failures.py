@@ -24,7 +24,7 @@ from bertender.text.example import Example
 from serve.client import PROTOCOLS, AsyncEndpoint, Classification, Endpoint
 from serve.client.failures import LATE, OVERLOADED
 from serve.client.retries import FIRST_WAIT_S, LONGEST_WAIT_S, Tries
-from serve.client.served_model import ServedModel
+from serve.client.served_model import MOST_REQUEST_BYTES, ServedModel
 from tests.serve.scripted import HANG_S, SERVERS, Script
 
 Classify = Callable[..., list[Classification]]
@@ -77,8 +77,19 @@ def test_examples_come_back_in_their_order_over_one_connection(
 
 @BOTH
 @EVERY
+def test_long_texts_are_sent_by_fewer_in_a_request(protocol: str, classify: Classify) -> None:
+    long = "x" * (MOST_REQUEST_BYTES - 1)
+    script = Script()
+    with SERVERS[protocol](script) as url:
+        found = classify(url, [(text,) for text in ("a", "b", long, "c", long, long, "d")])
+    assert labels(found) == ["a", "b", long, "c", long, long, "d"]
+    assert script.asked == 4, "three of two texts, and one of one"
+
+
+@BOTH
+@EVERY
 def test_a_rejection_is_retried(protocol: str, classify: Classify) -> None:
-    script = Script(["reject", "reject"])
+    script = Script(["reject", "full"])
     with SERVERS[protocol](script) as url:
         assert labels(classify(url, [("pear",)])) == ["pear"]
     assert script.asked == 3

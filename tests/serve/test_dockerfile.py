@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from serve.config import PORT_FIELDS
 from serve.probe import parse
 from tests.deployed import DEPLOY, parsed_arguments
 from tests.packages import PACKAGES, ROOT
@@ -71,11 +70,10 @@ def test_it_installs_the_extra_alone() -> None:
     assert install.endswith("'.[serve]'") and "--constraint constraints.txt" in install
 
 
-def test_its_arguments_start_a_server_on_the_ports_that_it_exposes() -> None:
+def test_its_arguments_start_a_server_that_other_machines_do_not_reach() -> None:
     assert json.loads(the("ENTRYPOINT")) == ["bertender", "serve"]
     artifact, config = parsed_arguments(json.loads(the("CMD")))
-    assert (artifact, config.host, str(config.log_file)) == (Path("/model"), "0.0.0.0", "-")
-    assert the("EXPOSE").split() == [str(getattr(config, name)) for name in PORT_FIELDS]
+    assert (artifact, config.host, str(config.log_file)) == (Path("/model"), "127.0.0.1", "-")
 
 
 def test_its_probe_asks_that_server() -> None:

@@ -99,9 +99,9 @@ def test_a_disk_without_room_for_another_repository_keeps_the_one_it_has(
 
 
 SCARCE: Mapping[str, tuple[int, tuple[str, ...], str]] = {
-    "for one copy": (MIB, (), "has 1.0 MiB free, and the server takes 4.0 MiB"),
-    "for one copy of three": (5 * MIB, ("--instances", "3"), "takes 12.0 MiB"),
-    "for a batch": (5 * MIB, ("--max-batch-size", "128"), "takes 6.0 MiB"),
+    "for one copy": (MIB, (), "has 1.0 MiB free, and the server takes 14.0 MiB"),
+    "for one copy of three": (15 * MIB, ("--instances", "3"), "takes 42.0 MiB"),
+    "for a queue": (15 * MIB, ("--max-queue-texts", "512"), "takes 22.0 MiB"),
 }
 """Size of the shared memory, options, and what is said."""
 

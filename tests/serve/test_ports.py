@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from serve.config import ServeConfig
 from serve.ports import PORT_FIELDS, with_free_ports
+from tests.serve.layouts import lay_out
 from tests.served import ANY_PORTS
 
 
@@ -45,13 +47,19 @@ def test_equal_ports_are_refused() -> None:
     with pytest.raises(ConfigError, match="http_port=8000, grpc_port=8000"):
         with_free_ports(ServeConfig(grpc_port=8000))
     with pytest.raises(ConfigError, match="the ports must differ"):
-        ServeConfig.parse({"metrics_port": 8001})
+        ServeConfig.parse({"metrics_port": 8000})
+
+
+def test_by_default_there_is_no_port_for_grpc() -> None:
+    config = with_free_ports(ServeConfig(http_port=0, metrics_port=0))
+    assert config.grpc_port is None and config.http_port and config.metrics_port
 
 
 @pytest.mark.parametrize("host", ["198.51.100.7", "no.such.host.invalid"])
-def test_a_foreign_host_is_refused(host: str) -> None:
+def test_a_foreign_host_is_refused(host: str, tmp_path: Path) -> None:
+    newer = lay_out(tmp_path / "newer", "2.99.0")
     with pytest.raises(ServingError, match=f"cannot listen on host '{host}'"):
-        with_free_ports(ServeConfig(host=host, behind_proxy=True, **ANY_PORTS))
+        with_free_ports(ServeConfig(host=host, tritonserver=newer, **ANY_PORTS))
 
 
 def test_a_name_becomes_its_address() -> None:

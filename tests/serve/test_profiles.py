@@ -189,8 +189,8 @@ def served_with(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> tuple[Se
 
     def ready(artifact: Artifact, config: ServeConfig, on_ready: Callable[[Any], None]) -> None:
         started.append(config)
-        urls = {"http_url": "http://a", "grpc_url": "grpc://a", "metrics_url": "http://b"}
-        on_ready(SimpleNamespace(models=("classifier",), **urls))
+        urls = {"http_url": "http://a", "metrics_url": "http://b"}
+        on_ready(SimpleNamespace(models=("classifier",), config=config, **urls))
 
     monkeypatch.setattr(commands, "serve_forever", ready)
     return (succeed("serve", *words).stdout, *started)[::-1]

@@ -33,7 +33,7 @@ def test_it_holds_config_code_and_verified_files(onnx_artifact: Artifact, tmp_pa
     model = repository / "classifier"
     stamp = stamp_of(model / "1" / "artifact", onnx_artifact.card.files)
     assert read_model_config(model / "config.pbtxt") == model_config(
-        onnx_artifact.card, config, onnx_artifact.digest, stamp
+        onnx_artifact.card, config, onnx_artifact.digest, stamp, longest_input=64
     )
     assert "serve.classifier_backend" in (model / "1" / "model.py").read_text()
     assert Artifact.load(model / "1" / "artifact").digest == onnx_artifact.digest

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import PortTakenError, ServingError
+from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from bertender.models.opening import open_classifier
 from serve import probe
 from serve import server as serve_server
@@ -36,7 +36,7 @@ from serve.server import TritonServer, serving
 from serve.supervisor import STUB_NAME
 from serve.workspace import Workspace
 from tests.serve.processes import assert_gone
-from tests.served import ANY_PORTS
+from tests.served import ANY_PORTS, BY_DEFAULT
 
 OWNER = """
 import json, sys
@@ -196,19 +196,35 @@ def has_ipv6() -> bool:
         return False
 
 
-@pytest.mark.server
-def test_it_listens_on_loopback_only(served: TritonServer) -> None:
-    supervisor = served.supervisor
-    assert supervisor is not None
-    (binary, *_) = psutil.Process(supervisor.pid).children()
-    listening = {
+def listening(server: TritonServer) -> set[tuple[str, int]]:
+    """Return the addresses and ports at which a server listens."""
+    assert server.supervisor is not None
+    (binary, *_) = psutil.Process(server.supervisor.pid).children()
+    return {
         (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
         for connection in binary.net_connections()
         if connection.status == psutil.CONN_LISTEN
     }
+
+
+@pytest.mark.server
+def test_it_listens_on_loopback_only(served: TritonServer) -> None:
     config = served.config
     ports = (config.http_port, config.grpc_port, config.metrics_port)
-    assert listening == {("127.0.0.1", port) for port in ports}
+    assert listening(served) == {("127.0.0.1", port) for port in ports}
+
+
+@pytest.mark.server
+def test_by_default_nothing_listens_for_grpc(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    config = ServeConfig(**BY_DEFAULT)
+    repository = write_repository(onnx_artifact, tmp_path / "models", config)
+    with TritonServer(repository, config) as server:
+        ports = (server.config.http_port, server.config.metrics_port)
+        assert listening(server) == {("127.0.0.1", port) for port in ports}
+        assert not [each for each in server.workspace.path.iterdir() if each.is_socket()]
+        assert classify([("apple saw",)], server.http_url)
+        with pytest.raises(ConfigError, match="grpc_port=None: the server has no gRPC"):
+            _ = server.grpc_url
 
 
 @pytest.mark.server

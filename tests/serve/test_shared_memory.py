@@ -1,8 +1,12 @@
-"""Too little shared memory is named before anything starts."""
+"""Shared memory: for this user alone, and too little is named before anything starts."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +15,14 @@ import pytest
 from bertender.core.errors import ServingError
 from serve.config import ServeConfig
 from serve.server import TritonServer
-from serve.shared_memory import check_shared_memory, needed_bytes
+from serve.shared_memory import (
+    REGION_BYTES,
+    SHARED_MEMORY,
+    check_shared_memory,
+    needed_bytes,
+)
+from serve.supervisor.private_files import keep_files_private
+from serve.triton_config import CONFIG_NAME, triton, write_model_config
 from tests.served import ANY_PORTS
 
 
@@ -19,10 +30,13 @@ def test_too_little_shared_memory_is_named_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
-    server = TritonServer(tmp_path, ServeConfig(**ANY_PORTS))
+    model = triton.ModelConfig(name="classifier", input=[triton.ModelInput()] * 2)
+    (tmp_path / "models" / "classifier").mkdir(parents=True)
+    write_model_config(tmp_path / "models" / "classifier" / CONFIG_NAME, model)
+    server = TritonServer(tmp_path / "models", ServeConfig(**ANY_PORTS))
     with pytest.raises(
         ServingError,
-        match=r"1\.0 MiB free, and the server takes 4\.0 .*--shm-size.*of `bertender serve`",
+        match=r"1\.0 MiB free, and the server takes 26\.0 .*--shm-size.*of `bertender serve`",
     ):
         server.__enter__()
     assert server.supervisor is None and not server.workspace.path.exists()
@@ -37,7 +51,44 @@ def test_no_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         check_shared_memory(ServeConfig())
 
 
-def test_each_copy_of_the_model_takes_its_own() -> None:
+def test_each_copy_of_each_model_takes_its_own() -> None:
     one = needed_bytes(ServeConfig())
     assert needed_bytes(ServeConfig(instances=3)) == 3 * one
-    assert needed_bytes(ServeConfig(max_batch_size=128)) > one
+    assert needed_bytes(ServeConfig(), [1, 1]) == 2 * one
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("queue", [5, 256])
+def test_it_holds_queue_batch_and_body(queue: int, columns: int) -> None:
+    settings = {"max_batch_size": 8, "max_queue_texts": queue, "max_text_bytes": 1000}
+    texts = max(queue, 8) + 8 + 8
+    needed = needed_bytes(ServeConfig(**settings), [columns])
+    assert needed == REGION_BYTES + texts * columns * 1000
+
+
+@pytest.mark.server
+def test_no_other_user_reads_the_texts_of_requests(served: TritonServer) -> None:
+    regions = list(SHARED_MEMORY.glob(f"{served.workspace.shared_memory}*"))
+    assert regions
+    assert {stat.S_IMODE(region.stat().st_mode) for region in regions} == {0o600}
+    if os.getuid() != 0:
+        pytest.skip("needs root to be another user")
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        os._exit(sum(os.access(region, os.R_OK | os.W_OK) for region in regions))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("where", ["of a command", "of what it starts"])
+def test_a_file_is_its_owners_however_a_command_asks_for_it(where: str, tmp_path: Path) -> None:
+    """As boost does, which makes the regions: it sets the mode once more, whatever the umask."""
+    line = (
+        "import os, sys; file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o644); "
+        "os.fchmod(file, 0o644)"
+    )
+    words = [sys.executable, "-c", line, str(tmp_path / "region")]
+    if where == "of what it starts":
+        words = ["sh", "-c", '"$@"; exit', "sh", *words]
+    subprocess.run(words, check=True, preexec_fn=keep_files_private)
+    assert stat.S_IMODE((tmp_path / "region").stat().st_mode) == 0o600

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +16,9 @@ from bertender.models.predictor import Classifier
 from serve.client import PROTOCOLS
 from serve.server import TritonServer
 from serve.wire import MODEL_NAME, TRUNCATE, TRUNCATED
+from tests.front import last_line, succeed
 from tests.serve.marked_model import SAYS
+from tests.serve.test_client_failures import BOTH, Classify
 
 pytestmark = pytest.mark.server
 
@@ -68,3 +71,31 @@ def test_a_long_text_is_refused_where_nobody_asks_for_it_to_be_cut(
     assert status == SAYS[protocol]["bad"]
     plain = tensors_of(served, protocol, SHORT, **parameters)
     assert plain.as_numpy(TRUNCATED) is None
+
+
+@BOTH
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_clients_say_which_texts_were_cut(
+    served: TritonServer, protocol: str, classify: Classify
+) -> None:
+    url = getattr(served, f"{protocol}_url")
+    found = classify(url, [(SHORT,), (LONG,), (AS_IF,)], batch_size=2)
+    assert [each.truncated for each in found] == [False, True, False]
+
+
+def test_the_command_says_how_many_were_cut_and_to_what(
+    served: TritonServer, tmp_path: Path
+) -> None:
+    url, said = ("--url", served.http_url), f"2 of 3 texts were cut to {MAX_LENGTH} tokens"
+    texts = (LONG, SHORT, LONG)
+    shown = succeed("classify", *texts, *url)
+    assert shown.stderr.strip() == said and shown.stdout.count("\n") == 3
+    assert succeed("classify", SHORT, *url).stderr == ""
+    flags = [each["truncated"] for each in last_line(succeed("classify", *texts, *url, "--json"))]
+    assert flags == [True, False, True]
+    out = ("--output", tmp_path / "out.csv")
+    assert succeed("classify", *texts, *url, *out).stdout.splitlines()[-1] == said
+    header, *rows = (tmp_path / "out.csv").read_text().splitlines()
+    assert header.endswith(",truncated")
+    assert [row.rpartition(",")[2] for row in rows] == ["true", "false", "true"]
+    assert last_line(succeed("classify", *texts, *url, *out, "--json"))["truncated"] == 2

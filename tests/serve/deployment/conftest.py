@@ -25,8 +25,9 @@ from serve.config import ServeConfig
 from serve.deployment import DeployConfig
 from serve.deployment.control import ModelControl
 from serve.repository import Models, write_repository
+from serve.running_servers import running_servers
 from serve.server import TritonServer
-from tests.served import ANY_PORTS
+from tests.served import BY_DEFAULT
 from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, toy_task, write_model
 
 ASKED: Example = ("apple pear saw number 7",)
@@ -111,7 +112,9 @@ class Deployable:
     @property
     def control(self) -> ModelControl:
         token = self.token_file.read_text().strip()
-        return ModelControl(self.server.grpc_url.removeprefix("grpc://"), token, 60)
+        port = self.server.config.http_port
+        (address,) = [each.control for each in running_servers() if each.http_port == port]
+        return ModelControl(address, token, 60)
 
     def loaded(self) -> dict[str, set[int]]:
         """The versions that take memory, by model."""
@@ -127,7 +130,7 @@ class Deployable:
 def deployable(models: Models, folder: Path, **settings: object) -> Iterator[Deployable]:
     """Serve an artifact, or several by name, so that others can be deployed in their place."""
     files = {"admin_token_file": folder / "token", "log_file": folder / "server.log"}
-    config = ServeConfig.parse({**ANY_PORTS, "threads_per_instance": 1, **files, **settings})
+    config = ServeConfig.parse({**BY_DEFAULT, "threads_per_instance": 1, **files, **settings})
     with TritonServer(write_repository(models, folder / "models", config), config) as server:
         yield Deployable(server, folder / "token")
 

@@ -52,8 +52,8 @@ def listener(host: str) -> Iterator[RunningServer]:
         yield RunningServer(
             supervisor=os.getpid(),
             host="127.0.0.1",
-            http_port=1,
-            grpc_port=int(process.stdout.readline()),
+            http_port=int(process.stdout.readline()),
+            grpc_port=None,
             repository=Path("models"),
         )
         process.stdin.close()
@@ -63,10 +63,11 @@ def listener(host: str) -> Iterator[RunningServer]:
 def test_only_the_server_itself_counts_as_listening(host: str) -> None:
     with listener(host) as server:
         assert is_listening(server)
-        assert not is_listening(server.model_copy(update={"grpc_port": 1}))
+        assert not is_listening(server.model_copy(update={"http_port": 1}))
+        assert not is_listening(server.model_copy(update={"grpc_port": 1})), "at one of two"
         strangers = server.model_copy(update={"supervisor": os.getppid()})
         assert not is_listening(strangers), "it was started by another"
-    with closing(bound(server.grpc_port)):
+    with closing(bound(server.http_port)):
         assert not is_listening(server), "the supervisor's own port is not the server's"
 
 
@@ -79,7 +80,7 @@ def taken_over(running: Deployable) -> Iterator[socket.socket]:
     try:
         for process in supervisor.children():
             process.kill()
-        with closing(bound(running.server.config.grpc_port)) as stranger:
+        with closing(bound(running.server.config.http_port)) as stranger:
             stranger.settimeout(0.5)
             yield stranger
     finally:
@@ -91,9 +92,9 @@ def taken_over(running: Deployable) -> Iterator[socket.socket]:
 def test_a_stranger_at_the_port_gets_no_token(versions: Versions, tmp_path: Path) -> None:
     with deployable(versions.old, tmp_path) as running, taken_over(running) as stranger:
         with pytest.raises(
-            DeploymentError, match=r"does not listen on port \d+.*Nothing was sent to it"
+            DeploymentError, match=r"does not listen at http://\S+: .*Nothing was sent to it"
         ):
-            deploy(versions.new, running.server.grpc_url, running.config)
+            deploy(versions.new, running.server.http_url, running.config)
         with pytest.raises(TimeoutError):
             stranger.accept()
 
@@ -110,7 +111,7 @@ def test_each_golden_text_is_for_the_server_alone(versions: Versions, tmp_path: 
 
     texts = dict(enumerate(read_golden(versions.old).texts[:3]))
     with deployable(versions.old, tmp_path) as running:
-        place = Place(running.server.grpc_url, MODEL_NAME, check)
+        place = Place(running.server.http_url, MODEL_NAME, check)
         with pytest.raises(DeploymentError, match="golden text 2 gets no answer: another process"):
             ask_golden(place, texts, timeout_s=20)
     assert asked == [0, 1], "before each, and none after it"

@@ -83,7 +83,7 @@ def test_a_candidate_that_is_wrong_changes_nothing(
     make, kind, said = BROKEN[name]
     candidate, repository = make(versions.new, tmp_path), running.server.repository
     before = snapshot(repository)
-    with asking(running.server.http_url, running.server.grpc_url) as clients:
+    with asking(running.server.http_url) as clients:
         with pytest.raises(kind, match=said) as caught:
             deploy(candidate, running.server.http_url, running.config)
         time.sleep(0.2)
@@ -124,7 +124,7 @@ def test_a_candidate_that_hangs_or_dies_takes_nobody_with_it(
     repository = running.server.repository
     before = snapshot(repository)
     config = running.config.model_copy(update={"timeout_s": HANGS_S})
-    urls = [*[running.server.http_url] * HTTP_THREADS, running.server.grpc_url]
+    urls = [running.server.http_url] * HTTP_THREADS
     with asking(*urls) as clients:
         with monkeypatch.context() as patch:
             patch.setattr(repositories, "MODEL_FILE", MODEL_FILE + CODE[name])
@@ -155,7 +155,7 @@ def test_a_version_that_hangs_in_the_place_of_the_served_one_is_taken_back(
 
     monkeypatch.setattr(model_folders, "fill_version", hanging)
     config = running.config.model_copy(update={"timeout_s": HANGS_S})
-    with asking(running.server.http_url, running.server.grpc_url) as clients:
+    with asking(running.server.http_url) as clients:
         with pytest.raises(DeploymentError, match=r"version 1, which goes on: .* did not load"):
             deploy(versions.new, running.server.http_url, config)
         time.sleep(3)  # the supervisor has had the time to look

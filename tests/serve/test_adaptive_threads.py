@@ -1,0 +1,84 @@
+"""Buckets on one thread or on all: which is opened, which runs, and the same predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.models.onnx_predictor import ONNX_DATA_NAME, OnnxPredictor
+from bertender.models.predictor import Classifier
+from bertender.text.batch import Batch
+from bertender.text.example import Example
+from serve import adaptive_threads
+from serve.adaptive_threads import TOKENS_FOR_ALL_THREADS, AdaptiveThreads, adaptive
+from serve.backend_parameters import BackendParameters
+from serve.classifier_backend import open_artifact
+
+
+class Noting:
+    """A predictor that notes the buckets that it runs."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.shapes: list[tuple[int, ...]] = []
+
+    def logits(self, batch: Batch) -> np.ndarray:
+        self.shapes.append(batch.arrays["attention_mask"].shape)
+        return np.full((len(batch), 2), self.threads, np.float32)
+
+
+def bucket(rows: int, tokens: int) -> Batch:
+    return Batch((("a",),) * rows, {"attention_mask": np.ones((rows, tokens), np.int64)})
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    (tmp_path / "model.onnx").write_bytes(b"a graph")
+    return tmp_path / "model.onnx"
+
+
+def test_small_buckets_have_one_thread_and_larger_ones_all(graph: Path) -> None:
+    predictor = adaptive(Noting, graph, threads=4)
+    for shape in ((1, TOKENS_FOR_ALL_THREADS - 1), (2, TOKENS_FOR_ALL_THREADS // 2)):
+        small = np.prod(shape) < TOKENS_FOR_ALL_THREADS
+        assert (predictor.logits(bucket(*shape)) == (1 if small else 4)).all()
+
+
+def test_one_thread_is_opened_once(graph: Path) -> None:
+    assert isinstance(adaptive(Noting, graph, threads=1), Noting)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", ONNX_DATA_NAME])
+def test_a_large_graph_is_opened_once(
+    name: str, graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adaptive_threads, "MOST_BYTES_TWICE", 99)
+    assert isinstance(adaptive(Noting, graph, threads=2), AdaptiveThreads)
+    graph.with_name(name).write_bytes(b"w" * 100)
+    predictor = adaptive(Noting, graph, threads=2)
+    assert isinstance(predictor, Noting) and predictor.threads == 2
+
+
+@pytest.mark.parametrize("least", [1, 40, 10**6])
+def test_predictions_do_not_depend_on_it(
+    least: int,
+    onnx_artifact: Artifact,
+    local: Classifier,
+    texts: tuple[Example, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adaptive_threads, "TOKENS_FOR_ALL_THREADS", least)
+    parameters = BackendParameters(tokens_per_bucket=256, threads=0)
+    classifier = open_artifact(onnx_artifact, parameters, threads=2)
+    assert isinstance(classifier.predictor, AdaptiveThreads)
+    np.testing.assert_allclose(classifier.logits(texts), local.logits(texts), atol=1e-5)
+
+
+def test_an_explicit_number_of_threads_holds_for_every_bucket(onnx_artifact: Artifact) -> None:
+    parameters = BackendParameters(tokens_per_bucket=256, threads=2)
+    predictor = open_artifact(onnx_artifact, parameters, threads=2).predictor
+    assert isinstance(predictor, OnnxPredictor)
+    assert predictor.session.get_session_options().intra_op_num_threads == 2
