@@ -196,7 +196,7 @@ def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tu
     """Write the configuration of the model that runs the graph, and return its inputs."""
     signature = read_signature(version / ONNX_NAME)
     tokenize = PROBLEMS[artifact.card.task.problem_type].encoder(
-        open_tokenizer(artifact.path), config.max_length
+        open_tokenizer(artifact.path, config.max_length), None
     )
     shapes = bucket_shapes(config.tokens_per_bucket, tokenize.max_length, config.max_batch_size)
     outputs = tuple(each for each in signature.outputs if each.name == ENCODER_OUTPUT)

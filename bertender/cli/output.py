@@ -157,6 +157,7 @@ def _measured(findings: Findings) -> list[str]:
     tables = (graph_lines(findings), pruning_lines(findings), quantization_lines(findings))
     return [
         *_trained(findings),
+        *(findings.lengths.lines() if findings.lengths else ()),
         *control_lines(findings),
         *_agreement(findings.parity),
         *(line for lines in tables for line in lines),

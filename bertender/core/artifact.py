@@ -139,6 +139,7 @@ def new_artifact(
     config: Record,
     seed: int,
     precision: str = "float32",
+    max_length: int | None = None,
     parent: Artifact | None = None,
 ) -> Iterator[Draft]:
     """Write an artifact at `out` atomically: all of it appears when the block ends, or nothing.
@@ -160,6 +161,7 @@ def new_artifact(
             family=family,
             task=task,
             precision=precision,
+            max_length=max_length,
             stage=stage,
             config=config.model_dump(mode="json"),
             seed=seed,

@@ -112,6 +112,11 @@ class Card(Record):
     family: str = Field(description="the model_type of transformers, a row of FAMILIES")
     task: TaskRecord
     precision: str
+    max_length: int | None = Field(
+        None,
+        description="of a text in tokens: longer ones are truncated, in training and ever after; "
+        "None where the tokenizer's own limit is all there is",
+    )
     stage: str
     config: dict[str, Any]
     seed: int
