@@ -20,8 +20,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import read_card
 from bertender.core.errors import ConfigError
 from bertender.core.golden import read_golden
-from bertender.measure.comparison import CompareConfig
 from bertender.measure.compare import compare
+from bertender.measure.comparison import CompareConfig
 from bertender.models.opening import open_classifier
 from bertender.problems import SINGLE_LABEL
 from bertender.report.notes import comparison_lines
@@ -141,7 +141,7 @@ def test_golden_texts_of_a_server_that_reads_more(graph: Artifact) -> None:
 
 
 def test_a_comparison_says_what_was_cut(short: Artifact, graph: Artifact, contrary: Task) -> None:
-    config = CompareConfig(processes=1, rounds=2, single_texts=2, batch_texts=4, noisy=True)
+    config = CompareConfig(processes=1, rounds=2, single_texts=2, noisy=True)
     comparison = compare([short, graph], contrary, config)
     assert [row.score.value for row in comparison.rows] == [1.0, 1.0]
     said = "`short`, `onnx`: 32 of 32 held-out texts are longer than 16 tokens and were cut; the "

@@ -32,7 +32,13 @@ from bertender.compression.records import MODEL, CandidateResult, CompressionRep
 from bertender.compression.starts import starts_of
 from bertender.compression.training import Announce, Training
 from bertender.compression.variants import variants_of
-from bertender.core.artifact import Artifact, check_writable, copy_artifact, digest_of
+from bertender.core.artifact import (
+    Artifact,
+    check_not_finished,
+    check_writable,
+    copy_artifact,
+    digest_of,
+)
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.environment import environment
@@ -68,6 +74,8 @@ class Compression:
     config: CompressConfig
     out: Path
     announce: Announce = lambda text: None
+    force: bool = False
+    """Replace a finished artifact that no earlier run of this has made."""
 
     def plan(self) -> CompressionReport:
         """Predict every candidate; nothing but probes is made.
@@ -81,6 +89,8 @@ class Compression:
         """
         self.task.require_training("compress")
         check_writable(self.out / MODEL, self.teacher)
+        own = (self.out / REPORT).is_file()  # which each run writes before its model
+        check_not_finished(self.out / MODEL, self.force or own)
         check_installed(*self.config.runtimes)
         starts = starts_of(self.teacher, self.task, self.config)
         candidates = all_candidates(starts, self.config, vocab=self._cuts_vocabulary)

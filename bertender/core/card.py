@@ -23,12 +23,15 @@ __all__ = [
     "LeftOutRow",
     "LeftOutRows",
     "Parent",
+    "TIMING_NAME",
     "TaskRecord",
     "library_versions",
     "read_card",
 ]
 
 CARD_NAME = "artifact.json"
+TIMING_NAME = "timing.json"
+"""Next to the card: how long the run took, which is no part of the artifact."""
 RECORDED_LIBRARIES = (
     "bertender",
     "torch",

@@ -42,10 +42,13 @@ def make(
     task: TaskLike | None,
     settings: Mapping[str, Any],
     out: PathLike,
+    *,
+    force: bool = False,
 ) -> Artifact:
-    """Run a stage that writes an artifact."""
+    """Run a stage that writes an artifact; with `force`, over one that is finished."""
     stage = STAGES[name]
     config = stage.parse(plain(settings))
+    stage.check_out(config, Path(out), force)
     artifacts = [opened(source) for source in sources]
     return stage.make(artifacts, _task(stage, artifacts, task), config, Path(out))
 

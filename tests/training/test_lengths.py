@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from transformers import BertConfig, RobertaConfig
+from transformers import BertConfig, PreTrainedTokenizerBase, RobertaConfig
 
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import longest_input
 from bertender.training.lengths import cut_at, length_findings, usual_length
-from tests.toy_tagging import tagging_task
+from tests.toy_tagging import TASK
 from tests.toys import tiny_tokenizer
 
 SPECIAL = 2
@@ -24,7 +24,7 @@ def of_lengths(task: Task, *words: int) -> Task:
     return replace(task, train=split)
 
 
-def long_reader(limit: int = 512):
+def long_reader(limit: int = 512) -> PreTrainedTokenizerBase:
     tokenizer = tiny_tokenizer()
     tokenizer.model_max_length = limit
     return tokenizer
@@ -53,10 +53,9 @@ def test_of_several_tasks_the_longer_texts_count(task: Task) -> None:
 
 
 def test_words_are_counted_in_tokens() -> None:
-    task = tagging_task(8, 2)
     sentence = ("98765432",) * 60  # several tokens each
     pieces = len(tiny_tokenizer().tokenize("98765432"))
-    task = replace(task, train=Split((sentence,), ((0,) * 60,)))
+    task = replace(TASK, train=Split((sentence,), ((0,) * 60,)))
     assert usual_length([task], long_reader(2048)) == -(-(60 * pieces + SPECIAL) // 8) * 8
 
 
