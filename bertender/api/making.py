@@ -55,6 +55,7 @@ def import_model(
     *,
     out: PathLike,
     labels: Sequence[str] | None = None,
+    force: bool = False,
 ) -> Artifact:
     """Write a finished model from elsewhere as an artifact.
 
@@ -68,6 +69,7 @@ def import_model(
             will do.
         out: where the artifact goes.
         labels: names of the labels in the order of the logits; by default those of config.json.
+        force: replace a finished artifact there.
 
     Raises:
         NotAnArtifactError: there is no model.
@@ -80,7 +82,7 @@ def import_model(
     from bertender.pipeline.calls import imported
 
     settings = {"task": task} if isinstance(task, str) else dict(task or {})
-    return imported(source, out, labels, settings)
+    return imported(source, out, labels, settings, force=force)
 
 
 def pretrain(corpus: PathLike, *, out: PathLike, force: bool = False, **settings: Any) -> Artifact:

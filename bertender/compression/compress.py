@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from bertender.compression.candidates import Candidate, all_candidates
 from bertender.compression.chain import check_settings
 from bertender.compression.config import CompressConfig
@@ -89,8 +91,7 @@ class Compression:
         """
         self.task.require_training("compress")
         check_writable(self.out / MODEL, self.teacher)
-        own = (self.out / REPORT).is_file()  # which each run writes before its model
-        check_not_finished(self.out / MODEL, self.force or own)
+        check_not_finished(self.out / MODEL, self.force or self._has_run)
         check_installed(*self.config.runtimes)
         starts = starts_of(self.teacher, self.task, self.config)
         candidates = all_candidates(starts, self.config, vocab=self._cuts_vocabulary)
@@ -155,6 +156,15 @@ class Compression:
         copy_artifact(built.last, self.out / MODEL)
         save_result(whole, self.out / REPORT)
         return whole
+
+    @property
+    def _has_run(self) -> bool:
+        """Whether the folder has the report that each run writes before its model."""
+        try:
+            CompressionReport.model_validate_json((self.out / REPORT).read_bytes())
+        except (OSError, ValidationError):
+            return False
+        return True
 
     @property
     def _cuts_vocabulary(self) -> bool:

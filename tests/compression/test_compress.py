@@ -238,6 +238,7 @@ def test_a_model_of_another_command_is_not_written_over(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
     copy_artifact(trained, tmp_path / MODEL)
+    (tmp_path / REPORT).write_text('{"of": "another command"}')
     with pytest.raises(ArtifactError, match=r"a finished artifact.*--force"):
         _compression(trained, task, tmp_path).plan()
 
