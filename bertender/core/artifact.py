@@ -241,10 +241,11 @@ def check_replaceable(out: Path) -> None:
         )
     try:
         foreign = foreign_files(out)
-    except NotAnArtifactError as error:
+    except NotAnArtifactError:
         raise ArtifactError(
-            f"{out} holds files that bertender may not have written, and they would be gone: "
-            f"{error} Choose another --out, or remove the folder yourself."
+            f"{out} holds files that bertender may not have written, and they would be gone: its "
+            f"{CARD_NAME} cannot be read as a card of bertender. Choose another --out, or remove "
+            "the folder yourself."
         ) from None
     if foreign:
         raise ArtifactError(

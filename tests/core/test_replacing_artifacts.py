@@ -47,8 +47,8 @@ def link_inside(folder: Path) -> None:
 
 
 STRANGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another tool's card": (others_card, "cannot be read as an artifact card"),
-    "a card that is none": (no_card, "it is not JSON"),
+    "another tool's card": (others_card, "cannot be read as a card of bertender"),
+    "a card that is none": (no_card, "cannot be read as a card of bertender"),
     "a file": (lambda folder: folder.write_text("words"), "is not an artifact"),
 }
 FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
