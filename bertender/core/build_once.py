@@ -118,8 +118,9 @@ class _Stamp:
 
     def begin(self) -> None:
         """Replace the record by an empty one, by which a killed run still knows its own work."""
-        with suppress(OSError), replacing(self.path) as draft:  # `build` says what is wrong
-            draft.write_text("{}", encoding="utf-8")
+        with suppress(OSError):  # where nothing can be written, `build` says so
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text("{}", encoding="utf-8")
 
     def write(self) -> None:
         with replacing(self.path) as draft:
