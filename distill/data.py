@@ -7,8 +7,9 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.core.card import CARD_NAME, read_card
 from bertender.core.hub_code import open_pretrained
-from bertender.models.families import FAMILIES, family_name
+from bertender.models.families import most_tokens
 from bertender.text.batch import longest_input
 from bertender.training.examples import input_names
 from bertender.training.tokens import token_dataset
@@ -36,7 +37,7 @@ def fitting_tokenizer(
     """
     own = _load(source)
     names = [name for name in input_names(model) if name in own.model_input_names]
-    longest = min(longest_input(own), _positions(model) or longest_input(own))
+    longest = _longest(source, own, most_tokens(model.config))
     settings = {**settings, "model_input_names": names, "model_max_length": longest}
     tokenizer = _load(source, **settings, **gap_settings(model.config))
     fill_gaps(tokenizer, model.config)
@@ -53,8 +54,12 @@ def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _positions(model: PreTrainedModel) -> int:
-    """Return how many tokens the model has positions for; 0 where it does not state it."""
-    family = FAMILIES.get(family_name(model.config))
-    positions = getattr(model.config, "max_position_embeddings", None) or 0
-    return max(positions - (family.first_position(model.config) if family else 0), 0)
+def _longest(source: str, tokenizer: PreTrainedTokenizerBase, positions: int | None) -> int:
+    """Return the longest input that the model and its tokenizer allow.
+
+    What an artifact was truncated to suited its task, and binds no other.
+    """
+    card = Path(source) / CARD_NAME
+    if positions and card.is_file() and read_card(card.parent).max_length:
+        return positions
+    return min(longest_input(tokenizer), positions or longest_input(tokenizer))

@@ -17,24 +17,23 @@ __all__ = ["choice_score", "dev_score", "evaluated", "final_score"]
 
 
 def choice_score(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, max_length: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
 ) -> dict[str, float]:
     """Return the model's score on the examples to choose by, by metric name."""
-    return _score(model, tokenizer, task, task.choices, max_length)
+    return _score(model, tokenizer, task, task.choices)
 
 
 def dev_score(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, max_length: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
 ) -> dict[str, float]:
     """Return the model's score on the task's held-out examples, by metric name."""
-    return _score(model, tokenizer, task, task.dev, max_length)
+    return _score(model, tokenizer, task, task.dev)
 
 
 def final_score(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
-    max_length: int,
     epochs: Sequence[Mapping[str, float]],
 ) -> ScoreFindings:
     """Return the held-out score of a trained model, and what its epochs were scored on.
@@ -43,11 +42,10 @@ def final_score(
         model: it is scored here, once, unless the last of the `epochs` was on these texts.
         tokenizer: its tokenizer.
         task: training and held-out examples.
-        max_length: tokens of a text, at most.
         epochs: the scores after each.
     """
     if task.chosen_on == "selection" or not epochs:
-        scores: Mapping[str, float] = dev_score(model, tokenizer, task, max_length)
+        scores: Mapping[str, float] = dev_score(model, tokenizer, task)
     else:
         scores = epochs[-1]
     return ScoreFindings(chosen_on=task.chosen_on, score=scores[task.metric])
@@ -58,10 +56,9 @@ def evaluated(
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
     split: Split,
-    max_length: int,
 ) -> tuple[Score, Any]:
     """Return the model's score on some examples of the task, and its predictions."""
-    encode = task.problem.encoder(tokenizer, max_length)
+    encode = task.problem.encoder(tokenizer, None)
     classifier = Classifier(
         "training",
         task.labels,
@@ -78,7 +75,6 @@ def _score(
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
     split: Split,
-    max_length: int,
 ) -> dict[str, float]:
-    score, _ = evaluated(model, tokenizer, task, split, max_length)
+    score, _ = evaluated(model, tokenizer, task, split)
     return {task.metric: score.value}

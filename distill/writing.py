@@ -13,6 +13,7 @@ from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.findings import Findings
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
+from bertender.training.lengths import length_findings
 
 __all__ = ["TrainedModel", "artifact_at", "corpus_record"]
 
@@ -32,6 +33,8 @@ class TrainedModel:
     """Task that it predicts."""
     findings: Findings
     """Without the number of parameters."""
+    max_length: int | None = None
+    """Tokens that it reads of a text; None of an encoder, which has no task."""
 
     @classmethod
     def classifier(
@@ -41,12 +44,21 @@ class TrainedModel:
         task: Task,
         findings: Findings,
     ) -> Self:
-        """Return a classifier of texts or words, with the names of its labels."""
+        """Return a classifier of texts or words, with the names of its labels.
+
+        Args:
+            model: as it was trained.
+            tokenizer: truncates texts as it did in training.
+            task: has the texts that it was trained and scored on.
+            findings: without the number of parameters and the lengths of these texts.
+        """
         model.config.id2label = dict(enumerate(task.labels))
         model.config.label2id = {label: index for index, label in enumerate(task.labels)}
         for name, value in task.problem.model_settings.items():
             setattr(model.config, name, value)
-        return cls(model, tokenizer, task.record(), findings)
+        lengths = length_findings(task, tokenizer)
+        findings = findings.model_copy(update={"lengths": lengths})
+        return cls(model, tokenizer, task.record(), findings, lengths.max_length)
 
     def write(
         self, *, out: Path, stage: str, config: TrainingConfig, parent: Artifact | None
@@ -67,6 +79,7 @@ class TrainedModel:
             stage=stage,
             config=config,
             seed=config.seed,
+            max_length=self.max_length,
             parent=parent,
         ) as draft:
             self.model.save_pretrained(draft.directory)

@@ -63,6 +63,11 @@ class SchemeConfig(GateConfig, TrainingConfig):
         {"max_drop", "golden_texts", "parity_texts", "runtime"}
     )
 
+    max_length: int | None = Field(
+        None,
+        ge=8,
+        description="texts to train on are truncated to so many tokens; the model's by default",
+    )
     target: Annotated[str, TARGETS.validator(AUTO)] = Field(
         AUTO, description=f"the machine that will serve: {AUTO} (this one), {', '.join(TARGETS)}"
     )

@@ -168,8 +168,9 @@ def _train(context: QuantizationContext, fake: FakeQuantized) -> TrainingReport:
 
 def _examples(context: QuantizationContext) -> TokenDataset:
     split, config = context.task.train, context.config
-    tokenizer, problem_type = load_tokenizer(context.source.path), context.task.problem_type
-    examples = token_dataset(split, tokenizer, config.max_length, problem_type)
+    problem_type = context.task.problem_type
+    tokenizer = load_tokenizer(context.source.path, config.max_length)
+    examples = token_dataset(split, tokenizer, problem_type)
     if not config.soft_labels:
         return examples
     if HEADS[problem_type].per_token:
@@ -236,6 +237,7 @@ def _as_artifact(context: QuantizationContext, model: PreTrainedModel) -> Artifa
         stage="quantize",
         config=context.config,
         seed=context.config.seed,
+        max_length=card.max_length,
         parent=context.source,
     ) as draft:
         model.save_pretrained(draft.directory)

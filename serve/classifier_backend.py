@@ -258,7 +258,7 @@ def open_artifact(
     runtime = SERVED_RUNTIMES[parameters.runtime]
     if runtime.in_process:
         check_suits(runtime.in_process, artifact)
-    encode = problem.encoder(open_tokenizer(artifact.path), parameters.max_length)
+    encode = problem.encoder(open_tokenizer(artifact.path, parameters.max_length), None)
     graph = artifact.path / ONNX_NAME
     padded = PaddedShapes(longest_input_of(encode))
     opening = Opening(

@@ -197,7 +197,9 @@ class ServeConfig(Config):
         1, ge=1, description="buckets of a batch that each copy runs at once"
     )
     max_length: int | None = Field(
-        None, ge=2, description="longest input in tokens; by default the tokenizer's own limit"
+        None,
+        ge=2,
+        description="longest input in tokens; by default the artifact's, at which it was trained",
     )
     max_text_bytes: int = Field(
         32 * 1024, ge=1, description="longest text in bytes; a longer one is refused unread"

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, foreign_files, shown_names
 from bertender.core.atomic import replacing_directory
 from bertender.core.card import CARD_NAME
 from bertender.core.errors import ArtifactError, ConfigError, ModelError
@@ -196,7 +196,7 @@ def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tu
     """Write the configuration of the model that runs the graph, and return its inputs."""
     signature = read_signature(version / ONNX_NAME)
     tokenize = PROBLEMS[artifact.card.task.problem_type].encoder(
-        open_tokenizer(artifact.path), config.max_length
+        open_tokenizer(artifact.path, config.max_length), None
     )
     shapes = bucket_shapes(config.tokens_per_bucket, tokenize.max_length, config.max_batch_size)
     outputs = tuple(each for each in signature.outputs if each.name == ENCODER_OUTPUT)
@@ -232,11 +232,39 @@ def _is_model(path: Path) -> bool:
 
 
 def _check_foreign(directory: Path) -> None:
-    if directory.exists() and not is_repository(directory) and any(directory.iterdir()):
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    if not is_repository(directory):
         raise ArtifactError(
             f"{directory} exists and is not a model repository of bertender, so it will not be "
             "replaced. Choose another directory, or remove it yourself."
         )
+    if foreign := _foreign_files(directory):
+        raise ArtifactError(
+            f"{directory} holds files that bertender has not written, and they would be gone: "
+            f"{shown_names(foreign)}. Choose another directory, or move them."
+        )
+
+
+def _foreign_files(repository: Path) -> list[str]:
+    """Return the files of a repository that are neither its own nor of its artifacts, by name."""
+    own = {*repository.glob(f"*/{CONFIG_NAME}"), *repository.glob("*/*/model.py")}
+    artifacts = [card.parent for card in repository.glob(f"**/{CARD_NAME}")]
+    foreign: list[Path] = []
+    for path in repository.rglob("*"):
+        place = path.relative_to(repository)
+        if any(_is_left(part) or part == "__pycache__" for part in place.parts):
+            continue
+        inside = any(path.is_relative_to(artifact) for artifact in artifacts)
+        if not inside and path not in own and (path.is_symlink() or not path.is_dir()):
+            foreign.append(place)
+    foreign += (
+        (artifact / name).relative_to(repository)
+        for artifact in artifacts
+        for name in foreign_files(artifact)
+        if artifact / name not in own
+    )
+    return sorted(path.as_posix() for path in foreign)
 
 
 def check_servable(artifact: Artifact) -> None:

@@ -27,7 +27,7 @@ from bertender.core.environment import Environment, environment
 from bertender.core.progress import show_progress
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from distill.data import token_dataset
 from distill.distillation.distiller import DistillConfig
@@ -108,7 +108,8 @@ def begun(
     teacher: Artifact, task: Task, further: Split, config: DistillConfig
 ) -> TrainingBenchmark:
     """Return a benchmark without runs."""
-    tokens = token_dataset(task.train, load_tokenizer(teacher.path), config.max_length).lengths
+    tokenizer = load_tokenizer(teacher.path, config.max_length)
+    tokens = token_dataset(task.train, tokenizer).lengths
     shared = config.model_dump(
         mode="json", exclude={"seed", "precision", "batches", "pool_batches", "teacher_cache_mb"}
     )
@@ -123,7 +124,7 @@ def begun(
         tokens=sum(tokens) / len(tokens),
         threads=torch.get_num_threads(),
         bf16=computes_in_bf16(config.model_copy(update={"precision": "auto"})),
-        config=shared,
+        config={**shared, "max_length": longest_input(tokenizer)},
         environment=environment(),
         runs=(),
     )

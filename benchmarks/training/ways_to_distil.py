@@ -27,7 +27,7 @@ from bertender.measure.load import MachineLoad, watched_load
 from bertender.metrics.scores import Score
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Tokenize
+from bertender.text.batch import Tokenize, longest_input
 from bertender.training.config import POOL_BATCHES
 from bertender.training.examples import SEQUENCE_COLUMNS, TokenDataset
 from bertender.training.objective import Objective
@@ -177,12 +177,14 @@ def distil_by(
         with watched_load(noisy) as meter:
             examples = distillation.examples()
             cached_s = distillation.clock.seconds
-            texts = padded(examples, config.max_length) if way.padded else examples
+            texts = (
+                padded(examples, longest_input(distillation.tokenizer)) if way.padded else examples
+            )
             epochs.begin()
             trained = replace(distillation, examples=lambda: texts).run(
                 config.model_copy(update=settings), Path(folder), f"{name}, seed {config.seed}"
             )
-    scored = partial(_scored, trained, ready, config.max_length)
+    scored = partial(_scored, trained, ready)
     score, predictions = scored(task.dev)
     _, further_predictions = scored(further) if len(further) else (None, ())
     return TrainingRun(
@@ -215,11 +217,9 @@ class _EpochClock:
         return {}
 
 
-def _scored(
-    trained: Trained, ready: OnTask, max_length: int, texts: Split
-) -> tuple[Score, tuple[int, ...]]:
+def _scored(trained: Trained, ready: OnTask, texts: Split) -> tuple[Score, tuple[int, ...]]:
     """Return a student's score on texts, and the labels that it predicts."""
-    student, encode = trained.student, Tokenize(ready.distillation.tokenizer, max_length)
+    student, encode = trained.student, Tokenize(ready.distillation.tokenizer)
     predictor, parameters = TorchPredictor(student), student.num_parameters()
     classifier = Classifier("student", ready.task.labels, encode, predictor, parameters)
     score, predictions = evaluate(classifier, texts, ready.task.metric)

@@ -55,6 +55,7 @@ def import_model(
     *,
     out: PathLike,
     labels: Sequence[str] | None = None,
+    force: bool = False,
 ) -> Artifact:
     """Write a finished model from elsewhere as an artifact.
 
@@ -68,6 +69,7 @@ def import_model(
             will do.
         out: where the artifact goes.
         labels: names of the labels in the order of the logits; by default those of config.json.
+        force: replace a finished artifact there.
 
     Raises:
         NotAnArtifactError: there is no model.
@@ -80,25 +82,26 @@ def import_model(
     from bertender.pipeline.calls import imported
 
     settings = {"task": task} if isinstance(task, str) else dict(task or {})
-    return imported(source, out, labels, settings)
+    return imported(source, out, labels, settings, force=force)
 
 
-def pretrain(corpus: PathLike, *, out: PathLike, **settings: Any) -> Artifact:
+def pretrain(corpus: PathLike, *, out: PathLike, force: bool = False, **settings: Any) -> Artifact:
     """Pre-train a small encoder on plain text.
 
     Args:
         corpus: a file or folder of plain text, or what else `bertender pretrain --corpus` takes.
         out: where the artifact goes.
+        force: replace a finished artifact there.
         settings: the options of `bertender pretrain`.
 
     Example:
         encoder = bertender.pretrain("corpus.txt", out="runs/encoder", layers=4, hidden_size=64)
     """
-    return _make("pretrain", [], None, {"corpus": corpus, **settings}, out)
+    return _make("pretrain", [], None, {"corpus": corpus, **settings}, out, force=force)
 
 
 def distill_general(
-    teacher: ArtifactLike, corpus: PathLike, *, out: PathLike, **settings: Any
+    teacher: ArtifactLike, corpus: PathLike, *, out: PathLike, force: bool = False, **settings: Any
 ) -> Artifact:
     """Distil an encoder into a smaller one on plain text, before any task.
 
@@ -106,21 +109,23 @@ def distill_general(
         teacher: an artifact, a folder of an encoder or its name.
         corpus: as in `pretrain`.
         out: where the artifact goes.
+        force: replace a finished artifact there.
         settings: the options of `bertender distill-general`.
 
     Example:
         small = bertender.distill_general("runs/encoder", "corpus.txt", out="runs/small", layers=2)
     """
     chosen = {"teacher": teacher, "corpus": corpus, **settings}
-    return _make("distill-general", [], None, chosen, out)
+    return _make("distill-general", [], None, chosen, out, force=force)
 
 
-def finetune(task: TaskLike, *, out: PathLike, **settings: Any) -> Artifact:
+def finetune(task: TaskLike, *, out: PathLike, force: bool = False, **settings: Any) -> Artifact:
     """Fine-tune an encoder on a task: the teacher.
 
     Args:
         task: a name, a `Task`, or the settings of `load_task`.
         out: where the artifact goes.
+        force: replace a finished artifact there.
         settings: the options of `bertender finetune`; `teacher` is the encoder to start from.
 
     Example:
@@ -128,11 +133,16 @@ def finetune(task: TaskLike, *, out: PathLike, **settings: Any) -> Artifact:
         start = {"teacher": "runs/encoder", "learning_rate": 1e-3}
         teacher = bertender.finetune(files, out="runs/teacher", **start)
     """
-    return _make("finetune", [], task, settings, out)
+    return _make("finetune", [], task, settings, out, force=force)
 
 
 def distill(
-    teacher: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+    teacher: ArtifactLike,
+    task: TaskLike | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
 ) -> Artifact:
     """Train a smaller student on a teacher's outputs.
 
@@ -140,17 +150,23 @@ def distill(
         teacher: the artifact to learn from.
         task: a name, a `Task`, or the settings of `load_task`; by default the teacher's task.
         out: where the artifact goes.
+        force: replace a finished artifact there.
         settings: the options of `bertender distill`.
 
     Example:
         small = {"layers": 2, "learning_rate": 1e-3}
         student = bertender.distill("runs/teacher", out="runs/student", method="pkd", **small)
     """
-    return _make("distill", [teacher], task, settings, out)
+    return _make("distill", [teacher], task, settings, out, force=force)
 
 
 def prune(
-    artifact: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+    artifact: ArtifactLike,
+    task: TaskLike | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
 ) -> Artifact:
     """Cut a model's least important heads and neurons, then train what remains.
 
@@ -158,16 +174,22 @@ def prune(
         artifact: the classifier to prune.
         task: as in `distill`.
         out: where the artifact goes.
+        force: replace a finished artifact there.
         settings: the options of `bertender prune`.
 
     Example:
         pruned = bertender.prune("runs/student", out="runs/pruned", heads=0.25, ffn=0.25)
     """
-    return _make("prune", [artifact], task, settings, out)
+    return _make("prune", [artifact], task, settings, out, force=force)
 
 
 def export(
-    artifact: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+    artifact: ArtifactLike,
+    task: TaskLike | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
 ) -> Artifact:
     """Write a model as ONNX, and prove that it predicts the same.
 
@@ -175,6 +197,7 @@ def export(
         artifact: the classifier to export.
         task: as in `distill`; the proof reads its texts.
         out: where the artifact goes.
+        force: replace a finished artifact there.
         settings: the options of `bertender export`.
 
     Raises:
@@ -183,11 +206,16 @@ def export(
     Example:
         onnx = bertender.export("runs/student", out="runs/onnx")
     """
-    return _make("export", [artifact], task, settings, out)
+    return _make("export", [artifact], task, settings, out, force=force)
 
 
 def quantize(
-    artifact: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+    artifact: ArtifactLike,
+    task: TaskLike | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
 ) -> Artifact:
     """Write an 8-bit model, and prove that it stays near.
 
@@ -195,6 +223,7 @@ def quantize(
         artifact: what `export` has written; for schemes that train, the classifier itself.
         task: as in `distill`; settings are chosen on its texts.
         out: where the artifact goes.
+        force: replace a finished artifact there.
         settings: the options of `bertender quantize`.
 
     Raises:
@@ -203,11 +232,16 @@ def quantize(
     Example:
         int8 = bertender.quantize("runs/onnx", out="runs/int8", scheme="dynamic")
     """
-    return _make("quantize", [artifact], task, settings, out)
+    return _make("quantize", [artifact], task, settings, out, force=force)
 
 
 def compress(
-    teacher: ArtifactLike, task: TaskLike | None = None, *, out: PathLike, **settings: Any
+    teacher: ArtifactLike,
+    task: TaskLike | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
 ) -> CompressionReport:
     """Make the best model that holds constraints on its size, time and score.
 
@@ -217,6 +251,7 @@ def compress(
         teacher: the artifact to learn from.
         task: as in `distill`.
         out: directory that gets the artifact `model`, the report and all candidates.
+        force: replace a finished artifact that is there and that no earlier run of it has made.
         settings: the options of `bertender compress`.
 
     Raises:
@@ -234,10 +269,10 @@ def compress(
     from bertender.pipeline.calls import opened, plain, task_of
 
     config, source = CompressConfig.parse(plain(settings)), opened(teacher)
-    return Compression(source, task_of([source], task), config, Path(out)).run()
+    return Compression(source, task_of([source], task), config, Path(out), force=force).run()
 
 
-def _make(*call: Any) -> Artifact:
+def _make(*call: Any, force: bool) -> Artifact:
     from bertender.pipeline.calls import make
 
-    return make(*call)
+    return make(*call, force=force)

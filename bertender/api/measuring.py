@@ -86,7 +86,7 @@ def open_model(
     Args:
         artifact: a torch or onnx classifier, or a bag of words.
         threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
-        max_length: longest input in tokens; by default the tokenizer's own limit.
+        max_length: longest input in tokens; by default the artifact's, at which it was trained.
         runtime: what runs an onnx artifact: onnxruntime, openvino and openvino-bf16, which are an
             extra, or onnxruntime-cuda, which needs a GPU.
 

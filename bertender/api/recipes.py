@@ -20,6 +20,7 @@ def run_recipe(
     *,
     out: PathLike | None = None,
     fresh: bool = False,
+    force: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> list[StepOutcome]:
     """Run the steps of a recipe; what is built already is reused.
@@ -29,6 +30,7 @@ def run_recipe(
         out: directory that gets an artifact or a JSON file for each step; by default
             `runs/RECIPE`.
         fresh: build every step again.
+        force: replace finished artifacts that no run of a recipe has made there.
         settings: `STEP.KEY` -> value, and `task.KEY` -> value, to change in the recipe.
 
     Raises:
@@ -45,4 +47,4 @@ def run_recipe(
 
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(os.fspath(recipe))
     chosen = chosen.with_settings(changes(settings or {}))
-    return list(run(chosen, Path(out or Path("runs") / chosen.name), fresh=fresh))
+    return list(run(chosen, Path(out or Path("runs") / chosen.name), fresh=fresh, force=force))

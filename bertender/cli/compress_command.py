@@ -11,7 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, TeacherOption, command_with_flags, explicit, option_values
+from bertender.cli.flags import (
+    ForceFlag,
+    JsonFlag,
+    TeacherOption,
+    command_with_flags,
+    explicit,
+    option_values,
+)
 from bertender.cli.output import messages, print_json, print_table, print_words
 from bertender.cli.task_flags import task_settings
 from bertender.compression.config import CompressConfig
@@ -45,6 +52,7 @@ def compress_command() -> Callable[..., None]:
         out: OutOption,
         values: dict[str, Any],
         dry_run: DryRunFlag = False,
+        force: ForceFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
         config = CompressConfig.parse(explicit(option_values(CompressConfig, values)))
@@ -52,7 +60,7 @@ def compress_command() -> Callable[..., None]:
         task = recorded_task(source, task_settings(values))
         from bertender.compression.compress import Compression
 
-        compression = Compression(source, task, config, out, _announce)
+        compression = Compression(source, task, config, out, _announce, force)
         report = compression.plan() if dry_run else compression.run()
         _show(report, out, as_json)
         _check_verdict(report, out)

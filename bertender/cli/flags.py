@@ -13,7 +13,14 @@ from pydantic.fields import FieldInfo
 
 from bertender.core.config import Config
 
-__all__ = ["JsonFlag", "TeacherOption", "command_with_flags", "explicit", "option_values"]
+__all__ = [
+    "ForceFlag",
+    "JsonFlag",
+    "TeacherOption",
+    "command_with_flags",
+    "explicit",
+    "option_values",
+]
 
 WIDEST_METAVAR = 16
 PLAIN_TYPES = (int, float, bool, str, Path)
@@ -26,6 +33,9 @@ EXPLICIT = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
 
 TeacherOption = Annotated[
     Path, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
+]
+ForceFlag = Annotated[
+    bool, typer.Option("--force", help="replace a finished artifact that is there already")
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="print one line of JSON at the end")]
 

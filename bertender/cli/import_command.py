@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags
+from bertender.cli.flags import ForceFlag, JsonFlag, command_with_flags
 from bertender.cli.output import artifact_summary, print_artifact, print_json
 from bertender.cli.task_flags import task_settings
 from bertender.core.config import parts_of
@@ -42,11 +42,12 @@ def import_command() -> Callable[..., None]:
                 "--labels", help="names of the labels by commas, in the order of the logits"
             ),
         ] = None,
+        force: ForceFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
         named = f"{source}@{revision}" if revision else source
         chosen = None if labels is None else parts_of(labels)
-        artifact = imported(named, out, chosen, task_settings(values))
+        artifact = imported(named, out, chosen, task_settings(values), force=force)
         if as_json:
             print_json(artifact_summary(artifact))
         else:

@@ -81,6 +81,7 @@ def artifact_summary(artifact: Artifact) -> dict[str, Any]:
         "stage": card.stage,
         "kind": card.kind,
         "precision": card.precision,
+        "max_length": card.max_length,
         "size": measure_size(artifact, card.findings.parameters).model_dump(mode="json"),
         "findings": card.findings.model_dump(mode="json"),
         "left_out": left_out_rows(card.task),
@@ -98,9 +99,10 @@ def print_artifact(artifact: Artifact) -> None:
     card = artifact.card
     size = measure_size(artifact, card.findings.parameters)
     parameters = DASH if size.millions is None else f"{size.millions:.1f}M"
+    reads = f", reads {card.max_length} tokens of a text" if card.max_length else ""
     print_words(
         f"{artifact.path}: {card.kind}, {card.precision}, {parameters} parameters, "
-        f"{size.artifact_size_bytes / 1e6:.1f} MB"
+        f"{size.artifact_size_bytes / 1e6:.1f} MB{reads}"
     )
     for line in (*_measured(card.findings), *_timed(read_timing(artifact))):
         print_words(f"  {line}")
@@ -157,6 +159,7 @@ def _measured(findings: Findings) -> list[str]:
     tables = (graph_lines(findings), pruning_lines(findings), quantization_lines(findings))
     return [
         *_trained(findings),
+        *(findings.lengths.lines() if findings.lengths else ()),
         *control_lines(findings),
         *_agreement(findings.parity),
         *(line for lines in tables for line in lines),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag
+from bertender.cli.flags import ForceFlag, JsonFlag
 from bertender.cli.output import (
     messages,
     print_entry,
@@ -76,6 +76,7 @@ def run_command() -> Callable[..., None]:
         teacher: TeacherOption = None,
         seed: SeedOption = None,
         fresh: FreshFlag = False,
+        force: ForceFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
         chosen = load_recipe(recipe)
@@ -86,7 +87,9 @@ def run_command() -> Callable[..., None]:
         chosen = chosen.with_settings(map(read_setting, changes or []))
         outcomes = []
         directory = out or Path("runs") / chosen.name
-        for outcome in run_recipe(chosen, directory, fresh=fresh, at_step=_announce(chosen)):
+        for outcome in run_recipe(
+            chosen, directory, fresh=fresh, force=force, at_step=_announce(chosen)
+        ):
             outcomes.append(_as_json(outcome))
             if not as_json:
                 _show(outcome)

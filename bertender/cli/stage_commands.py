@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, TeacherOption, command_with_flags, explicit, option_values
+from bertender.cli.flags import (
+    ForceFlag,
+    JsonFlag,
+    TeacherOption,
+    command_with_flags,
+    explicit,
+    option_values,
+)
 from bertender.cli.output import artifact_summary, print_artifact, print_json
 from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
@@ -41,8 +48,14 @@ def stage_command(name: str) -> Callable[..., None]:
 
 
 def _from_nothing(stage: Stage) -> Callable[..., None]:
-    def command(out: OutOption, values: dict[str, Any], as_json: JsonFlag = False) -> None:
+    def command(
+        out: OutOption,
+        values: dict[str, Any],
+        force: ForceFlag = False,
+        as_json: JsonFlag = False,
+    ) -> None:
         config = _config(stage, values)
+        stage.check_out(config, out, force)
         task = _named_task(task_settings(values)) if stage.needs_task else None
         _run(stage, [], task, config, out, as_json)
 
@@ -63,9 +76,13 @@ def _named_task(settings: Mapping[str, Any]) -> Task:
 
 def _from_teacher(stage: Stage) -> Callable[..., None]:
     def command(
-        teacher: TeacherOption, out: OutOption, values: dict[str, Any], as_json: JsonFlag = False
+        teacher: TeacherOption,
+        out: OutOption,
+        values: dict[str, Any],
+        force: ForceFlag = False,
+        as_json: JsonFlag = False,
     ) -> None:
-        _run_from(stage, teacher, values, out, as_json)
+        _run_from(stage, teacher, values, out, force, as_json)
 
     return command_with_flags(command, (TaskConfig, stage.config), optional=(TaskConfig,))
 
@@ -75,16 +92,20 @@ def _from_artifact(stage: Stage) -> Callable[..., None]:
         artifact: ArtifactArgument,
         out: OutOption,
         values: dict[str, Any],
+        force: ForceFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
-        _run_from(stage, artifact, values, out, as_json)
+        _run_from(stage, artifact, values, out, force, as_json)
 
     return command_with_flags(command, (TaskConfig, stage.config), optional=(TaskConfig,))
 
 
-def _run_from(stage: Stage, path: Path, values: dict[str, Any], out: Path, as_json: bool) -> None:
+def _run_from(
+    stage: Stage, path: Path, values: dict[str, Any], out: Path, force: bool, as_json: bool
+) -> None:
     """Run a stage on an artifact, on the task that the flags name or the artifact records."""
     config = _config(stage, values)
+    stage.check_out(config, out, force)
     source = open_artifact(path)
     task = recorded_task(source, task_settings(values))
     _run(stage, [source], task, config, out, as_json)

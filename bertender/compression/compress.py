@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from bertender.compression.candidates import Candidate, all_candidates
 from bertender.compression.chain import check_settings
 from bertender.compression.config import CompressConfig
@@ -32,7 +34,13 @@ from bertender.compression.records import MODEL, CandidateResult, CompressionRep
 from bertender.compression.starts import starts_of
 from bertender.compression.training import Announce, Training
 from bertender.compression.variants import variants_of
-from bertender.core.artifact import Artifact, check_writable, copy_artifact, digest_of
+from bertender.core.artifact import (
+    Artifact,
+    check_not_finished,
+    check_writable,
+    copy_artifact,
+    digest_of,
+)
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.environment import environment
@@ -68,6 +76,8 @@ class Compression:
     config: CompressConfig
     out: Path
     announce: Announce = lambda text: None
+    force: bool = False
+    """Replace a finished artifact that no earlier run of this has made."""
 
     def plan(self) -> CompressionReport:
         """Predict every candidate; nothing but probes is made.
@@ -81,6 +91,7 @@ class Compression:
         """
         self.task.require_training("compress")
         check_writable(self.out / MODEL, self.teacher)
+        check_not_finished(self.out / MODEL, self.force or self._has_run)
         check_installed(*self.config.runtimes)
         starts = starts_of(self.teacher, self.task, self.config)
         candidates = all_candidates(starts, self.config, vocab=self._cuts_vocabulary)
@@ -145,6 +156,15 @@ class Compression:
         copy_artifact(built.last, self.out / MODEL)
         save_result(whole, self.out / REPORT)
         return whole
+
+    @property
+    def _has_run(self) -> bool:
+        """Whether the folder has the report that each run writes before its model."""
+        try:
+            CompressionReport.model_validate_json((self.out / REPORT).read_bytes())
+        except (OSError, ValidationError):
+            return False
+        return True
 
     @property
     def _cuts_vocabulary(self) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Self
 from bertender.core.atomic import replacing_directory, unusable_parent
 from bertender.core.card import (
     CARD_NAME,
+    TIMING_NAME,
     Card,
     FileRecord,
     Kind,
@@ -29,23 +30,27 @@ from bertender.core.card import (
     read_card,
 )
 from bertender.core.config import Record
-from bertender.core.errors import ArtifactError, DamagedArtifactError
+from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
 from bertender.core.findings import Findings
 
 __all__ = [
     "IMPORT_STAGE",
     "Artifact",
     "Draft",
+    "check_not_finished",
     "check_replaceable",
     "check_writable",
     "copy_artifact",
     "digest_of",
+    "foreign_files",
     "new_artifact",
     "sha256_of",
+    "shown_names",
 ]
 
 IMPORT_STAGE = "import"
 """Stage of a finished model from elsewhere."""
+NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,7 @@ def new_artifact(
     config: Record,
     seed: int,
     precision: str = "float32",
+    max_length: int | None = None,
     parent: Artifact | None = None,
 ) -> Iterator[Draft]:
     """Write an artifact at `out` atomically: all of it appears when the block ends, or nothing.
@@ -147,8 +153,8 @@ def new_artifact(
     already at `out` is replaced only then. Any exception, Ctrl-C included, removes the draft.
 
     Raises:
-        ArtifactError: `out` exists and is not an artifact, is the parent itself, or lies inside
-            an artifact, so that writing it would destroy work.
+        ArtifactError: `out` exists and is not an artifact or holds other files too, is the parent
+            itself, or lies inside an artifact, so that writing it would destroy work.
     """
     out = out.resolve()
     check_writable(out, parent)
@@ -160,6 +166,7 @@ def new_artifact(
             family=family,
             task=task,
             precision=precision,
+            max_length=max_length,
             stage=stage,
             config=config.model_dump(mode="json"),
             seed=seed,
@@ -170,13 +177,14 @@ def new_artifact(
         )
         text = card.model_dump_json(indent=2) + "\n"
         (directory / CARD_NAME).write_text(text, encoding="utf-8")
+        check_replaceable(out)  # again: minutes may have passed
 
 
 def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
     """Copy an artifact to `out`, atomically; it still knows where what it was made from lies.
 
     Raises:
-        ArtifactError: `out` exists and is not an artifact, or is this one.
+        ArtifactError: `out` exists and is not an artifact or holds other files too, or is this one.
     """
     out = out.resolve()
     check_writable(out, artifact)
@@ -194,7 +202,8 @@ def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
 def check_writable(out: Path, parent: Artifact | None) -> None:
     """Raise ArtifactError where writing an artifact at `out` would destroy work.
 
-    It exists and is not an artifact, is the parent itself, or lies inside an artifact.
+    It exists and is not an artifact or holds other files too, is the parent itself, or lies inside
+    an artifact.
     """
     out = out.resolve()
     check_replaceable(out)
@@ -217,18 +226,69 @@ def _check_own_source(out: Path, parent: Artifact | None) -> None:
 
 def check_replaceable(out: Path) -> None:
     """Raise ArtifactError when `out` holds something that no stage has written, or cannot be."""
+    out = out.resolve()
     if nearest := unusable_parent(out):
         raise ArtifactError(
             f"{out} cannot be written: {nearest} is not a folder that this user may write to. "
             "Choose another --out."
         )
-    if out.is_dir() and (not any(out.iterdir()) or (out / CARD_NAME).is_file()):
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if out.exists():
+    if not (out / CARD_NAME).is_file():
         raise ArtifactError(
             f"{out} exists and is not an artifact, so it will not be replaced. "
             "Choose another --out, or remove it yourself."
         )
+    try:
+        foreign = foreign_files(out)
+    except NotAnArtifactError:
+        raise ArtifactError(
+            f"{out} holds files that bertender may not have written, and they would be gone: its "
+            f"{CARD_NAME} cannot be read as a card of bertender. Choose another --out, or remove "
+            "the folder yourself."
+        ) from None
+    if foreign:
+        raise ArtifactError(
+            f"{out} holds files that no stage of bertender has written, and they would be gone: "
+            f"{shown_names(foreign)}. Choose another --out, or move them."
+        )
+
+
+def check_not_finished(out: Path, force: bool) -> None:
+    """Raise ArtifactError where a finished artifact would be replaced, and nobody asked for that.
+
+    Commands and Python functions check this before they begin; the library replaces what a stage
+    has written, as recipes do that build a step again.
+    """
+    check_replaceable(out)
+    if force or not (out / CARD_NAME).is_file():
+        return
+    raise ArtifactError(
+        f"--out {out}: a finished artifact is there already (stage "
+        f"{read_card(out).stage!r}). Give --force (force=True in Python) to replace it, or another "
+        "--out."
+    )
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """Return the files in an artifact's folder that its card does not list, by name.
+
+    Raises:
+        NotAnArtifactError: there is no card, or none of bertender's.
+    """
+    own = {CARD_NAME, TIMING_NAME, *read_card(folder).files}
+    names = (
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    )
+    return sorted(name for name in names if name not in own)
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Return the first of some names for an error, and how many more there are."""
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def digest_of(path: Path) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["publish", "replacing", "replacing_directory", "unusable_parent"]
+__all__ = ["publish", "replacing", "replacing_directory", "sync_directory", "unusable_parent"]
 
 
 def unusable_parent(path: Path) -> Path | None:
@@ -60,14 +60,19 @@ def replacing_directory(out: Path) -> Iterator[Path]:
 def publish(draft: Path, out: Path) -> None:
     """Sync the draft to disk and rename it to `out`, over the directory that may be there."""
     draft.chmod(0o755)  # mkdtemp makes it private; it should be as readable as any directory
-    for path in draft.rglob("*"):
-        _sync(path)
-    _sync(draft)
+    sync_directory(draft)
     if out.exists():
         _exchange(draft, out)
     else:
         draft.rename(out)
     _sync(out.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Sync a directory and all that is in it to disk."""
+    for path in directory.rglob("*"):
+        _sync(path)
+    _sync(directory)
 
 
 def _exchange(draft: Path, out: Path) -> None:

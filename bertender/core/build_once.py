@@ -20,7 +20,7 @@ from filelock import FileLock
 from bertender.core.atomic import replacing, replacing_directory
 from bertender.core.errors import BertenderError
 
-__all__ = ["STAMPS", "Fingerprint", "build_once", "directory_once", "sizes_of"]
+__all__ = ["STAMPS", "Fingerprint", "build_once", "directory_once", "sizes_of", "was_built"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +59,15 @@ def build_once(
     stamp = _Stamp(places, identity, fingerprint)
     if not fresh and stamp.holds():
         return True
-    stamp.forget()  # it does not hold for what is built now
+    stamp.begin()  # the last one does not hold for what is built now
     build()
     stamp.write()
     return False
+
+
+def was_built(place: Path) -> bool:
+    """Return whether `build_once` has made, or begun, the first of its places here."""
+    return _stamp_of(place).is_file()
 
 
 def directory_once(directory: Path, identity: Any, write: Callable[[Path], object]) -> Path:
@@ -81,12 +86,16 @@ def directory_once(directory: Path, identity: Any, write: Callable[[Path], objec
     return directory
 
 
+def _stamp_of(place: Path) -> Path:
+    return place.parent / STAMPS / f"{place.name}.json"
+
+
 class _Stamp:
     """The record of the inputs of some places, and of the files that were written there."""
 
     def __init__(self, places: Sequence[Path], identity: Any, fingerprint: Fingerprint) -> None:
         first, *_ = self.places = tuple(places)
-        self.path = first.parent / STAMPS / f"{first.name}.json"
+        self.path = _stamp_of(first)
         plain = json.dumps(identity, sort_keys=True, default=str)
         self.identity = hashlib.sha256(plain.encode()).hexdigest()
         self.fingerprint = fingerprint
@@ -107,9 +116,11 @@ class _Stamp:
             return False
         return self._agrees(recorded, current)
 
-    def forget(self) -> None:
-        with suppress(OSError):  # absent, or where nothing can be written either
-            self.path.unlink()
+    def begin(self) -> None:
+        """Replace the record by an empty one, by which a killed run still knows its own work."""
+        with suppress(OSError):  # where nothing can be written, `build` says so
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text("{}", encoding="utf-8")
 
     def write(self) -> None:
         with replacing(self.path) as draft:

@@ -23,12 +23,15 @@ __all__ = [
     "LeftOutRow",
     "LeftOutRows",
     "Parent",
+    "TIMING_NAME",
     "TaskRecord",
     "library_versions",
     "read_card",
 ]
 
 CARD_NAME = "artifact.json"
+TIMING_NAME = "timing.json"
+"""Next to the card: how long the run took, which is no part of the artifact."""
 RECORDED_LIBRARIES = (
     "bertender",
     "torch",
@@ -112,6 +115,11 @@ class Card(Record):
     family: str = Field(description="the model_type of transformers, a row of FAMILIES")
     task: TaskRecord
     precision: str
+    max_length: int | None = Field(
+        None,
+        description="of a text in tokens: longer ones are truncated, in training and ever after; "
+        "None where the tokenizer's own limit is all there is",
+    )
     stage: str
     config: dict[str, Any]
     seed: int

@@ -15,11 +15,10 @@ from pydantic import Field, ValidationError
 
 from bertender.core.artifact import Artifact
 from bertender.core.atomic import replacing
+from bertender.core.card import TIMING_NAME
 from bertender.core.config import Record
 
 __all__ = ["TIMING_NAME", "Stopwatch", "Timing", "read_timing", "write_timing"]
-
-TIMING_NAME = "timing.json"
 
 
 class Stopwatch:

@@ -17,7 +17,7 @@ import numpy as np
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.findings import ParitySummary
+from bertender.core.findings import ParitySummary, TextLengths
 from bertender.core.lineage import lineage
 from bertender.measure.accuracy import evaluate, text_lengths, word_count
 from bertender.measure.comparison import (
@@ -26,6 +26,7 @@ from bertender.measure.comparison import (
     ComparisonRow,
     Conditions,
     Lengths,
+    LengthsRead,
     PrunedHeads,
 )
 from bertender.measure.constant import constant_row
@@ -41,7 +42,7 @@ from bertender.metrics.scores import Score
 from bertender.models.runtime_fit import preferred, suits
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import ChosenOn, Split, Task
-from bertender.text.batch import Encode
+from bertender.text.batch import Encode, Tokenize
 
 __all__ = [
     "CompareConfig",
@@ -146,6 +147,7 @@ class _Scored:
     """Score of a row. Its classifier is closed before the next one is opened."""
 
     encode: Encode
+    lengths: LengthsRead | None
     parameters: int
     score: Score
     predictions: Any
@@ -156,7 +158,17 @@ def _scored(model: TimedModel, task: Task, config: CompareConfig) -> _Scored:
     score, predictions = evaluate(
         classifier, task.dev, task.metric, tokens_per_batch=config.tokens_per_batch
     )
-    return _Scored(classifier.encode, classifier.parameters, score, predictions)
+    lengths = _lengths_read(classifier.encode, task.dev)
+    return _Scored(classifier.encode, lengths, classifier.parameters, score, predictions)
+
+
+def _lengths_read(encode: Encode, split: Split) -> LengthsRead | None:
+    if not isinstance(encode, Tokenize):
+        return None
+    counts = encode.counts(split.examples)
+    return LengthsRead(
+        max_length=encode.max_length, held_out=TextLengths.of(counts, encode.max_length)
+    )
 
 
 def _change(task: Task, first: _Scored, other: _Scored, config: CompareConfig) -> Change:
@@ -193,6 +205,7 @@ def _row(
         change=change,
         latency=latency,
         parity=_parity(artifact, model.runtime),
+        lengths=scored.lengths,
         pruned=_pruned_heads(artifact),
     )
 

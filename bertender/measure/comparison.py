@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Record, parts_of
 from bertender.core.environment import Environment
+from bertender.core.findings import TextLengths
 from bertender.measure.accuracy import TOKENS_PER_BATCH
 from bertender.measure.constant import ConstantRow
 from bertender.measure.latency_records import Latency, LatencyConfig, of_one_process
@@ -26,6 +27,7 @@ __all__ = [
     "ComparisonRow",
     "Conditions",
     "Lengths",
+    "LengthsRead",
     "PrunedHeads",
 ]
 
@@ -51,6 +53,13 @@ class Lengths(Record):
     max_words: int
     mean_tokens: float | None = Field(description="None when the first row reads words")
     max_tokens: int | None
+
+
+class LengthsRead(Record):
+    """How a row reads long texts."""
+
+    max_length: int = Field(description="tokens that it reads of a text")
+    held_out: TextLengths
 
 
 class Conditions(Record):
@@ -113,6 +122,11 @@ class ComparisonRow(Record):
         "left out; None where the table has no such row",
     )
     parity: ParitySummary | None = Field(description="with its parent, from the card; else None")
+    lengths: LengthsRead | None = Field(
+        None,
+        description="of the texts in the row's own tokens; None where it reads words, and in files "
+        "that do not record it",
+    )
     pruned: PrunedHeads | None = Field(
         None, description="of a model whose heads were pruned, and of its export; else None"
     )

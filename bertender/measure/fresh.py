@@ -73,7 +73,7 @@ class TimedModel(Record):
             )
             return replace(opened, name=self.name)
         problem, labels = problem_of(artifact), artifact.card.task.labels
-        encode = problem.encoder(load_tokenizer(artifact.path), max_length)
+        encode = problem.encoder(load_tokenizer(artifact.path, max_length), None)
         predictor = RUNTIMES[self.runtime].open(self.graph, threads)
         return Classifier(self.name, labels, encode, predictor, 0, problem)
 
@@ -121,7 +121,7 @@ def measure_models(
         models: the first is what speedups are relative to; it is timed twice.
         examples: texts to draw from.
         config: what is timed; with one process it is this one.
-        max_length: longest input in tokens; None takes each tokenizer's own limit.
+        max_length: longest input in tokens; None takes each artifact's own.
 
     Raises:
         ConfigError: no models.

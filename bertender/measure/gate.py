@@ -84,6 +84,7 @@ def write_proven(
         config=config,
         seed=config.seed,
         precision=writer.precision,
+        max_length=source.card.max_length,
         parent=source,
     ) as draft:
         proof = writer.write(draft.directory)

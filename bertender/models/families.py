@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from bertender.core.errors import ModelError, nearest_hint
+from bertender.core.errors import ConfigError, ModelError, nearest_hint
 from bertender.models.attention_heads import Pruning, mpnet_heads
 from bertender.models.distilbert import DISTILBERT
 from bertender.models.family import (
@@ -25,7 +25,15 @@ from bertender.models.family import (
 from bertender.models.modernbert import MODERNBERT
 from bertender.models.sublayers import FeedForward, Projections
 
-__all__ = ["FAMILIES", "encoder_layers", "family_name", "family_of", "padding_embedding"]
+__all__ = [
+    "FAMILIES",
+    "check_positions",
+    "encoder_layers",
+    "family_name",
+    "family_of",
+    "most_tokens",
+    "padding_embedding",
+]
 
 
 def _two(config: PretrainedConfig) -> int:
@@ -212,6 +220,23 @@ def family_of(model: PreTrainedModel) -> Family:
 def family_name(config: PretrainedConfig) -> str:
     """Return the row of FAMILIES that a config belongs to: of a pruned model, its former one."""
     return str(getattr(config, "pruned_from", config.model_type))
+
+
+def most_tokens(config: PretrainedConfig) -> int | None:
+    """Return how many tokens a model has positions for; None where its config does not state it."""
+    family = FAMILIES.get(family_name(config))
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    return max(positions - (family.first_position(config) if family else 0), 0) or None
+
+
+def check_positions(max_length: int, config: PretrainedConfig) -> None:
+    """Raise ConfigError where a model has positions for fewer tokens than `max_length`."""
+    positions = most_tokens(config)
+    if positions is not None and max_length > positions:
+        raise ConfigError(
+            f"max_length={max_length}: the model has positions for {positions} tokens. Give so "
+            "many at most, or leave it out."
+        )
 
 
 def encoder_layers(model: PreTrainedModel) -> list[nn.Module]:

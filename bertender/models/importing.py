@@ -629,7 +629,7 @@ def _tokenizer(found: _Found, head: _Head, inputs: Sequence[str]) -> PreTrainedT
         ModelError: there is none that can be read, or it cannot map tokens to words where words
             have labels.
     """
-    from bertender.models.families import FAMILIES, family_name
+    from bertender.models.families import most_tokens
     from bertender.text.batch import load_tokenizer, longest_input
 
     settings = head.problem.tokenizer_settings
@@ -641,13 +641,10 @@ def _tokenizer(found: _Found, head: _Head, inputs: Sequence[str]) -> PreTrainedT
             "AutoTokenizer.from_pretrained(..., use_fast=True).save_pretrained(...) writes it "
             "where the package of its kind (sentencepiece, tiktoken) is installed."
         )
-    family = FAMILIES.get(family_name(head.config))
-    positions = getattr(head.config, "max_position_embeddings", None) or 0
-    positions -= family.first_position(head.config) if family and positions else 0
     longest = longest_input(tokenizer)
     return load_tokenizer(  # only what it is loaded with is saved with it
         found.folder,
         **settings,
-        model_max_length=min(longest, positions) if positions > 0 else longest,
+        model_max_length=min(longest, most_tokens(head.config) or longest),
         model_input_names=[name for name in tokenizer.model_input_names if name in inputs],
     )

@@ -19,8 +19,9 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind, TaskRecord
 from bertender.core.errors import ModelError
+from bertender.models.families import check_positions
 from bertender.models.onnx_predictor import ONNX_NAME
-from bertender.models.own_models import load_pretrained
+from bertender.models.own_models import load_pretrained, open_config
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.models.recorded_problem import problem_of, problem_of_task
 from bertender.models.runtime_fit import check_suits
@@ -85,13 +86,14 @@ def open_classifier(
         artifact: what to open.
         threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
             PyTorch's are the process's.
-        max_length: longest input in tokens; None takes the tokenizer's own limit.
+        max_length: longest input in tokens; None takes the artifact's, at which it was trained.
         runtime: the row of RUNTIMES that runs an onnx artifact; others have a library of their own.
 
     Raises:
         UnknownNameError: the runtime is not a row of RUNTIMES.
         RuntimeMissingError: the runtime is not installed, or has no GPU.
-        ConfigError: the artifact is quantized, and the runtime would turn it back into floats.
+        ConfigError: the artifact is quantized, and the runtime would turn it back into floats; or
+            `max_length` is more than the model has positions for.
         ModelError: the files are not a model that this machine can run.
     """
     return OPENERS[artifact.card.kind](artifact, Opening(threads, max_length, runtime))
@@ -107,7 +109,9 @@ def onnx_classifier(
 ) -> Classifier:
     """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
     problem = problem_of_task(task)
-    encode = problem.encoder(load_tokenizer(directory), opening.max_length)
+    if opening.max_length is not None:
+        check_positions(opening.max_length, open_config(str(directory), local_files_only=True))
+    encode = problem.encoder(load_tokenizer(directory, opening.max_length), None)
     predictor = RUNTIMES[opening.runtime].open(directory / ONNX_NAME, opening.threads)
     return Classifier(name, task.labels, encode, predictor, parameters, problem)
 
@@ -143,10 +147,12 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
 def _open_torch(artifact: Artifact, opening: Opening) -> Classifier:
     # PyTorch has one thread count for the whole process; measurements set and restore it
     model, problem = load_torch_classifier(artifact), problem_of(artifact)
+    if opening.max_length is not None:
+        check_positions(opening.max_length, model.config)
     return Classifier(
         artifact.name,
         artifact.card.task.labels,
-        problem.encoder(load_tokenizer(artifact.path), opening.max_length),
+        problem.encoder(load_tokenizer(artifact.path, opening.max_length), None),
         TorchPredictor(model),
         model.num_parameters(),
         problem,

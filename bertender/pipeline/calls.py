@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
-from bertender.core.artifact import Artifact, check_writable, copy_artifact
+from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
 from bertender.core.config import Record
 from bertender.models.importing import import_model, open_artifact
 from bertender.pipeline.recipe import Setting
@@ -42,10 +42,13 @@ def make(
     task: TaskLike | None,
     settings: Mapping[str, Any],
     out: PathLike,
+    *,
+    force: bool = False,
 ) -> Artifact:
-    """Run a stage that writes an artifact."""
+    """Run a stage that writes an artifact; with `force`, over one that is finished."""
     stage = STAGES[name]
     config = stage.parse(plain(settings))
+    stage.check_out(config, Path(out), force)
     artifacts = [opened(source) for source in sources]
     return stage.make(artifacts, _task(stage, artifacts, task), config, Path(out))
 
@@ -75,10 +78,15 @@ def opened(source: ArtifactLike, *, verify: bool = True) -> Artifact:
 
 
 def imported(
-    source: PathLike, out: PathLike, labels: Sequence[str] | None, task: Mapping[str, Any]
+    source: PathLike,
+    out: PathLike,
+    labels: Sequence[str] | None,
+    task: Mapping[str, Any],
+    *,
+    force: bool = False,
 ) -> Artifact:
     """Write a finished model as an artifact, with the task that the settings name, if any."""
-    check_writable(Path(out), None)
+    check_not_finished(Path(out), force)
     with TemporaryDirectory(prefix="bertender-import-") as folder:
         made = import_model(source, Path(folder, Path(out).name), labels=labels)
         if task:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertender.core.artifact import Artifact, digest_of
-from bertender.core.build_once import build_once
+from bertender.core.artifact import Artifact, check_not_finished, digest_of
+from bertender.core.build_once import build_once, was_built
 from bertender.core.card import library_versions
 from bertender.core.config import Config
 from bertender.core.table import installed_digest
@@ -53,6 +53,7 @@ def run_recipe(
     out: Path,
     *,
     fresh: bool = False,
+    force: bool = False,
     at_step: Callable[[Step, int], None] = lambda step, position: None,
 ) -> Iterator[StepOutcome]:
     """Run the steps in order, yielding what became of each.
@@ -61,6 +62,7 @@ def run_recipe(
         recipe: what to run.
         out: directory that gets an artifact, or a JSON file, for each step.
         fresh: build every step again.
+        force: replace finished artifacts that no run of a recipe has made there.
         at_step: called before each step.
 
     Raises:
@@ -68,6 +70,12 @@ def run_recipe(
             `plan` checks is raised before the first step runs.
     """
     plan = make_plan(recipe, out)
+    for step, config in plan:
+        outputs = outputs_of(step, config, out)
+        if STAGES[step.stage].makes is not None and not was_built(outputs[0]):
+            with naming(step):
+                for place in outputs:
+                    check_not_finished(place, force)
     task = load_task(TaskConfig.parse(recipe.task))
     check_task(plan, out, task)
     done: dict[str, Artifact] = {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, check_not_finished
 from bertender.core.config import Config, Record
 from bertender.core.errors import ConfigError
 from bertender.core.saving import save_result
@@ -145,6 +145,11 @@ class Stage:
         made = self.run(sources, task, config, out)
         assert isinstance(made, Artifact)
         return made
+
+    def check_out(self, config: Config, out: Path, force: bool) -> None:
+        """Raise ArtifactError where a finished artifact would be replaced, and not by `force`."""
+        for place in (out, *self.also_writes(config, out)):
+            check_not_finished(place, force)
 
     def files_digest(self, config: Config) -> str:
         """Return a digest of the files that the settings name."""

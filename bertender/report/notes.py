@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from bertender.core.environment import Environment
 from bertender.core.processors import has_int8_acceleration
-from bertender.measure.comparison import Comparison, Conditions, Lengths
+from bertender.measure.comparison import Comparison, Conditions, Lengths, LengthsRead
 from bertender.measure.load import BUSY_SHARE
 from bertender.models.runtimes import RUNTIMES
 from bertender.report.cells import DASH, Cell, short, speedup_cell
@@ -47,6 +47,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
             "change of runtime is not in it"
         )
+    lines += _cut(comparison)
     lines += _front(comparison)
     if again := comparison.noise_floor:
         value, interval = marked(speedup_cell(again.speedup), is_noisy(comparison))
@@ -56,6 +57,18 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             f"`{constant.name}` reads no text: it is the most frequent label of the training texts"
         )
     return lines
+
+
+def _cut(comparison: Comparison) -> list[str]:
+    """Return a line about the texts that rows have truncated, one for rows that did alike."""
+    alike: dict[LengthsRead, list[str]] = {}
+    for row in comparison.rows:
+        if row.lengths and row.lengths.held_out.longer:
+            alike.setdefault(row.lengths, []).append(f"`{row.name}`")
+    return [
+        f"{', '.join(names)}: {read.held_out.in_words('held-out', read.max_length)}"
+        for read, names in alike.items()
+    ]
 
 
 def _front(comparison: Comparison) -> list[str]:

@@ -36,6 +36,7 @@ __all__ = [
 IntArray = npt.NDArray[np.int64]
 
 LONGEST_INPUT_BY_DEFAULT = 512
+EXAMPLES_PER_COUNT = 1000
 
 NO_WORD = -1
 """Of a token that begins no word: a later token of one, a special token, padding."""
@@ -90,6 +91,22 @@ class Tokenize:
         tokens: BatchEncoding = self.tokenizer(*columns, return_tensors="np", **settings)
         return tokens
 
+    def counts(self, examples: Sequence[Example]) -> list[int]:
+        """Return how many tokens each example has where nothing is cut.
+
+        The tokenizer must be one of transformers.
+        """
+        return [
+            len(ids)
+            for start in range(0, len(examples), EXAMPLES_PER_COUNT)
+            for ids in self._uncut(examples[start : start + EXAMPLES_PER_COUNT])
+        ]
+
+    def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
+        columns = [list(column) for column in zip(*examples, strict=True)]
+        ids: list[list[int]] = self.tokenizer(*columns, verbose=False)["input_ids"]
+        return ids
+
 
 def _cuts_by_tokenizers(tokenizer: Any) -> bool:
     """Return whether a tokenizer, of transformers or one's own, lets `tokenizers` cut texts."""
@@ -108,11 +125,14 @@ def keep_text(examples: Sequence[Example]) -> Batch:
     return Batch(tuple(to_examples(examples)), {})
 
 
-def load_tokenizer(directory: Path | str, **settings: Any) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    directory: Path | str, max_length: int | None = None, **settings: Any
+) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a local directory; nothing is asked of a hub.
 
     Args:
         directory: where its files are.
+        max_length: longest input in tokens, instead of the one that was saved with it.
         settings: of the tokenizer, instead of its own.
 
     Raises:
@@ -138,6 +158,7 @@ def load_tokenizer(directory: Path | str, **settings: Any) -> PreTrainedTokenize
     finally:
         transformers_logging.set_verbosity(quiet)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    tokenizer.model_max_length = max_length or tokenizer.model_max_length
     return tokenizer
 
 

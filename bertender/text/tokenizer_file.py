@@ -56,8 +56,14 @@ CLASSES: Mapping[str, Padding] = {
 from their file. Others may have code of their own around it."""
 
 
-def open_tokenizer(directory: Path) -> FileTokenizer | PreTrainedTokenizerBase:
+def open_tokenizer(
+    directory: Path, max_length: int | None = None
+) -> FileTokenizer | PreTrainedTokenizerBase:
     """Open a saved tokenizer: from its file, or by transformers if only that gives its tokens.
+
+    Args:
+        directory: an artifact's.
+        max_length: longest input in tokens, instead of the one that was saved with the tokenizer.
 
     Raises:
         ModelError: no tokenizer, or unreadable files; HubCodeError where transformers is needed
@@ -65,14 +71,14 @@ def open_tokenizer(directory: Path) -> FileTokenizer | PreTrainedTokenizerBase:
     """
     name = _class_name(directory)
     if name in CLASSES and (directory / TOKENIZER_NAME).is_file():
-        return FileTokenizer(directory)
+        return FileTokenizer(directory, max_length)
     logger.warning(
         "transformers runs the tokenizer of %s (%s), which takes memory and time at the start. "
         f"Without it, a {TOKENIZER_NAME} of these classes is run: {', '.join(CLASSES)}",
         directory,
         name,
     )
-    return load_tokenizer(directory)
+    return load_tokenizer(directory, max_length)
 
 
 class FileTokenizer:
@@ -83,16 +89,18 @@ class FileTokenizer:
 
     Args:
         directory: has `tokenizer.json`, and `tokenizer_config.json` with a class of CLASSES.
+        max_length: longest input in tokens, instead of the one in `tokenizer_config.json`.
 
     Raises:
         ModelError: a missing or unreadable file, or no padding token.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, max_length: int | None = None) -> None:
         try:
             self.tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_NAME))
             settings = {**_saved_sides(self.tokenizer), **_settings(directory)}
-            self.model_max_length = int(settings.get("model_max_length") or NO_LIMIT)
+            stated = max_length or settings.get("model_max_length")
+            self.model_max_length = int(stated or NO_LIMIT)
             self.truncation_side = settings.get("truncation_side", "right")
             self.tokenizer.encode_special_tokens = settings.get("split_special_tokens", False)
             self.padding = _padding(self.tokenizer, settings)

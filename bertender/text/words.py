@@ -23,7 +23,7 @@ __all__ = ["TokenizeWords", "begun_words", "encode_words", "keep_words", "tokens
 def encode_words(
     tokenizer: PreTrainedTokenizerBase,
     sentences: Sequence[Example],
-    max_length: int,
+    max_length: int | None = None,
     **settings: Any,
 ) -> BatchEncoding:
     """Tokenise sentences that are split into words.
@@ -31,14 +31,15 @@ def encode_words(
     Args:
         tokenizer: a fast one, which has the word of each token (`word_ids`).
         sentences: words.
-        max_length: longer sentences are cut to so many tokens, or to what the model takes.
+        max_length: longer sentences are cut to so many tokens; by default, and at most, to what
+            the tokenizer allows.
         settings: more of the tokenizer's own (padding, kind of tensors).
     """
     tokens: BatchEncoding = tokenizer(
         [list(sentence) for sentence in sentences],
         is_split_into_words=True,
         truncation=True,
-        max_length=min(max_length, longest_input(tokenizer)),
+        max_length=min(max_length or longest_input(tokenizer), longest_input(tokenizer)),
         **settings,
     )
     return tokens
@@ -85,6 +86,12 @@ class TokenizeWords(Tokenize):
         begun = [begun_words(tokens.word_ids(row)) for row in range(len(sentences))]
         words = np.array([[NO_WORD if word is None else word for word in row] for row in begun])
         return Batch(sentences, arrays, words, truncated_rows(tokens))
+
+    def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
+        sentences = [list(example) for example in examples]
+        tokens = self.tokenizer(sentences, is_split_into_words=True, verbose=False)
+        ids: list[list[int]] = tokens["input_ids"]
+        return ids
 
 
 def keep_words(examples: Sequence[Example]) -> Batch:

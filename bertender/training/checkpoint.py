@@ -2,12 +2,14 @@
 
 The Trainer of transformers stores optimizer, scheduler and random states with `torch.save`. This
 mixin stores the same in files that can only be data. A checkpoint counts once its marker file is
-there, which is written last: one that a killed process left half-written is never resumed from.
+there, which is written last, when the others are on disk, and has their digests: one that a killed
+process left half-written, or that was damaged later, is never resumed from.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import random
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,20 +23,55 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from transformers import Trainer
 from transformers.utils import SAFE_WEIGHTS_NAME
 
+from bertender.core.artifact import sha256_of
+from bertender.core.atomic import replacing, sync_directory
+
 __all__ = ["SafeCheckpoints", "last_checkpoint"]
+
+logger = logging.getLogger(__name__)
 
 MARKER = "complete"
 
 
 def last_checkpoint(work: Path) -> Path | None:
-    """Return the newest complete checkpoint in `work`; incomplete ones are removed."""
-    complete = {}
-    for directory in work.glob("checkpoint-*"):
-        if (directory / MARKER).is_file():
-            complete[int(directory.name.split("-")[1])] = directory
-        else:
+    """Return the newest checkpoint in `work` that is whole.
+
+    Half-written and damaged ones that are newer are removed; a warning names the damaged.
+    """
+    newest_first = sorted(work.glob("checkpoint-*"), key=_step_of, reverse=True)
+    for directory in newest_first:
+        if not (directory / MARKER).is_file():
             shutil.rmtree(directory, ignore_errors=True)  # each process of a run tries
-    return complete[max(complete)] if complete else None
+        elif damaged := _damaged_files(directory):
+            logger.warning(
+                "checkpoint %s is damaged (%s) and is removed: the run goes on from the one before "
+                "it, or from the beginning where there is none",
+                directory,
+                ", ".join(damaged),
+            )
+            shutil.rmtree(directory, ignore_errors=True)
+        else:
+            return directory
+    return None
+
+
+def _step_of(directory: Path) -> int:
+    return int(directory.name.split("-")[1])
+
+
+def _digests(directory: Path) -> dict[str, str]:
+    files = sorted(path for path in directory.iterdir() if path.name != MARKER)
+    return {path.name: sha256_of(path) for path in files}
+
+
+def _damaged_files(directory: Path) -> list[str]:
+    """Return the files of a checkpoint that are not as they were written, or its marker."""
+    try:
+        recorded = dict(json.loads((directory / MARKER).read_text(encoding="utf-8")))
+        found = _digests(directory)
+    except (OSError, ValueError, TypeError):
+        return [MARKER]
+    return [name for name in sorted({*recorded, *found}) if recorded.get(name) != found.get(name)]
 
 
 class SafeCheckpoints(Trainer):
@@ -44,8 +81,11 @@ class SafeCheckpoints(Trainer):
         super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
         self.accelerator.wait_for_everyone()  # every process has a random state to write
         if self.args.should_save:
-            step = self.state.global_step
-            (self._work() / f"checkpoint-{step}" / MARKER).touch()
+            directory = self._work() / f"checkpoint-{self.state.global_step}"
+            digests = _digests(directory)
+            sync_directory(directory)
+            with replacing(directory / MARKER) as draft:
+                draft.write_text(json.dumps(digests), encoding="utf-8")
 
     def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
         # by the step in the name: fast runs write checkpoints of equal time stamps

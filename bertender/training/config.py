@@ -45,7 +45,12 @@ class TrainingConfig(Config):
     pool_batches: int = Field(
         POOL_BATCHES, ge=1, description="batches of a pool, about, where batches is pooled"
     )
-    max_length: int = Field(128, ge=8, description="longer texts are truncated to so many tokens")
+    max_length: int | None = Field(
+        None,
+        ge=8,
+        description="longer texts are truncated to so many tokens, here and wherever the model is "
+        "used",
+    )
     warmup_ratio: float = Field(0.06, ge=0, le=1, description="share of the steps to warm up in")
     schedule: Literal["linear", "constant"] = Field(
         "linear", description="the learning rate after the warm-up: falling to 0, or staying"

@@ -33,8 +33,8 @@ class Head:
 
     problem: str
     """The row of PROBLEMS."""
-    tokenize: Callable[[Split, PreTrainedTokenizerBase, int], tuple[BatchEncoding, Columns]]
-    """(split, tokenizer, longest input) -> the tokens, and the columns of labels next to them"""
+    tokenize: Callable[[Split, PreTrainedTokenizerBase], tuple[BatchEncoding, Columns]]
+    """(split, tokenizer) -> the tokens, and the columns of labels next to them"""
     padding: dict[str, int]
     """Of the columns of labels that have a value for each token."""
     logits: Callable[[Any], torch.Tensor]
@@ -79,19 +79,19 @@ def predicted(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
 
 
 def _tokenize_texts(
-    split: Split, tokenizer: PreTrainedTokenizerBase, max_length: int
+    split: Split, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[BatchEncoding, Columns]:
     texts = [list(column) for column in zip(*split.examples, strict=True)]
-    longest = min(max_length, longest_input(tokenizer))
+    longest = longest_input(tokenizer)
     tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
     return tokens, {"labels": split.label_ids}
 
 
 def _tokenize_words(
-    split: Split, tokenizer: PreTrainedTokenizerBase, max_length: int
+    split: Split, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[BatchEncoding, Columns]:
     """Tokenise sentences; the first token of each word has its tag, other tokens NO_LABEL."""
-    tokens = encode_words(tokenizer, split.examples, max_length)
+    tokens = encode_words(tokenizer, split.examples)
     words = [begun_words(tokens.word_ids(row)) for row in range(len(split))]
     labels = [
         [NO_LABEL if word is None else tags[word] for word in begun]

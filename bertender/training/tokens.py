@@ -16,7 +16,6 @@ __all__ = ["token_dataset"]
 def token_dataset(
     split: Split,
     tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
     problem_type: str = "single_label_classification",
     **columns: Any,
 ) -> TokenDataset:
@@ -24,12 +23,12 @@ def token_dataset(
 
     Args:
         split: labelled examples.
-        tokenizer: the tokenizer of the model to be trained.
-        max_length: longer examples are truncated to so many tokens, or to what the model takes.
+        tokenizer: of the model to be trained; longer examples than its `model_max_length` are
+            truncated.
         problem_type: what the examples are labelled with, a row of HEADS.
         columns: more columns, a row each example, for the objective (teacher logits).
     """
     head = HEADS[problem_type]
-    tokens, labels = head.tokenize(split, tokenizer, max_length)
+    tokens, labels = head.tokenize(split, tokenizer)
     padding = Padding.of(tokenizer, **head.padding)
     return TokenDataset({**tokens, **labels, **columns}, padding)

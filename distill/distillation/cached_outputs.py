@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError
 from bertender.core.timing import Stopwatch
+from bertender.models.families import most_tokens
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
@@ -143,19 +144,25 @@ class TaughtTexts:
     ) -> tuple[TokenDataset, Mapping[str, TokenDataset]]:
         """Return the texts as the student reads them, and by a teacher's path as it does."""
         shared, source = self.start.reads_teacher_tokens, self.teachers[0].artifact.path
-        longest = min(self.config.max_length, longest_input(tokenizer))
-        examples = self._tokenised(load_tokenizer(source) if shared else tokenizer, longest)
+        own = load_tokenizer(source, longest_input(tokenizer)) if shared else tokenizer
+        examples = self._tokenised(own)
         return examples, {str(source): examples} if shared else {}
 
-    def _tokenised(self, tokenizer: PreTrainedTokenizerBase, longest: int) -> TokenDataset:
-        return token_dataset(self.task.train, tokenizer, longest, self.task.problem_type)
+    def _tokenised(self, tokenizer: PreTrainedTokenizerBase) -> TokenDataset:
+        return token_dataset(self.task.train, tokenizer, self.task.problem_type)
+
+    def _tokenizer(self, teacher: Teacher) -> PreTrainedTokenizerBase:
+        """Return a teacher's tokenizer, with the longest input that is given, or else its own."""
+        given = self.config.max_length
+        if given is not None:
+            given = min(given, most_tokens(teacher.model.config) or given)
+        return load_tokenizer(teacher.artifact.path, given)
 
     def _size_mb(self, wanted: Wanted) -> float:
         """Return how large these outputs of the first teacher are on disk, at most."""
         teacher, rows = self.teachers[0], len(self.task.train)
         if HEADS[self.task.problem_type].per_token:
-            tokenizer = load_tokenizer(teacher.artifact.path)
-            rows = sum(self._tokenised(tokenizer, longest_input(tokenizer)).lengths)
+            rows = sum(self._tokenised(self._tokenizer(teacher)).lengths)
         return size_bytes(teacher.model.config, wanted, rows, computes_in_bf16(self.config)) / 1e6
 
     def _check_optional(self, wanted: Wanted, size_mb: float) -> None:
@@ -184,7 +191,7 @@ class TaughtTexts:
         bf16 = computes_in_bf16(self.config)
         texts = known.get(str(path))
         if not texts:
-            texts = self._tokenised(load_tokenizer(path), self.config.max_length)
+            texts = self._tokenised(self._tokenizer(teacher))
         if HEADS[self.task.problem_type].per_token:
             return {LOGITS: teacher_token_logits(teacher.model, digest, texts, bf16)}
         return teacher_outputs(teacher.model, digest, texts, wanted, bf16)

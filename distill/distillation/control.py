@@ -85,8 +85,7 @@ class Controls:
     def _gain(self, student: PreTrainedModel, control: PreTrainedModel) -> tuple[Gain, float]:
         task, tokenizer = self.ready.task, self.ready.distillation.tokenizer
         (_, ours), (score, theirs) = (
-            evaluated(model, tokenizer, task, task.dev, self.config.max_length)
-            for model in (student, control)
+            evaluated(model, tokenizer, task, task.dev) for model in (student, control)
         )
         labels = LabelSet(len(task.labels), task.labels)
         change = paired_change(task.metric, task.dev.label_ids, theirs, ours, labels)

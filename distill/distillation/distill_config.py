@@ -80,6 +80,10 @@ class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig):
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     judging: ClassVar[frozenset[str]] = frozenset({"control"})
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        **StudentConfig.shown_defaults,
+        "max_length": "the teacher's",
+    }
 
     student: str | None = Field(
         None,

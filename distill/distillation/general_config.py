@@ -50,6 +50,7 @@ class GeneralConfig(StudentConfig):
     )
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
+    max_length: int = Field(128, ge=8, description="tokens of a row of the corpus, at most")
     mask_probability: float | None = Field(
         None, gt=0, lt=1, description="share of tokens to predict; 0.15 where a method masks some"
     )

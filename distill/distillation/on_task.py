@@ -15,9 +15,12 @@ from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import ControlFindings, Findings, VocabularyFindings
 from bertender.core.timing import Stopwatch, write_timing
+from bertender.models.families import check_positions
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS
+from bertender.training.lengths import cut_at
 from distill.data import fitting_tokenizer
 from distill.distillation.cached_outputs import TaughtTexts
 from distill.distillation.distill_config import DistillConfig
@@ -91,7 +94,7 @@ class OnTask:
         """Write a trained student with its held-out score, and the run's duration next to it."""
         student, tokenizer = trained.student, self.distillation.tokenizer
         training = training_findings(trained.reports, **self.added)
-        scores = final_score(student, tokenizer, self.task, config.max_length, training.epochs)
+        scores = final_score(student, tokenizer, self.task, training.epochs)
         findings = Findings(
             training=training,
             scores=scores,
@@ -145,7 +148,7 @@ def on_task(
         ),
         examples=partial(read.taught.examples, cached, read.tokenizer, clock),
         evaluate=lambda training_module, objective: choice_score(
-            training_module.student, read.tokenizer, task, config.max_length
+            training_module.student, read.tokenizer, task
         ),
         clock=clock,
     )
@@ -205,7 +208,12 @@ def _taught(
     config: DistillConfig,
 ) -> tuple[_StudentTexts, Task, dict[str, Any]]:
     """Return what is learned from, the task without rewritten texts, and how many were added."""
-    tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
+    tokenizer = _cut_as_teacher(
+        fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings),
+        teachers[0],
+        student,
+        config.max_length,
+    )
     read = TaughtTexts(teachers, start, extended.task, config)
     stay, left_out = remaining(extended.task, config, partial(read.logits, tokenizer))
     filtered = replace(read, stay=stay)
@@ -216,6 +224,26 @@ def _taught(
         added["unlabelled_left_out"] = {**extended.left_out, **left_out}
     taught = filtered.with_copies(texts.train.after(len(learned.train)))
     return _StudentTexts(taught, tokenizer), learned, added
+
+
+def _cut_as_teacher(
+    tokenizer: PreTrainedTokenizerBase,
+    teacher: Teacher,
+    student: PreTrainedModel,
+    max_length: int | None,
+) -> PreTrainedTokenizerBase:
+    """Return a student's tokenizer with the longest input that is given, or else its teacher's.
+
+    A student cannot read more than it has positions for.
+
+    Raises:
+        ConfigError: more is given than student or teacher have positions for.
+    """
+    if max_length is not None:
+        check_positions(max_length, teacher.model.config)
+        return cut_at(tokenizer, max_length, student.config)
+    theirs = longest_input(load_tokenizer(teacher.artifact.path))
+    return cut_at(tokenizer, min(theirs, longest_input(tokenizer)), student.config)
 
 
 def check_sources_stay(out: Path, teacher: Artifact, config: DistillConfig) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -35,6 +35,11 @@ class BagOfWordsConfig(Config):
 
 class FinetuneConfig(TrainingConfig):
     """Settings of fine-tuning."""
+
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        "max_length": "what 99 % of the training texts have, 128 or more, within the model's "
+        "positions"
+    }
 
     teacher: str = Field(
         "all-MiniLM-L6-v2",

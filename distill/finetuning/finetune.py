@@ -16,6 +16,7 @@ from bertender.tasks.task import Task
 from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS, Head
+from bertender.training.lengths import cut_at, usual_length
 from bertender.training.loop import train
 from bertender.training.objective import LossParts
 from bertender.training.trained import Writer, trained_artifact
@@ -64,16 +65,15 @@ def finetune(
         parent: the pre-trained artifact that the model came from, if it was one.
 
     Raises:
-        ConfigError: settings that conflict, found before anything is read or trained.
+        ConfigError: settings that conflict, or more tokens than the model has positions for;
+            found before anything is trained.
     """
     config.check_rules()
-    examples = token_dataset(task.train, tokenizer, config.max_length, task.problem_type)
+    max_length = config.max_length or usual_length([task], tokenizer)
+    tokenizer = cut_at(tokenizer, max_length, model.config)
+    examples = token_dataset(task.train, tokenizer, task.problem_type)
     identity = (task.fingerprint(), weights_digest(model), parent and parent.digest)
-    settings: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "task": task,
-        "max_length": config.max_length,
-    }
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "task": task}
 
     def trained(work: Path) -> Writer:
         report = train(

@@ -30,6 +30,7 @@ from bertender.tasks.task import Task, TaskConfig
 from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
 from bertender.training.findings import training_findings
 from bertender.training.label_losses import hard_labels
+from bertender.training.lengths import cut_at, usual_length
 from bertender.training.loop import train
 from bertender.training.objective import LossParts, Objective, TrainingReport
 from bertender.training.trained import Writer, trained_artifact
@@ -148,6 +149,8 @@ def finetune_tasks(
         ConfigError: settings that conflict, found before anything is read or trained.
     """
     config.check_rules()
+    max_length = config.max_length or usual_length(tasks, tokenizer)
+    tokenizer = cut_at(tokenizer, max_length, classifiers[0].config)
     shared = SharedEncoder(classifiers)
     prints = [task.fingerprint() for task in tasks]
     identity = (prints, weights_digest(classifiers[0]), parent and parent.digest)
@@ -155,12 +158,12 @@ def finetune_tasks(
     def trained(work: Path) -> Writer:
         report = train(
             shared,
-            _joined([token_dataset(each.train, tokenizer, config.max_length) for each in tasks]),
+            _joined([token_dataset(each.train, tokenizer) for each in tasks]),
             _objective_of([task.name for task in tasks]),
             config,
             work,
             description=f"fine-tune {out.name}",
-            at_epoch_end=lambda trained: _scores(trained, tokenizer, tasks, config.max_length),
+            at_epoch_end=lambda trained: _scores(trained, tokenizer, tasks),
         )
         return _TrainedTogether(tasks, classifiers, tokenizer, report, config).write
 
@@ -193,15 +196,12 @@ def _scores(
     shared: SharedEncoder,
     tokenizer: PreTrainedTokenizerBase,
     tasks: Sequence[Task],
-    max_length: int,
 ) -> dict[str, float]:
     """Return each task's score on what it chooses by, by the names of task and metric."""
     return {
         f"{task.name} {metric}": value
         for number, task in enumerate(tasks)
-        for metric, value in choice_score(
-            shared.of_task(number), tokenizer, task, max_length
-        ).items()
+        for metric, value in choice_score(shared.of_task(number), tokenizer, task).items()
     }
 
 
@@ -240,8 +240,7 @@ class _TrainedTogether:
             for other in self.tasks
             if other is not task
         }
-        length = self.config.max_length
-        scores = final_score(classifier, self.tokenizer, task, length, own.epochs)
+        scores = final_score(classifier, self.tokenizer, task, own.epochs)
         training = training_findings({"labels": own}, together=others)
         return Findings(training=training, scores=scores)
 

@@ -88,6 +88,7 @@ class PretrainConfig(TrainingConfig):
         None, description="artifact of a shallower `pretrain` whose layers are repeated to start"
     )
     mask_probability: float = Field(0.15, gt=0, lt=1, description="share of tokens to predict")
+    max_length: int = Field(128, ge=8, description="tokens of a row of the corpus, at most")
     short_length: int | None = Field(
         None, ge=8, description="tokens of a row at first; max_length for the last of the steps"
     )

@@ -152,7 +152,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
         against="retraining_free",
     ),
     "texts longer than any": Rule(
-        lambda config: (config.latency_tokens or 0) > config.max_length,
+        lambda config: 0 < (config.max_length or 0) < (config.latency_tokens or 0),
         "no text is longer than max_length tokens. Give so many at most, or a larger max_length.",
         frozenset({"latency_tokens"}),
         against="max_length",
@@ -164,7 +164,10 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
 class PruneConfig(UnlabelledConfig):
     """Settings of `prune`. Those of training are for the recovery after each round."""
 
-    shown_defaults: ClassVar[Mapping[str, str]] = {"importance": "gradient; fisher for a target"}
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        "importance": "gradient; fisher for a target",
+        "max_length": "the model's",
+    }
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     judging: ClassVar[frozenset[str]] = frozenset({"max_drop"})
 

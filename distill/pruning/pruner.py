@@ -24,9 +24,10 @@ from bertender.core.findings import (
     ScoreFindings,
     VocabularyFindings,
 )
+from bertender.models.families import check_positions
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS
 from bertender.training.objective import TrainingReport
@@ -118,8 +119,7 @@ class _Ready:
             AccuracyError: it lost more than `max_drop`.
         """
         task, context = self.task, self._context(description, work)
-        length = self.config.max_length
-        before = choice_score(self.unpruned.model, self.whole, task, length)[task.metric]
+        before = choice_score(self.unpruned.model, self.whole, task)[task.metric]
         model, layers = without_some_layers(self.model, context)
         model, reports, rounds = in_rounds(model, context)
         _check_drop(task.metric, before, rounds[-1].score, self.config)
@@ -175,11 +175,31 @@ def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopw
     check_architecture(unpruned.model, config)
     check_possible(unpruned.model, config)
     recovery = recovery_texts(unpruned, task, config)
-    whole, model = load_tokenizer(parent.path), copy.deepcopy(unpruned.model)
+    whole, model = _tokenizer(parent, unpruned.model, config), copy.deepcopy(unpruned.model)
     tokenizer, vocabulary = _with_fewer_tokens(model, whole, recovery.task, config)
     return _Ready(
         unpruned, whole, model, tokenizer, vocabulary, task, config, stopwatches, recovery
     )
+
+
+def _tokenizer(
+    parent: Artifact, model: PreTrainedModel, config: PruneConfig
+) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the model to prune, with the longest input of the config, if any.
+
+    Raises:
+        ConfigError: the model has fewer positions, or reads shorter texts than are to be timed.
+    """
+    if config.max_length is not None:
+        check_positions(config.max_length, model.config)
+    tokenizer = load_tokenizer(parent.path, config.max_length)
+    longest = longest_input(tokenizer)
+    if config.latency_tokens is not None and config.latency_tokens > longest:
+        raise ConfigError(
+            f"latency_tokens={config.latency_tokens}: the model reads {longest} tokens of a text. "
+            "Give so many at most, or a larger max_length."
+        )
+    return tokenizer
 
 
 def _held_out(
@@ -189,11 +209,11 @@ def _held_out(
     pruning: PruningFindings,
 ) -> ScoreFindings:
     """Return the held-out scores before and after, read once where other texts have chosen."""
-    task, length = context.task, context.config.max_length
+    task = context.task
     before, after = pruning.unpruned, pruning.rounds[-1].score
     if task.chosen_on == "selection":
-        before = dev_score(context.unpruned.model, whole, task, length)[task.metric]
-        after = dev_score(model, context.tokenizer, task, length)[task.metric]
+        before = dev_score(context.unpruned.model, whole, task)[task.metric]
+        after = dev_score(model, context.tokenizer, task)[task.metric]
     return ScoreFindings(chosen_on=task.chosen_on, score_before=before, score=after)
 
 

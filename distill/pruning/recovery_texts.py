@@ -10,9 +10,10 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, ModelError
+from bertender.models.families import most_tokens
 from bertender.models.importing import open_artifact
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset
 from bertender.training.heads import HEADS
@@ -53,7 +54,7 @@ class RecoveryTexts:
 
     def tokenised(self, tokenizer: PreTrainedTokenizerBase, task: Task) -> TokenDataset:
         """Return a task's training texts in tokens."""
-        return token_dataset(task.train, tokenizer, self.config.max_length, task.problem_type)
+        return token_dataset(task.train, tokenizer, task.problem_type)
 
     def examples(self, tokenizer: PreTrainedTokenizerBase) -> TokenDataset:
         """Return the texts for the pruned model, with the teacher's logits where it recovers.
@@ -66,21 +67,24 @@ class RecoveryTexts:
         texts = self.tokenised(tokenizer, self.task)
         if HEADS[self.task.problem_type].per_token:
             padding = texts.padding.with_others(**{LOGITS: 0})
-            return TokenDataset({**texts.columns, LOGITS: self._token_logits()}, padding)
-        return texts.with_columns(**self._logits())
+            logits = self._token_logits(longest_input(tokenizer))
+            return TokenDataset({**texts.columns, LOGITS: logits}, padding)
+        return texts.with_columns(**self._logits(longest_input(tokenizer)))
 
-    def _logits(self) -> Mapping[str, Column]:
+    def _logits(self, longest: int) -> Mapping[str, Column]:
         """Return the teacher's logits (texts, labels), cached."""
-        own, bf16 = self._own_tokens(), computes_in_bf16(self.config)
+        own, bf16 = self._own_tokens(longest), computes_in_bf16(self.config)
         model, digest = self.teacher.model, self.teacher.artifact.digest
         return teacher_outputs(model, digest, own, {"logits": frozenset()}, bf16)
 
-    def _token_logits(self) -> tuple[torch.Tensor, ...]:
-        own, bf16 = self._own_tokens(), computes_in_bf16(self.config)
+    def _token_logits(self, longest: int) -> tuple[torch.Tensor, ...]:
+        own, bf16 = self._own_tokens(longest), computes_in_bf16(self.config)
         return teacher_token_logits(self.teacher.model, self.teacher.artifact.digest, own, bf16)
 
-    def _own_tokens(self) -> TokenDataset:
-        return self.tokenised(load_tokenizer(self.teacher.artifact.path), self.task)
+    def _own_tokens(self, longest: int) -> TokenDataset:
+        """Return the texts as the teacher reads them, no more of each than the pruned model."""
+        longest = min(longest, most_tokens(self.teacher.model.config) or longest)
+        return self.tokenised(load_tokenizer(self.teacher.artifact.path, longest), self.task)
 
 
 def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> RecoveryTexts:

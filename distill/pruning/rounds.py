@@ -74,7 +74,7 @@ class PruningContext:
 
     def score(self, model: PreTrainedModel) -> float:
         """Return a model's score on the texts to choose by."""
-        scores = choice_score(model, self.tokenizer, self.task, self.config.max_length)
+        scores = choice_score(model, self.tokenizer, self.task)
         return scores[self.task.metric]
 
     def scored_batches(self, device: torch.device) -> Iterator[TensorBatch]:

@@ -104,6 +104,7 @@ def rebuilt(
         for name, value in tokenizer.init_kwargs.items()
         if name not in NOT_OF_A_TOKENIZER and not name.endswith("_file")
     }
+    settings["model_max_length"] = tokenizer.model_max_length  # may have been set since it was made
     backend = Tokenizer.from_str(json.dumps(description))
     return type(tokenizer)(tokenizer_object=backend, **settings)
 

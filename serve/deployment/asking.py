@@ -22,7 +22,10 @@ NO_RETRY = 0
 
 
 def readable(
-    golden: GoldenTexts, problem: ProblemType[Any], limits: Mapping[str, str]
+    golden: GoldenTexts,
+    problem: ProblemType[Any],
+    limits: Mapping[str, str],
+    longest: int | None = None,
 ) -> dict[int, GoldenText]:
     """Return the golden texts that a server with these limits reads as they were read before.
 
@@ -31,6 +34,8 @@ def readable(
         problem: the artifact's problem type.
         limits: parameters of the backend; `max_length` cuts texts that were whole when they were
             stored, and those of over `max_text_bytes` are refused, each of a pair on its own.
+        longest: tokens that the artifact reads of a text, where its card has them; a server that
+            reads more may see more of those that fill them.
 
     Returns:
         Place of a text among all of them -> the text.
@@ -39,6 +44,8 @@ def readable(
         DeploymentError: there is none.
     """
     most_tokens = int(limits.get("max_length") or 10**9)
+    if "max_length" in limits and longest is not None and longest < most_tokens:
+        most_tokens = longest - 1
     most_bytes = int(limits.get("max_text_bytes") or ServeConfig().max_text_bytes)
     texts = {
         row: text

@@ -101,7 +101,7 @@ def _tried(
 ) -> GoldenCheck:
     """Return what the candidate says to its golden texts, which must be right."""
     problem, limits = PROBLEMS[artifact.card.task.problem_type], _limits(folder)
-    texts = readable(golden, problem, limits)
+    texts = readable(golden, problem, limits, artifact.card.max_length)
     try:
         with target.candidate(folder, artifact) as place:
             predictions = ask_golden(place, texts, config.timeout_s)

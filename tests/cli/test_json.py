@@ -152,7 +152,7 @@ def test_progress_is_shown_on_standard_error(
 ) -> None:
     words = COMMAND_LINES[name](made, tmp_path / "out")
     assert shown in succeed(*words, "--json").stderr
-    assert shown not in succeed("--quiet", *words, "--json").stderr
+    assert shown not in succeed("--quiet", *words, "--force", "--json").stderr
 
 
 def test_json_of_a_stage_names_what_it_wrote(made: Made, tmp_path: Path) -> None:

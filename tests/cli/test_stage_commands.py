@@ -111,10 +111,14 @@ def test_a_damaged_artifact_is_named(made: Made, tmp_path: Path) -> None:
     assert "model.onnx differs from its recorded sha256" in said
 
 
-def test_the_same_command_again_replaces_the_artifact(made: Made, tmp_path: Path) -> None:
+def test_the_same_command_again_needs_force(made: Made, tmp_path: Path) -> None:
     words = ("baseline", *made.files.flags, "--out", tmp_path / "words", "--json")
-    first, second = (last_line(succeed(*words))["digest"] for _ in range(2))
-    assert first == second
+    first = last_line(succeed(*words))["digest"]
+    for more in ((), ("--max-train", "40")):
+        assert "a finished artifact is there already (stage 'baseline'). Give --force" in fail(
+            *words, *more
+        )
+    assert last_line(succeed(*words, "--force"))["digest"] == first
     assert [path.name for path in tmp_path.iterdir()] == ["words"]
 
 

@@ -17,8 +17,8 @@ from bertender.compression.near_limits import NEAR
 from bertender.compression.records import CompressionReport
 from bertender.compression.report import markdown_report, sentence, serve_command
 from bertender.compression.starts import starts_of
-from bertender.core.artifact import Artifact
-from bertender.core.errors import BertenderError, ConfigError
+from bertender.core.artifact import Artifact, copy_artifact
+from bertender.core.errors import ArtifactError, BertenderError, ConfigError
 from bertender.core.lineage import lineage
 from bertender.measure.comparison import Comparison
 from bertender.models.opening import open_classifier
@@ -231,6 +231,15 @@ def test_what_is_no_model_is_not_written_over(
     (tmp_path / MODEL).mkdir()
     (tmp_path / MODEL / "notes.txt").write_text("mine")
     with pytest.raises(BertenderError, match=r"artifact"):
+        _compression(trained, task, tmp_path).plan()
+
+
+def test_a_model_of_another_command_is_not_written_over(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    copy_artifact(trained, tmp_path / MODEL)
+    (tmp_path / REPORT).write_text('{"of": "another command"}')
+    with pytest.raises(ArtifactError, match=r"a finished artifact.*--force"):
         _compression(trained, task, tmp_path).plan()
 
 

@@ -103,7 +103,7 @@ def test_answers_that_are_kept_for_students_are_those_of_each_text_alone(
     classifier = open_classifier(trained.artifact, max_length=LONGEST)
     examples = (*task.dev.examples, *AWKWARD)
     split = Split(examples, (0,) * len(examples))
-    tokens = token_dataset(split, load_tokenizer(trained.artifact.path), LONGEST)
+    tokens = token_dataset(split, load_tokenizer(trained.artifact.path))
     wanted: Wanted = {"logits": frozenset()}
     answers = teacher_outputs(trained.model, trained.artifact.digest, tokens, wanted)
     kept = answers[LOGITS].numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import yaml
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import (
+    ArtifactError,
     BertenderError,
     ConfigError,
     DataError,
@@ -24,6 +26,7 @@ from bertender.core.errors import (
 from bertender.pipeline import runner
 from bertender.pipeline.recipe import Recipe, Setting, Step, parse_recipe
 from bertender.pipeline.runner import run_recipe
+from bertender.pipeline.stage import Stage
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.registry import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
@@ -93,6 +96,27 @@ def test_the_second_run_reuses_everything(recipe: Recipe, out: Path) -> None:
     assert {path.name for path in out.iterdir()} == {o.output.name for o in outcomes} | {".stamps"}
 
 
+def test_an_artifact_that_no_recipe_has_made_stays(recipe: Recipe, out: Path) -> None:
+    shutil.rmtree(out / ".stamps")
+    with pytest.raises(ArtifactError, match=r"step 'first'.*a finished artifact.*--force"):
+        built(recipe, out, fresh=True)
+    assert built(recipe, out, force=True) == ["first", "second", "parity", "table"]
+
+
+def test_a_step_that_failed_still_knows_its_output(
+    recipe: Recipe, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = recipe.with_settings([Setting("first", "longest_ngram", 2)])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Stage, "run", interrupted)
+        built(changed, out)
+    assert "first" in built(changed, out)
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_fresh_builds_everything(recipe: Recipe, out: Path) -> None:
     assert built(recipe, out, fresh=True) == ["first", "second", "parity", "table"]
 
@@ -147,8 +171,21 @@ def damage_card(path: Path) -> None:
     file.write_bytes(b"{")
 
 
-@pytest.mark.parametrize("harm", [remove, damage, damage_card])
-@pytest.mark.parametrize("name", ["first", "second", "parity.json", "table.json"])
+def test_an_output_without_a_readable_card_stays(recipe: Recipe, out: Path) -> None:
+    damage_card(out / "first")
+    with pytest.raises(ArtifactError, match=r"first holds files.*artifact\.json cannot be read"):
+        built(recipe, out)
+    shutil.rmtree(out / "first")
+    assert built(recipe, out) == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "name"),
+    [
+        *itertools.product([remove, damage], ["first", "second", "parity.json", "table.json"]),
+        (damage_card, "parity.json"),
+    ],
+)
 def test_a_harmed_output_is_built_again(
     harm: Callable[[Path], None], name: str, recipe: Recipe, out: Path
 ) -> None:
@@ -285,7 +322,7 @@ def of_two_tasks(files: ToyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return parse_recipe("two-tasks", text)
 
 
-@pytest.mark.parametrize("harm", [remove, damage, damage_card])
+@pytest.mark.parametrize("harm", [remove, damage])
 def test_a_harmed_sibling_is_built_again(
     harm: Callable[[Path], None], of_two_tasks: Recipe, tmp_path: Path
 ) -> None:

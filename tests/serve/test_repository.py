@@ -90,6 +90,21 @@ def test_a_foreign_directory_is_not_replaced(onnx_artifact: Artifact, tmp_path: 
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("place", ["notes.md", "classifier/notes.md", "classifier/1/artifact/a.md"])
+def test_files_of_others_in_a_repository_stay(
+    place: str, onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    repository = write_repository(onnx_artifact, tmp_path / "models", ServeConfig())
+    cache = repository / "classifier" / "1" / "__pycache__"  # the stub's
+    cache.mkdir()
+    (cache / "model.pyc").touch()
+    write_repository(onnx_artifact, repository, ServeConfig())
+    (repository / place).write_text("words")
+    with pytest.raises(ArtifactError, match="not a model repository|gone: " + place):
+        write_repository(onnx_artifact, repository, ServeConfig())
+    assert (repository / place).read_text() == "words"
+
+
 def test_a_repository_with_a_model_of_someone_else_is_foreign(
     onnx_artifact: Artifact, tmp_path: Path
 ) -> None:

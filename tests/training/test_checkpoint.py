@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from bertender.training.checkpoint import last_checkpoint
 from bertender.training.loop import train
+from bertender.training.steps import Step, listen_to_steps
 from tests.training.runs import CONFIG, STARTS, Death, run
 
 pytestmark = pytest.mark.slow
@@ -68,16 +72,55 @@ def test_killed_and_resumed(
     assert list(tmp_path.iterdir()) == [out], "the work directory goes when the run is done"
 
 
-def test_a_checkpoint_without_its_marker_does_not_count(tmp_path: Path) -> None:
-    for step, complete in ((8, True), (12, True), (100, False)):
-        directory = tmp_path / f"checkpoint-{step}"
-        directory.mkdir()
-        (directory / "model.safetensors").touch()
-        if complete:
-            (directory / "complete").touch()
-    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-12"
-    assert not (tmp_path / "checkpoint-100").exists()
-    assert (tmp_path / "checkpoint-8").exists()
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The work folder of a run that has ended, with checkpoints of steps 20 and 24."""
+    start = STARTS["classification"]()
+    train(start.model, start.examples, start.objective, CONFIG, tmp_path)
+    return tmp_path
+
+
+def test_a_checkpoint_without_its_marker_does_not_count(work: Path) -> None:
+    (work / "checkpoint-24" / "complete").unlink()
+    assert last_checkpoint(work) == work / "checkpoint-20"
+    assert [path.name for path in work.iterdir()] == ["checkpoint-20"]
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "weights are empty": lambda folder: (folder / "model.safetensors").write_bytes(b""),
+    "optimizer is cut": lambda folder: os.truncate(folder / "optimizer.safetensors", 100),
+    "zeros in place of weights": lambda folder: (folder / "model.safetensors").write_bytes(
+        bytes((folder / "model.safetensors").stat().st_size)
+    ),
+    "no state": lambda folder: (folder / "trainer_state.json").unlink(),
+    "random state is no JSON": lambda folder: (folder / "random-0.json").write_text("{"),
+    "marker is empty": lambda folder: (folder / "complete").write_text(""),
+    "marker is a list": lambda folder: (folder / "complete").write_text("[1]"),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_checkpoint_is_passed_over(
+    harm: str, work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    HARM[harm](work / "checkpoint-24")
+    assert last_checkpoint(work) == work / "checkpoint-20"
+    assert f"checkpoint {work / 'checkpoint-24'} is damaged" in caplog.text
+    HARM[harm](work / "checkpoint-20")
+    assert last_checkpoint(work) is None and not any(work.iterdir())
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(work: Path) -> None:
+    stored = load_file(work / "checkpoint-24" / "model.safetensors")
+    whole = {name: tensor.clone() for name, tensor in stored.items()}  # it is mapped from the file
+    (work / "checkpoint-24" / "model.safetensors").write_bytes(b"")
+    again = STARTS["classification"]()
+    steps: list[Step] = []
+    with listen_to_steps(steps.append):
+        train(again.model, again.examples, again.objective, CONFIG, work)
+    assert len(steps) == STEPS - 20
+    weights = again.model.state_dict()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in whole.items())
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from bertender.core.findings.control import ControlFindings, ControlRun, Gain
 from bertender.core.findings.graph import GraphFindings, LargestNumber
+from bertender.core.findings.lengths import LengthFindings, TextLengths
 from bertender.core.findings.parity import ParitySummary
 from bertender.core.findings.part import Part
 from bertender.core.findings.pruning import (
@@ -50,6 +51,7 @@ __all__ = [
     "LatencyFindings",
     "LatencyLoad",
     "LatencyTimes",
+    "LengthFindings",
     "OtherTask",
     "ParitySummary",
     "Part",
@@ -63,6 +65,7 @@ __all__ = [
     "SaturationFindings",
     "ScoreFindings",
     "SensitivityFindings",
+    "TextLengths",
     "TrainingFindings",
     "TriedScheme",
     "VocabularyFindings",
@@ -75,6 +78,9 @@ class Findings(Part):
 
     parameters: int | None = Field(None, description="of the model, as counted when it was trained")
     training: TrainingFindings | None = Field(None, description="of stages that train")
+    lengths: LengthFindings | None = Field(
+        None, description="of stages that train, where texts were read in tokens"
+    )
     scores: ScoreFindings | None = Field(None, description="where held-out texts were scored")
     control: ControlFindings | None = Field(None, description="of `distill --control`")
     vocabulary: VocabularyFindings | None = Field(None, description="of `distill --vocab-size`")

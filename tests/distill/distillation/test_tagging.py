@@ -58,7 +58,7 @@ def student(teacher: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Arti
 
 def test_the_first_piece_of_a_word_has_its_tag() -> None:
     split = Split((("number", "98765432", "saw"),), ((0, 1, 2),))
-    examples = token_dataset(split, tiny_tokenizer(), 64, TASK.problem_type)
+    examples = token_dataset(split, tiny_tokenizer(), TASK.problem_type)
     tokens = len(tiny_tokenizer().tokenize("98765432"))
     others = [-100] * (tokens - 1)
     assert tokens > 1
@@ -68,12 +68,14 @@ def test_the_first_piece_of_a_word_has_its_tag() -> None:
 
 def test_a_cut_sentence_keeps_the_tags_of_what_is_left() -> None:
     split = Split((("saw",) * 9,), (tuple(range(9)),))
-    examples = token_dataset(split, tiny_tokenizer(), 6, TASK.problem_type)
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = 6
+    examples = token_dataset(split, tokenizer, TASK.problem_type)
     assert examples.columns["labels"] == [[-100, 0, 1, 2, 3, -100]]
 
 
 def batch_and_logits() -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    examples = token_dataset(TASK.train.first(4), tiny_tokenizer(), 64, TASK.problem_type)
+    examples = token_dataset(TASK.train.first(4), tiny_tokenizer(), TASK.problem_type)
     batch = examples.collate([examples[row] for row in range(4)])
     shape = (*batch["input_ids"].shape, len(LABELS))
     generator = torch.Generator().manual_seed(0)
@@ -231,7 +233,7 @@ def test_token_logits_are_the_teachers_and_computed_once(
 ) -> None:
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path))
     model = load_torch_classifier(teacher).eval()
-    examples = token_dataset(TASK.train, load_tokenizer(teacher.path), 64, TASK.problem_type)
+    examples = token_dataset(TASK.train, load_tokenizer(teacher.path), TASK.problem_type)
     answers = teacher_token_logits(model, teacher.digest, examples)
     for row in (0, 17, 159):
         with torch.inference_mode():

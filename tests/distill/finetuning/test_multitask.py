@@ -149,7 +149,7 @@ def test_each_task_has_the_steps_of_its_size(
     made: dict[str, Artifact], tasks: dict[str, Task]
 ) -> None:
     """Batches are filled within a task, so each has as many as it would have alone."""
-    examples = joined([token_dataset(tasks[name].train, tiny_tokenizer(), 64) for name in NAMES])
+    examples = joined([token_dataset(tasks[name].train, tiny_tokenizer()) for name in NAMES])
     plan = planned(examples, MultiTaskConfig(**SHORT))
     of_tasks = [{examples.groups[index] for index in batch} for batch in plan.batches]
     assert all(len(numbers) == 1 for numbers in of_tasks), "no batch mixes tasks"

@@ -77,7 +77,7 @@ def test_an_uneven_tagger_is_exported_and_cut_again(tagger: Artifact, tmp_path: 
 def test_importance_reads_the_loss_of_every_word(tagger: Artifact) -> None:
     """Of one sentence, the gradient of the summed cross-entropy over its words."""
     model = load_torch_classifier(tagger).eval()
-    examples = token_dataset(TASK.train, tiny_tokenizer(), 64, TASK.problem_type)
+    examples = token_dataset(TASK.train, tiny_tokenizer(), TASK.problem_type)
     batch = examples.collate([examples[0]])
     found = importance_of(model, "taylor", [batch], head=HEAD)
     logits = model(**model_inputs(model, batch)).logits

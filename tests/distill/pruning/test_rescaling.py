@@ -160,10 +160,10 @@ def test_planted_redundancy_is_worth_its_score(trained_teacher: Artifact, task: 
     whole, tokenizer = twice_as_wide(teacher, share=-0.5), tiny_tokenizer()
     kept = Remaining((tuple(range(4)),) * 4, (tuple(range(64)),) * 4)
     plain, rescaled = cut(whole, kept), cut(whole, kept)
-    texts = token_dataset(task.train, tokenizer, 64)
+    texts = token_dataset(task.train, tokenizer)
     rescale(rescaled, whole, [texts.collate([texts[row] for row in range(48)])])
     score_whole, score_plain, score_rescaled = (
-        dev_score(model, tokenizer, task, 64)["accuracy"] for model in (whole, plain, rescaled)
+        dev_score(model, tokenizer, task)["accuracy"] for model in (whole, plain, rescaled)
     )
     assert score_plain < 0.9 * score_rescaled and score_rescaled == score_whole
 

@@ -51,7 +51,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[Wanted]:
 
 
 def examples(task: Task, longest: int = 64) -> TokenDataset:
-    return token_dataset(task.train, tiny_tokenizer(), longest)
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = longest
+    return token_dataset(task.train, tokenizer)
 
 
 def test_answers_are_the_teachers_in_the_order_of_the_examples(task: Task, cache: Path) -> None:
@@ -96,7 +98,7 @@ def test_only_what_is_not_there_yet_is_computed(
     assert torch.equal(more[COLUMNS[-1]], first[COLUMNS[-1]])
     for digest, given, bf16 in (
         ("another", texts, False),
-        ("one", token_dataset(task.dev, tiny_tokenizer(), 64), False),
+        ("one", token_dataset(task.dev, tiny_tokenizer()), False),
         ("one", examples(task, 8), False),
         ("one", texts, True),
     ):
@@ -139,7 +141,7 @@ def test_a_damaged_file_is_made_again(
     path.unlink()
     path.write_bytes(damaged)
     if damage == "other rows":
-        few = token_dataset(task.dev, tiny_tokenizer(), 64)
+        few = token_dataset(task.dev, tiny_tokenizer())
         teacher_outputs(model, "one", few, WANTED)
         (other,) = {*cache.rglob(f"*{COLUMNS[1]}.safetensors")} - {path}
         path.write_bytes(other.read_bytes())
@@ -225,7 +227,7 @@ def test_only_the_parts_that_changed_are_computed(
 
     def of(rows: Iterable[int]) -> TokenDataset:
         split = Split(tuple(task.train.examples[row] for row in rows), (0,) * len([*rows]))
-        return token_dataset(split, tiny_tokenizer(), 64)
+        return token_dataset(split, tiny_tokenizer())
 
     teacher_outputs(model, "one", of(range(64)), WANTED)
     with interrupted_at(0) as batches:

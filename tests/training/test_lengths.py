@@ -1,0 +1,78 @@
+"""The longest input of a model that is trained: given, or chosen from its texts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from transformers import BertConfig, PreTrainedTokenizerBase, RobertaConfig
+
+from bertender.core.errors import ConfigError
+from bertender.tasks.task import Split, Task
+from bertender.text.batch import longest_input
+from bertender.training.lengths import cut_at, length_findings, usual_length
+from tests.toy_tagging import TASK
+from tests.toys import tiny_tokenizer
+
+SPECIAL = 2
+"""[CLS] and [SEP]."""
+
+
+def of_lengths(task: Task, *words: int) -> Task:
+    """A task whose training texts have so many words, each a token."""
+    split = Split(tuple(("apple " * count,) for count in words), (0,) * len(words))
+    return replace(task, train=split)
+
+
+def long_reader(limit: int = 512) -> PreTrainedTokenizerBase:
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = limit
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("words", "limit", "longest"),
+    [
+        ([5] * 100, 512, 128),
+        ([200] * 100, 512, 208),  # 202 tokens
+        ([10] * 95 + [200] * 5, 512, 208),
+        ([10] * 199 + [500], 512, 128),  # one in 200 is beyond the percentile
+        ([700] * 100, 512, 512),
+        ([5] * 100, 64, 64),
+    ],
+)
+def test_the_default_leaves_99_of_100_texts_whole(
+    task: Task, words: list[int], limit: int, longest: int
+) -> None:
+    assert usual_length([of_lengths(task, *words)], long_reader(limit)) == longest
+
+
+def test_of_several_tasks_the_longer_texts_count(task: Task) -> None:
+    tasks = [of_lengths(task, *[5] * 9), of_lengths(task, *[300] * 9)]
+    assert usual_length(tasks, long_reader()) == 304
+
+
+def test_words_are_counted_in_tokens() -> None:
+    sentence = ("98765432",) * 60  # several tokens each
+    pieces = len(tiny_tokenizer().tokenize("98765432"))
+    task = replace(TASK, train=Split((sentence,), ((0,) * 60,)))
+    assert usual_length([task], long_reader(2048)) == -(-(60 * pieces + SPECIAL) // 8) * 8
+
+
+def test_a_tokenizer_is_cut_at_what_the_model_has_positions_for() -> None:
+    config, whole = BertConfig(max_position_embeddings=40), tiny_tokenizer()
+    assert longest_input(cut_at(whole, 40, config)) == 40 and longest_input(whole) == 64
+    with pytest.raises(ConfigError, match="max_length=41: the model has positions for 40 tokens"):
+        cut_at(whole, 41, config)
+    roberta = RobertaConfig(max_position_embeddings=40, pad_token_id=1)
+    with pytest.raises(ConfigError, match="positions for 38 tokens"):
+        cut_at(whole, 39, roberta)
+
+
+def test_texts_that_are_cut_are_counted(task: Task) -> None:
+    task = replace(of_lengths(task, 3, 62, 63, 98), dev=Split((("apple",),), (0,)))
+    found = length_findings(task, tiny_tokenizer())
+    assert found.lines() == [
+        "2 of 4 training texts are longer than 64 tokens and were cut; the longest has 100"
+    ]
+    assert (found.held_out.longer, found.held_out.longest) == (0, 3)
