@@ -71,15 +71,16 @@ class Inventory:
     lstms: tuple[str, ...]
     between_activations: tuple[str, ...]
     """Products without a weight."""
-    of_constants: tuple[str, ...]
-    """Products of two constants."""
+    of_constants: tuple[Product, ...]
+    """Products of two constants. One whose weight another product has too (a DeBERTa's keys of
+    positions, with `share_att_key`) reads it as that was rounded."""
 
     @property
     def reasons(self) -> dict[str, str]:
         """Reasons of nodes that stay in float with every scheme."""
         return {
             **dict.fromkeys(self.between_activations, BETWEEN_ACTIVATIONS),
-            **dict.fromkeys(self.of_constants, OF_CONSTANTS),
+            **{product.node: OF_CONSTANTS for product in self.of_constants},
         }
 
 
@@ -104,7 +105,7 @@ def take_inventory(path: Path) -> Inventory:
         {node.name: node.input[0] for node in lookups if len(floats.get(node.input[0], ())) == 2},
         tuple(node.name for node in graph.node if node.op_type == "LSTM"),
         tuple(node.name for node in multiplied if node.input[1] not in floats),
-        tuple(each.node for each in products if each.activation not in computed),
+        tuple(each for each in products if each.activation not in computed),
     )
     if not (inventory.products or inventory.lstms):
         raise ModelError(
