@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.findings import Findings
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
+from distill.losses.projections import Tensors, save_projections
 
 __all__ = ["TrainedModel", "artifact_at", "corpus_record"]
 
@@ -32,6 +38,8 @@ class TrainedModel:
     """Task that it predicts."""
     findings: Findings
     """Without the number of parameters."""
+    projections: Tensors = field(default_factory=dict)
+    """Those that the next stage takes up, of an encoder; see `distill.losses.projections`."""
 
     @classmethod
     def classifier(
@@ -69,7 +77,9 @@ class TrainedModel:
             seed=config.seed,
             parent=parent,
         ) as draft:
+            _drop_leftovers(self.model.config, self.task)
             self.model.save_pretrained(draft.directory)
+            save_projections(self.projections, draft.directory)
             _save_tokenizer(self.tokenizer, draft.directory)
             parameters = self.model.num_parameters()
             draft.findings = self.findings.model_copy(update={"parameters": parameters})
@@ -86,6 +96,13 @@ def corpus_record(
         text_columns=(text_column,),
         metric=metric,
     )
+
+
+def _drop_leftovers(config: PretrainedConfig, task: TaskRecord) -> None:
+    """Take away what a config says of a task that an encoder was used for before."""
+    config.finetuning_task = config.task_specific_params = None
+    if not task.labels:
+        config.problem_type = None
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:

@@ -30,7 +30,7 @@ import numpy as np
 from bertender.core.artifact import Artifact
 from bertender.core.cores import share_of_cores
 from bertender.core.errors import DataError
-from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.onnx_predictor import ONNX_NAME, check_tokens
 from bertender.models.runtime_fit import check_suits
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer_file import open_tokenizer
@@ -258,7 +258,8 @@ def open_artifact(
     runtime = SERVED_RUNTIMES[parameters.runtime]
     if runtime.in_process:
         check_suits(runtime.in_process, artifact)
-    encode = problem.encoder(open_tokenizer(artifact.path), parameters.max_length)
+    tokenizer = open_tokenizer(artifact.path)
+    encode = problem.encoder(tokenizer, parameters.max_length)
     graph = artifact.path / ONNX_NAME
     padded = PaddedShapes(longest_input_of(encode))
     opening = Opening(
@@ -269,9 +270,11 @@ def open_artifact(
         encoder=parameters.encoder,
         encoder_inputs=parameters.encoder_inputs,
     )
+    predictor = runtime.open(opening)
+    check_tokens(predictor, tokenizer, artifact.path)
     return BucketedClassifier(
         encode,
-        runtime.open(opening),
+        predictor,
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
         problem,

@@ -19,13 +19,13 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind, TaskRecord
 from bertender.core.errors import ModelError
-from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.onnx_predictor import ONNX_NAME, check_tokens
 from bertender.models.own_models import load_pretrained
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.models.recorded_problem import problem_of, problem_of_task
 from bertender.models.runtime_fit import check_suits
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
-from bertender.text.batch import Batch, keep_text, load_tokenizer
+from bertender.text.batch import Batch, check_rows, keep_text, load_tokenizer
 
 __all__ = [
     "OPENERS",
@@ -107,8 +107,10 @@ def onnx_classifier(
 ) -> Classifier:
     """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
     problem = problem_of_task(task)
-    encode = problem.encoder(load_tokenizer(directory), opening.max_length)
+    tokenizer = load_tokenizer(directory)
+    encode = problem.encoder(tokenizer, opening.max_length)
     predictor = RUNTIMES[opening.runtime].open(directory / ONNX_NAME, opening.threads)
+    check_tokens(predictor, tokenizer, directory)
     return Classifier(name, task.labels, encode, predictor, parameters, problem)
 
 
@@ -122,9 +124,11 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
 
     Raises:
         ModelError: transformers cannot open it from safetensors alone and without code from
-            elsewhere, or it has no weights for its classification head.
+            elsewhere, it has no weights for its classification head, or a weight is not finite; or
+            its tokenizer has more tokens than its embeddings rows.
     """
-    auto_class = getattr(transformers, problem_of(artifact).model_class)
+    problem = problem_of(artifact)
+    auto_class = getattr(transformers, problem.model_class)
     try:
         model, report = load_pretrained(
             auto_class, str(artifact.path), local_files_only=True, **settings
@@ -137,6 +141,10 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
             f"weights for {', '.join(sorted(report['missing_keys']))}. Fine-tune it on a task "
             "first."
         )
+    for name, value in problem.model_settings.items():
+        setattr(model.config, name, value)
+    table = model.get_input_embeddings()
+    check_rows(load_tokenizer(artifact.path), table.num_embeddings, artifact.path)
     return model
 
 

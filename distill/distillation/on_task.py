@@ -148,6 +148,7 @@ def on_task(
             training_module.student, read.tokenizer, task, config.max_length
         ),
         clock=clock,
+        projections=start.projections,
     )
     return OnTask(
         distillation,
@@ -205,7 +206,8 @@ def _taught(
     config: DistillConfig,
 ) -> tuple[_StudentTexts, Task, dict[str, Any]]:
     """Return what is learned from, the task without rewritten texts, and how many were added."""
-    tokenizer = fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings)
+    settings = {"finished": start.is_teacher, **task.problem.tokenizer_settings}
+    tokenizer = fitting_tokenizer(start.source, student, **settings)
     read = TaughtTexts(teachers, start, extended.task, config)
     stay, left_out = remaining(extended.task, config, partial(read.logits, tokenizer))
     filtered = replace(read, stay=stay)
