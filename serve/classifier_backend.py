@@ -30,8 +30,9 @@ import numpy as np
 from bertender.core.artifact import Artifact
 from bertender.core.cores import share_of_cores
 from bertender.core.errors import DataError
-from bertender.models.onnx_predictor import ONNX_NAME, check_tokens
+from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.runtime_fit import check_suits
+from bertender.models.table_rows import check_tokens
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer_file import open_tokenizer
 from serve.backend_metrics import (
@@ -270,11 +271,10 @@ def open_artifact(
         encoder=parameters.encoder,
         encoder_inputs=parameters.encoder_inputs,
     )
-    predictor = runtime.open(opening)
-    check_tokens(predictor, tokenizer, artifact.path)
+    check_tokens(graph, tokenizer)
     return BucketedClassifier(
         encode,
-        predictor,
+        runtime.open(opening),
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
         problem,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.cores import threads_by_default
 from bertender.models.onnx_session import open_session
-from bertender.text.batch import Batch, check_rows, largest_token
+from bertender.text.batch import Batch
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["MOST_MB", "ONNX_DATA_NAME", "ONNX_NAME", "OnnxPredictor", "check_tokens"]
+__all__ = ["MOST_MB", "ONNX_DATA_NAME", "ONNX_NAME", "OnnxPredictor"]
 
 ONNX_NAME = "model.onnx"
 """The graph's file in an onnx artifact, where Optimum looks for it too."""
@@ -60,32 +59,3 @@ def _pool(threads: int, runs: int) -> int:
     """Return the size of a session's pool, which counts one calling thread; see `open_session`."""
     threads = threads or threads_by_default()
     return threads * runs - (runs - 1) if threads else 0
-
-
-BEYOND_A_TABLE = re.compile(r"inclusive range \[-\d+,(\d+)\]")
-"""Part of ONNX Runtime's message of a look-up beyond the rows of a table."""
-
-
-def check_tokens(predictor: Any, tokenizer: Any, graph: Path) -> None:
-    """Check that a graph looks up every token of its tokenizer: it runs on the last one.
-
-    Args:
-        predictor: one of another kind than `OnnxPredictor` passes, as of a table that is not there
-            it gives zeros.
-        tokenizer: one of transformers, or a `FileTokenizer`.
-        graph: what the error names.
-
-    Raises:
-        ModelError: the embeddings have fewer rows.
-    """
-    if not isinstance(predictor, OnnxPredictor):
-        return
-    token = np.full((1, 1), largest_token(tokenizer), dtype=np.int64)
-    one = np.ones_like(token)
-    arrays = {"input_ids": token, "attention_mask": one, "token_type_ids": 0 * one}
-    try:
-        predictor.logits(Batch((("",),), arrays))
-    except Exception as error:  # its exception classes share no public base
-        # a graph that cannot read a single token is no matter of its tokens
-        if beyond := BEYOND_A_TABLE.search(str(error)):
-            check_rows(tokenizer, int(beyond[1]) + 1, graph)

@@ -19,12 +19,13 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.card import Kind, TaskRecord
 from bertender.core.errors import ModelError
-from bertender.models.onnx_predictor import ONNX_NAME, check_tokens
+from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.own_models import load_pretrained
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.models.recorded_problem import problem_of, problem_of_task
 from bertender.models.runtime_fit import check_suits
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.models.table_rows import check_tokens
 from bertender.text.batch import Batch, check_rows, keep_text, load_tokenizer
 
 __all__ = [
@@ -110,7 +111,7 @@ def onnx_classifier(
     tokenizer = load_tokenizer(directory)
     encode = problem.encoder(tokenizer, opening.max_length)
     predictor = RUNTIMES[opening.runtime].open(directory / ONNX_NAME, opening.threads)
-    check_tokens(predictor, tokenizer, directory)
+    check_tokens(directory / ONNX_NAME, tokenizer)
     return Classifier(name, task.labels, encode, predictor, parameters, problem)
 
 

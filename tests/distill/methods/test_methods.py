@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig
@@ -25,7 +26,7 @@ from distill.methods.phase import Phase
 from distill.students import START_LAYERS, StudentShape
 from distill.students.token_use import token_use
 from distill.teachers.teacher import Teacher
-from tests.toy_models import save_encoder, tiny_classifier
+from tests.toy_models import ODD, save_encoder, tiny_classifier
 from tests.toys import tiny_tokenizer
 
 PHASES = [(name, phase.name) for name in METHODS for phase in METHODS[name].at(2).phases]
@@ -388,6 +389,20 @@ def test_projections_are_one_a_signal_and_none_without_weight() -> None:
         (phase, _) = method.at(2).phases
         module = phase.training_module.of(student, teacher, phase, seed=0, steps=STEPS)
         assert list(module.projections) == names
+
+
+@pytest.mark.parametrize(("name", "phase_name"), PHASES)
+def test_a_phase_reads_a_teacher_whose_positions_share_its_keys(name: str, phase_name: str) -> None:
+    """As DeBERTa-v3 does: its projections run on positions too, which are no tokens."""
+    model_type, changes = ODD["positions by shared keys"]
+    teacher, method = tiny_classifier(model_type, **changes), toy_method(name)
+    phase = next(each for each in method.at(2).phases if each.name == phase_name)
+    if name == "albert":
+        with pytest.raises(ModelError, match="of its own kind"):
+            losses_of(method, phase, teacher)
+        return
+    _, parts = losses_of(method, phase, teacher)
+    assert all(part.isfinite() for part in parts.values())
 
 
 PROJECTED = [
