@@ -155,8 +155,8 @@ def largest_token(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
     """Return the largest number that a tokenizer gives a token."""
     own: Any = getattr(tokenizer, "tokenizer", tokenizer)  # of a FileTokenizer, that of tokenizers
     if hasattr(own, "get_vocab_size"):
-        return max(own.get_vocab_size() - 1, *own.get_added_tokens_decoder(), 0)
-    return max(len(own) - 1, *own.added_tokens_decoder, 0)
+        return max(int(own.get_vocab_size()) - 1, *map(int, own.get_added_tokens_decoder()), 0)
+    return max(len(own) - 1, *map(int, own.added_tokens_decoder), 0)
 
 
 def tokens_beyond(tokenizer: PreTrainedTokenizerBase | FileTokenizer, rows: int) -> str:

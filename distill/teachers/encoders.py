@@ -247,10 +247,10 @@ def give_every_token_a_row(model: PreTrainedModel, tokenizer: PreTrainedTokenize
     rows = table.num_embeddings
     if lacking := tokens_beyond(tokenizer, rows):
         model.resize_token_embeddings(largest_token(tokenizer) + 1, mean_resizing=False)
+        tables: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
         with torch.no_grad():
-            for each in (model.get_input_embeddings(), model.get_output_embeddings()):
-                if each is not None:
-                    each.weight[rows:] = each.weight[:rows].mean(0)
+            for each in filter(None, tables):
+                each.weight[rows:] = each.weight[:rows].mean(0)
     return lacking
 
 

@@ -19,8 +19,10 @@ from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
-from distill.students import DISTILBERT_STUDENT, StudentShape, albert_student, mobilebert_student
+from distill.students import DISTILBERT_STUDENT, StudentShape
+from distill.students.albert import albert_student
 from distill.students.language_head import masked_language_model
+from distill.students.mobilebert import mobilebert_student
 from export.onnx_export import ExportConfig, export
 from quantize.quantizer import quantize
 from tests.quantize.contexts import config_of, target_for
