@@ -10,8 +10,8 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.card import CARD_NAME, read_card
 from bertender.core.hub_code import open_pretrained
 from bertender.models.families import most_tokens
+from bertender.models.predictor import input_names
 from bertender.text.batch import longest_input
-from bertender.training.examples import input_names
 from bertender.training.tokens import token_dataset
 from distill.tokenizer_gaps import fill_gaps, gap_settings
 
@@ -19,7 +19,7 @@ __all__ = ["fitting_tokenizer", "token_dataset"]
 
 
 def fitting_tokenizer(
-    source: str, model: PreTrainedModel, **settings: Any
+    source: str, model: PreTrainedModel, *, finished: bool = False, **settings: Any
 ) -> PreTrainedTokenizerBase:
     """Load a tokenizer that gives what `model` takes: these inputs, and no longer ones.
 
@@ -29,6 +29,7 @@ def fitting_tokenizer(
     Args:
         source: a folder or a hub name.
         model: what its tokens are for.
+        finished: `source` is a trained classifier, whose texts stay as its tokenizer puts them.
         settings: more of the tokenizer's own settings.
 
     Raises:
@@ -40,7 +41,7 @@ def fitting_tokenizer(
     longest = _longest(source, own, most_tokens(model.config))
     settings = {**settings, "model_input_names": names, "model_max_length": longest}
     tokenizer = _load(source, **settings, **gap_settings(model.config))
-    fill_gaps(tokenizer, model.config)
+    fill_gaps(tokenizer, model.config, finished=finished)
     return tokenizer
 
 

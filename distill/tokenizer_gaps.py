@@ -1,22 +1,39 @@
 """Fixes for tokenizers of some architectures, so that their model can classify batches of texts.
 
-They were made for generating: GPT-2's cannot pad and puts nothing between two texts, T5's takes
-the end token from the text itself. What is changed here is saved with the tokenizer.
+Some were made for generating: GPT-2's cannot pad and puts nothing between two texts, T5's takes
+the end token from the text itself. Others lost what puts special tokens around texts when they were
+converted. What is changed here is saved with the tokenizer.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from tokenizers.normalizers import Replace, Sequence
 from tokenizers.processors import TemplateProcessing
 from transformers import PretrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-__all__ = ["fill_gaps", "gap_settings"]
+__all__ = ["fill_gaps", "frame_texts", "gap_settings", "lacks_frame"]
+
+logger = logging.getLogger(__name__)
 
 READING_THE_LAST_TOKEN = frozenset({"xlnet"})
 """Architectures that predict at the last token, padding or not: theirs must stand in front. Every
 other one counts positions from the front, so that padding there would change its logits."""
+
+FRAME = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
+"""Special tokens around a text, and around a pair of texts: BERT's."""
+FRAMES = {
+    **dict.fromkeys(
+        ("camembert", "mpnet", "roberta", "xlm-roberta"),
+        ("{cls} $A {sep}", "{cls} $A {sep} {sep} $B {sep}"),
+    ),
+    "modernbert": ("{cls} $A {sep}", "{cls} $A {sep} $B {sep}"),
+    "xlnet": ("$A {sep} {cls}:2", "$A {sep} $B:1 {sep}:1 {cls}:2"),
+}
+"""model_type -> those of other architectures."""
+ANY_TEXT = "a"
 
 
 def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
@@ -27,8 +44,16 @@ def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
     return {"padding_side": side, **apart}
 
 
-def fill_gaps(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> None:
+def fill_gaps(
+    tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, *, finished: bool = False
+) -> None:
     """Change a tokenizer so that a classifier of this config predicts each text by itself.
+
+    Args:
+        tokenizer: it is changed in place.
+        config: the model's.
+        finished: the tokenizer is that of a trained classifier, which reads texts as it puts them:
+            nothing is put around them that was not.
 
     Raises:
         ValueError: it has no token that it could pad with.
@@ -39,10 +64,38 @@ def fill_gaps(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> N
         tokenizer.pad_token = tokenizer.eos_token
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return
-    if tokenizer.eos_token and tokenizer.num_special_tokens_to_add(pair=True) == 0:
-        _end_texts(tokenizer)
+    if not finished:
+        if lacks_frame(tokenizer):
+            frame_texts(tokenizer, config.model_type)
+        elif tokenizer.eos_token and not _adds_tokens(tokenizer):
+            _end_texts(tokenizer)
     if config.is_encoder_decoder:
         _keep_the_end_unspelt(tokenizer)
+
+
+def lacks_frame(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a tokenizer names tokens for both ends of a text and puts neither there."""
+    ends = {tokenizer.cls_token_id, tokenizer.sep_token_id}
+    return None not in ends and ends.isdisjoint(tokenizer(ANY_TEXT)["input_ids"])
+
+
+def frame_texts(tokenizer: PreTrainedTokenizerFast, model_type: str) -> None:
+    """Put the special tokens of an architecture around texts, with a warning in the log."""
+    ends = {"cls": str(tokenizer.cls_token), "sep": str(tokenizer.sep_token)}
+    single, pair = (each.format(**ends) for each in FRAMES.get(model_type, FRAME))
+    numbers = [(str(ends[name]), getattr(tokenizer, f"{name}_token_id")) for name in ends]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single, pair, numbers)
+    logger.warning(
+        "the tokenizer puts no %s and %s around texts, although it names them: it does from here "
+        "on, as a %s model reads them",
+        *ends.values(),
+        model_type,
+    )
+
+
+def _adds_tokens(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Return whether a tokenizer puts any token of its own around a pair of texts."""
+    return tokenizer.num_special_tokens_to_add(pair=True) > 0
 
 
 def _end_texts(tokenizer: PreTrainedTokenizerFast) -> None:

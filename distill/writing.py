@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import CARD_NAME, TaskRecord
@@ -14,6 +19,7 @@ from bertender.core.findings import Findings
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
 from bertender.training.lengths import length_findings
+from distill.losses.projections import Tensors, save_projections
 
 __all__ = ["TrainedModel", "artifact_at", "corpus_record"]
 
@@ -35,6 +41,8 @@ class TrainedModel:
     """Without the number of parameters."""
     max_length: int | None = None
     """Tokens that it reads of a text; None of an encoder, which has no task."""
+    projections: Tensors = field(default_factory=dict)
+    """Those that the next stage takes up, of an encoder; see `distill.losses.projections`."""
 
     @classmethod
     def classifier(
@@ -82,7 +90,9 @@ class TrainedModel:
             max_length=self.max_length,
             parent=parent,
         ) as draft:
+            _drop_leftovers(self.model.config, self.task)
             self.model.save_pretrained(draft.directory)
+            save_projections(self.projections, draft.directory)
             _save_tokenizer(self.tokenizer, draft.directory)
             parameters = self.model.num_parameters()
             draft.findings = self.findings.model_copy(update={"parameters": parameters})
@@ -99,6 +109,13 @@ def corpus_record(
         text_columns=(text_column,),
         metric=metric,
     )
+
+
+def _drop_leftovers(config: PretrainedConfig, task: TaskRecord) -> None:
+    """Take away what a config says of a task that an encoder was used for before."""
+    config.finetuning_task = config.task_specific_params = None
+    if not task.labels:
+        config.problem_type = None
 
 
 def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:

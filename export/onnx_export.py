@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from bertender.models.graph_file import save_graph
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.onnx_session import LEFT_OUT, SESSION_CONFIG
 from bertender.models.opening import load_torch_classifier
+from bertender.models.predictor import input_names
 from bertender.models.recorded_problem import problem_of
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Task
@@ -110,9 +111,11 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
 def _trace(source: Artifact, model: PreTrainedModel, config: ExportConfig, directory: Path) -> None:
     """Write the files of `write_onnx`, the graph as it is traced: in float32."""
     write = OWN_WRITERS.get(source.card.family, _write_with_optimum)
+    tokenizer = load_tokenizer(source.path)
+    names = [name for name in input_names(model) if name in tokenizer.model_input_names]
     with _quiet_exporter():
-        write(problem_of(source).onnx_task, model, directory, config.opset)
-    load_tokenizer(source.path).save_pretrained(directory)
+        write(problem_of(source).onnx_task, model, directory, config.opset, names)
+    tokenizer.save_pretrained(directory)
 
 
 def _tidy(path: Path, config: ExportConfig) -> None:
@@ -124,10 +127,10 @@ def _tidy(path: Path, config: ExportConfig) -> None:
 
 
 def _write_with_optimum(
-    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None
+    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None, names: Sequence[str]
 ) -> None:
     try:
-        write_by_optimum(onnx_task, model, directory, opset)
+        write_by_optimum(onnx_task, model, directory, opset, names)
     except ValueError as error:
         raise _not_exported(model, str(error).split(". ")[0]) from None
 

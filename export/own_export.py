@@ -13,7 +13,6 @@ from bertender.models.families import family_name
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.own_places import OWN_PLACES
 from bertender.models.pruned import PRUNABLE
-from bertender.training.examples import input_names
 from export.optimum_export import write_by_optimum
 
 __all__ = ["OWN_WRITERS", "GraphWriter", "write_as_its_origin", "write_traced"]
@@ -21,9 +20,9 @@ __all__ = ["OWN_WRITERS", "GraphWriter", "write_as_its_origin", "write_traced"]
 LOWEST_OPSET = 14
 TRACED_TOKENS = 9
 
-GraphWriter = Callable[[str, PreTrainedModel, Path, int | None], None]
-"""(the exporter's name of the task, model, directory, opset) writes model.onnx and config.json;
-without an opset the lowest."""
+GraphWriter = Callable[[str, PreTrainedModel, Path, int | None, Sequence[str]], None]
+"""(the exporter's name of the task, model, directory, opset, token columns that the graph reads)
+writes model.onnx and config.json; without an opset the lowest."""
 
 
 def _giving_logits(model: PreTrainedModel, names: Sequence[str]) -> PreTrainedModel:
@@ -43,14 +42,13 @@ def _giving_logits(model: PreTrainedModel, names: Sequence[str]) -> PreTrainedMo
 
 
 def write_traced(
-    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None
+    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None, names: Sequence[str]
 ) -> None:
     """Write the graph of one run over a text, with batch and length left open.
 
     The model must do the same whatever the values of its tokens are; the parity gate, which runs
     other texts than the traced one, is the check that counts.
     """
-    names = input_names(model)
     tokens = {0: "batch", 1: "seq"}
     torch.onnx.export(
         _giving_logits(model.eval(), names),
@@ -66,7 +64,7 @@ def write_traced(
 
 
 def write_as_its_origin(
-    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None
+    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None, names: Sequence[str]
 ) -> None:
     """Write the graph of a pruned model as Optimum writes those of its origin."""
     row = PRUNABLE[family_name(model.config)]
@@ -74,7 +72,7 @@ def write_as_its_origin(
     # Optimum asks a model's class which library it is of
     plain.__class__, _ = row.classes_of(model)
     plain.config.export_model_type = model.config.pruned_from
-    write_by_optimum(onnx_task, plain, directory, opset)
+    write_by_optimum(onnx_task, plain, directory, opset, names)
     model.config.save_pretrained(directory)
 
 

@@ -30,6 +30,7 @@ PRODUCTS_OF_ATTENTION = 3
 """Those of query, key and value."""
 OF_CONSTANTS = "both sides are constants: ONNX Runtime computes it once, when the graph is opened"
 REPEATED = re.compile(r"_\d+(?=\.|$)")
+OF_ROWS = "it multiplies rows of a table, which are rounded with the table"
 BETWEEN_ACTIVATIONS = (
     "both sides are activations (attention scores and contexts), whose rounding errors multiply"
 )
@@ -71,15 +72,19 @@ class Inventory:
     lstms: tuple[str, ...]
     between_activations: tuple[str, ...]
     """Products without a weight."""
-    of_constants: tuple[str, ...]
-    """Products of two constants."""
+    of_rows: tuple[str, ...]
+    """Products of the rows that are looked up in a table, with a weight."""
+    of_constants: tuple[Product, ...]
+    """Products of two constants. One whose weight another product has too (a DeBERTa's keys of
+    positions, with `share_att_key`) reads it as that was rounded."""
 
     @property
     def reasons(self) -> dict[str, str]:
         """Reasons of nodes that stay in float with every scheme."""
         return {
             **dict.fromkeys(self.between_activations, BETWEEN_ACTIVATIONS),
-            **dict.fromkeys(self.of_constants, OF_CONSTANTS),
+            **dict.fromkeys(self.of_rows, OF_ROWS),
+            **{product.node: OF_CONSTANTS for product in self.of_constants},
         }
 
 
@@ -99,12 +104,15 @@ def take_inventory(path: Path) -> Inventory:
     lookups = [node for node in graph.node if node.op_type == "Gather"]
     computed = _computed(graph)
     products = [*_products(multiplied, floats)]
+    tables = [node for node in lookups if len(floats.get(node.input[0], ())) == 2]
+    rows = {node.output[0] for node in tables}
     inventory = Inventory(
-        tuple(each for each in products if each.activation in computed),
-        {node.name: node.input[0] for node in lookups if len(floats.get(node.input[0], ())) == 2},
+        tuple(each for each in products if each.activation in computed - rows),
+        {node.name: node.input[0] for node in tables},
         tuple(node.name for node in graph.node if node.op_type == "LSTM"),
         tuple(node.name for node in multiplied if node.input[1] not in floats),
-        tuple(each.node for each in products if each.activation not in computed),
+        tuple(each.node for each in products if each.activation in rows),
+        tuple(each for each in products if each.activation not in computed),
     )
     if not (inventory.products or inventory.lstms):
         raise ModelError(

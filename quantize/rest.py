@@ -88,16 +88,22 @@ def check_rest(findings: Sequence[TensorDifference]) -> None:
 
 
 def _parts(inventory: Inventory) -> frozenset[str]:
-    """Return the nodes that schemes quantize; what else differs is compared."""
-    products = (product.node for product in inventory.products)
+    """Return the nodes that schemes quantize; what else differs is compared.
+
+    Products of constants are among them: their weight may be that of a quantized product. They are
+    judged with the others, by `judge_products`.
+    """
+    products = (each.node for each in (*inventory.products, *inventory.of_constants))
     return frozenset((*products, *inventory.tables, *inventory.lstms))
 
 
 def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto, parts: Container[str]) -> _Cut:
     """Take the parts out of a float graph that stand otherwise in the quantized one."""
-    same = {_signature(node) for node in quantized.graph.node}
+    same = {*_signatures(quantized)}
     changed = [
-        node for node in floats.graph.node if node.name in parts and _signature(node) not in same
+        node
+        for node, signature in zip(floats.graph.node, _signatures(floats), strict=True)
+        if node.name in parts and signature not in same
     ]
     produced = tuple(dict.fromkeys(name for node in changed for name in node.output if name))
     constants = {item.name for item in floats.graph.initializer}
@@ -120,8 +126,14 @@ def _looked_up(makers: Mapping[str, onnx.NodeProto], lookup: onnx.NodeProto) -> 
     return str((maker or lookup).input[1])
 
 
-def _signature(node: onnx.NodeProto) -> tuple[Any, ...]:
-    return node.name, node.op_type, tuple(node.input)
+def _signatures(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
+    """Yield of each node what it reads, and what of this is a constant.
+
+    A weight that another product shares is computed in the quantized graph, under its old name.
+    """
+    constants = {item.name for item in model.graph.initializer}
+    for node in model.graph.node:
+        yield node.name, node.op_type, *((name, name in constants) for name in node.input)
 
 
 def _check_names(quantized: onnx.ModelProto, names: Sequence[str]) -> None:

@@ -101,10 +101,11 @@ def _products(
     inventory: Inventory, floats: onnx.ModelProto, quantized: onnx.ModelProto
 ) -> Iterator[Twins]:
     ends = {node.name: node.output[0] for node in floats.graph.node}
+    products = (*inventory.products, *inventory.of_constants)
     readers: dict[str, list[str]] = {}
-    for product in inventory.products:
+    for product in products:
         readers.setdefault(product.activation, []).append(product.node)
-    inputs = {product.activation: product.inputs for product in inventory.products}
+    inputs = {product.activation: product.inputs for product in products}
     for start, nodes in readers.items():
         if parts := _parts(quantized, start, {node: ends[node] for node in nodes}):
             yield Twins(start, parts, floats, quantized, inputs[start])

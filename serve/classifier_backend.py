@@ -32,6 +32,7 @@ from bertender.core.cores import share_of_cores
 from bertender.core.errors import DataError
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.models.runtime_fit import check_suits
+from bertender.models.table_rows import check_tokens
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer_file import open_tokenizer
 from serve.backend_metrics import (
@@ -258,7 +259,8 @@ def open_artifact(
     runtime = SERVED_RUNTIMES[parameters.runtime]
     if runtime.in_process:
         check_suits(runtime.in_process, artifact)
-    encode = problem.encoder(open_tokenizer(artifact.path, parameters.max_length), None)
+    tokenizer = open_tokenizer(artifact.path, parameters.max_length)
+    encode = problem.encoder(tokenizer, None)
     graph = artifact.path / ONNX_NAME
     padded = PaddedShapes(longest_input_of(encode))
     opening = Opening(
@@ -269,6 +271,7 @@ def open_artifact(
         encoder=parameters.encoder,
         encoder_inputs=parameters.encoder_inputs,
     )
+    check_tokens(graph, tokenizer)
     return BucketedClassifier(
         encode,
         runtime.open(opening),

@@ -92,6 +92,42 @@ OWN_SHAPES: Mapping[str, Mapping[str, Any]] = {
 """The config of a tiny classifier of each of bertender's own architectures."""
 
 
+ODD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "distances to keys": ("bert", {"position_embedding_type": "relative_key"}),
+    "distances": ("bert", {"position_embedding_type": "relative_key_query"}),
+    "distances in one layer": ("albert", {"position_embedding_type": "relative_key_query"}),
+    "distances from the padding on": ("roberta", {"position_embedding_type": "relative_key"}),
+    "positions by shared keys": (
+        "deberta-v2",
+        {"share_att_key": True, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0},
+    ),
+    "positions by keys alone": ("deberta-v2", {"pos_att_type": ["c2p"], "share_att_key": True}),
+    "convolution": ("deberta-v2", {"conv_kernel_size": 3, "conv_act": "gelu"}),
+    "narrow embeddings": ("electra", {"embedding_size": 16}),
+    "narrow embeddings without bias": ("deberta-v2", {"embedding_size": 16}),
+    "one segment": ("roberta", {"type_vocab_size": 1}),
+    "large epsilon": ("bert", {"layer_norm_eps": 1e-2}),
+    "another activation": ("bert", {"hidden_act": "relu"}),
+    "no padding": ("bert", {"pad_token_id": None}),
+    "earlier tokens alone": ("bert", {"is_decoder": True}),
+    "more outputs": (
+        "bert",
+        {"output_attentions": True, "output_hidden_states": True, "return_dict": False},
+    ),
+    "another task's": (
+        "bert",
+        {
+            "problem_type": "multi_label_classification",
+            "finetuning_task": "mnli",
+            "task_specific_params": {"mnli": {}},
+            "num_labels": 1,
+            "classifier_dropout": None,
+        },
+    ),
+}
+"""Encoders whose config is unusual and legal: the architecture, and its settings."""
+
+
 UNKNOWN = "roberta-prelayernorm"
 """An architecture of transformers that is not a row of FAMILIES; BERT_SHAPE makes it tiny."""
 
@@ -142,11 +178,11 @@ def save_language_model(folder: Path) -> Path:
     return folder
 
 
-def save_encoder(model_type: str, folder: Path) -> Path:
+def save_encoder(model_type: str, folder: Path, **changes: Any) -> Path:
     """A plain folder with an encoder and no head, as one gets it from a hub."""
     torch.manual_seed(5)
     # these pad with 1, as their own tokenizers do; the tiny tokenizer pads with 0
-    shape = {**SHAPES[model_type], "vocab_size": VOCABULARY, "pad_token_id": 0}
+    shape = {**SHAPES[model_type], "vocab_size": VOCABULARY, "pad_token_id": 0, **changes}
     AutoModel.from_config(AutoConfig.for_model(model_type, **shape)).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder

@@ -25,11 +25,11 @@ from bertender.core.config import Record
 from bertender.measure.accuracy import evaluate
 from bertender.measure.load import MachineLoad, watched_load
 from bertender.metrics.scores import Score
-from bertender.models.predictor import Classifier, TorchPredictor
+from bertender.models.predictor import SEQUENCE_COLUMNS, Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Tokenize, longest_input
 from bertender.training.config import POOL_BATCHES
-from bertender.training.examples import SEQUENCE_COLUMNS, TokenDataset
+from bertender.training.examples import TokenDataset
 from bertender.training.objective import Objective
 from distill.distillation.distillation import Trained
 from distill.distillation.distiller import DistillConfig

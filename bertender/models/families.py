@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +59,54 @@ def _shared(base: nn.Module, path: str) -> list[nn.Module]:
     return [layer for group in order for layer in group.albert_layers]
 
 
+DISTANCES = frozenset({"relative_key", "relative_key_query"})
+"""Settings of `position_embedding_type` by which attention alone knows positions."""
+
+
+def has_relative_positions(config: PretrainedConfig) -> bool:
+    """Return whether attention adds what it learned of distances between tokens."""
+    row = FAMILIES.get(family_name(config))
+    return bool(row and row.relative_positions) or has_distances_alone(config)
+
+
+def has_distances_alone(config: PretrainedConfig) -> bool:
+    """Return whether embeddings hold no positions: the table of a BERT's is there, and unread."""
+    return getattr(config, "position_embedding_type", None) in DISTANCES
+
+
+def _with_distances(
+    attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    """BERT may add products with embeddings of distances, scaled as the others."""
+    scores = scaled_scores(attention, call, query, key)
+    return scores + _of_distances(attention, query, key) / math.sqrt(query.shape[-1])
+
+
+def _with_unscaled_distances(
+    attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    """ALBERT, as transformers has it, adds the same and does not scale them."""
+    return scaled_scores(attention, call, query, key) + _of_distances(attention, query, key)
+
+
+def _of_distances(attention: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | float:
+    """Return products with the embeddings of distances (batch, heads, seq, seq); 0 without any.
+
+    `relative_key` multiplies queries (Shaw et al. 2018, arXiv 1803.02155), `relative_key_query`
+    keys too (Huang et al. 2020, arXiv 2009.13658).
+    """
+    kind = getattr(attention, "position_embedding_type", None)
+    if kind not in DISTANCES:
+        return 0.0
+    places = torch.arange(query.shape[2], device=query.device)
+    numbers = places[:, None] - places + attention.max_position_embeddings - 1  # (seq, seq)
+    embedded = attention.distance_embedding(numbers).to(query.dtype)  # (seq, seq, head_dim)
+    products = torch.einsum("bhld,lrd->bhlr", query, embedded)
+    if kind == "relative_key_query":
+        products = products + torch.einsum("bhrd,lrd->bhlr", key, embedded)
+    return products
+
+
 def _with_position_bias(
     attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
@@ -84,6 +132,15 @@ def _disentangled(
     return scores + bias.view_as(scores)
 
 
+def _convolution_stays(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
+    """Return no settings; DeBERTa-v2's convolution follows the first layer, and no other."""
+    return None if getattr(config, "conv_kernel_size", 0) and layers[0] else {}
+
+
+def _from_the_first(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
+    return (0, *layers[1:])
+
+
 BERT_HEAD = LanguageHead(
     ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
     "cls.predictions.bias",
@@ -106,6 +163,7 @@ BERT = Family(
     feed_forward=FeedForward.plain("intermediate.dense", "output.dense"),
     norms=Norms.after("attention.output.LayerNorm", "output.LayerNorm"),
     language_head=BERT_HEAD,
+    scores=_with_distances,
     pruning=Pruning(),
 )
 
@@ -153,6 +211,7 @@ ALBERT = replace(
     language_head=LanguageHead(("predictions.dense", "predictions.LayerNorm"), "predictions.bias"),
     plain_layers=False,  # a linear layer stands between them and the embeddings
     shorter_copies=False,
+    scores=_with_unscaled_distances,
     pruning=None,  # its layers are one
 )
 
@@ -169,7 +228,8 @@ DEBERTA = replace(
     ),
     relative_positions=True,
     plain_layers=False,  # its attention is scaled by the number of terms, too
-    shorter_copies=False,
+    settings_of_layers=_convolution_stays,
+    nearest_layers=_from_the_first,
     scores=_disentangled,
     fusion=Fusion(obstacle="its attention adds scores of content to position"),
 )

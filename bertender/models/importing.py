@@ -16,7 +16,6 @@ config.json cannot say (data to score on, its columns) is asked for by the comma
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import logging
 import math
@@ -43,7 +42,7 @@ from bertender.problems import PROBLEMS, SINGLE_LABEL, TOKEN_CLASSIFICATION, Pro
 
 if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
     import onnx
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 __all__ = ["ImportConfig", "import_model", "open_artifact"]
 
@@ -427,6 +426,7 @@ class _TorchModel:
         from safetensors import SafetensorError
 
         from bertender.models.own_models import load_pretrained
+        from bertender.models.predictor import input_names
 
         auto_class = getattr(transformers, head.problem.model_class)
         try:
@@ -441,7 +441,7 @@ class _TorchModel:
                 "their outputs would be random. Give the folder that its trainer saved, or train "
                 f"it: bertender finetune --teacher {found.source}."
             )
-        self.inputs = _accepted(self.model)
+        self.inputs = input_names(self.model)
         if head.order != tuple(sorted(head.order)):
             self._reorder(found, head.order)
 
@@ -583,12 +583,6 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _nodes(attribute.g)
-
-
-def _accepted(model: PreTrainedModel) -> list[str]:
-    """Return the token arrays that a model takes."""
-    accepted = inspect.signature(model.forward).parameters
-    return [name for name in INPUTS if name in accepted]
 
 
 def _write(found: _Found, out: Path, labels: Sequence[str] | None) -> None:

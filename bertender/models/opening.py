@@ -26,7 +26,8 @@ from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.models.recorded_problem import problem_of, problem_of_task
 from bertender.models.runtime_fit import check_suits
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
-from bertender.text.batch import Batch, keep_text, load_tokenizer
+from bertender.models.table_rows import check_tokens
+from bertender.text.batch import Batch, check_rows, keep_text, load_tokenizer
 
 __all__ = [
     "OPENERS",
@@ -111,8 +112,10 @@ def onnx_classifier(
     problem = problem_of_task(task)
     if opening.max_length is not None:
         check_positions(opening.max_length, open_config(str(directory), local_files_only=True))
-    encode = problem.encoder(load_tokenizer(directory, opening.max_length), None)
+    tokenizer = load_tokenizer(directory, opening.max_length)
+    encode = problem.encoder(tokenizer, None)
     predictor = RUNTIMES[opening.runtime].open(directory / ONNX_NAME, opening.threads)
+    check_tokens(directory / ONNX_NAME, tokenizer)
     return Classifier(name, task.labels, encode, predictor, parameters, problem)
 
 
@@ -126,9 +129,11 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
 
     Raises:
         ModelError: transformers cannot open it from safetensors alone and without code from
-            elsewhere, or it has no weights for its classification head.
+            elsewhere, it has no weights for its classification head, or a weight is not finite; or
+            its tokenizer has more tokens than its embeddings rows.
     """
-    auto_class = getattr(transformers, problem_of(artifact).model_class)
+    problem = problem_of(artifact)
+    auto_class = getattr(transformers, problem.model_class)
     try:
         model, report = load_pretrained(
             auto_class, str(artifact.path), local_files_only=True, **settings
@@ -141,6 +146,10 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
             f"weights for {', '.join(sorted(report['missing_keys']))}. Fine-tune it on a task "
             "first."
         )
+    for name, value in problem.model_settings.items():
+        setattr(model.config, name, value)
+    table: Any = model.get_input_embeddings()
+    check_rows(load_tokenizer(artifact.path), table.num_embeddings, artifact.path)
     return model
 
 

@@ -10,6 +10,8 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -18,6 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from bertender.core.errors import ModelError
 from bertender.core.hub_code import open_pretrained
 from bertender.core.table import LazyTable
 from bertender.models.families import FAMILIES, family_name
@@ -25,7 +28,15 @@ from bertender.models.own_model import OwnModel
 from bertender.models.own_places import OWN_PLACES
 from bertender.models.pruned import PRUNABLE
 
-__all__ = ["OWN_MODELS", "load_pretrained", "open_config", "register_own_models"]
+__all__ = ["OWN_MODELS", "load_pretrained", "not_finite", "open_config", "register_own_models"]
+
+OUTPUTS: Mapping[str, bool] = {
+    "return_dict": True,
+    "torchscript": False,
+    "output_attentions": False,
+    "output_hidden_states": False,
+}
+"""Settings of what a model returns, which some configs have otherwise."""
 
 
 OWN_MODELS: Mapping[str, OwnModel] = ChainMap(
@@ -77,16 +88,32 @@ def load_pretrained(
 
     Raises:
         HubCodeError: its config names code of the hub.
+        ModelError: a weight is not finite.
         OSError, ValueError, KeyError, RuntimeError, SafetensorError: it cannot be opened, or it
             would need a pickle or code from the hub.
     """
     config = open_config(source, **_where_to_look(settings))
     family = FAMILIES.get(family_name(config))
-    settings = {**(family.loading if family else {}), **settings}
+    settings = {**OUTPUTS, **(family.loading if family else {}), **settings}
     model, report = open_pretrained(
         auto_class, source, use_safetensors=True, output_loading_info=True, **settings
     )
+    if name := not_finite(model):
+        raise ModelError(
+            f"weight {name} of {source} has a value that is not a finite number, so that all that "
+            "is computed with it is lost. Take the weights of an earlier checkpoint, or download "
+            "them again."
+        )
     return model, report
+
+
+def not_finite(model: nn.Module) -> str | None:
+    """Return the name of the first weight with a NaN or an infinity; None where all are finite."""
+    for name, weight in model.named_parameters():
+        # a sum takes no memory; it is not finite where a value is not
+        if not weight.is_meta and not weight.detach().sum(dtype=torch.float64).isfinite():
+            return name
+    return None
 
 
 def _where_to_look(settings: Mapping[str, Any]) -> dict[str, Any]:

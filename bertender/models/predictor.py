@@ -6,6 +6,7 @@ what measures them does not know which. A `Classifier` is a predictor with its e
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,11 +20,26 @@ from bertender.text.batch import Batch, Encode
 from bertender.text.example import Example
 
 if TYPE_CHECKING:  # it loads PyTorch, which settings and the client do without
+    import torch
     from transformers import PreTrainedModel
 
-__all__ = ["Classifier", "FakePredictor", "Predictor", "TorchPredictor"]
+__all__ = ["Classifier", "FakePredictor", "Predictor", "TorchPredictor", "input_names"]
 
 FloatArray = npt.NDArray[np.float32]
+SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def input_names(model: torch.nn.Module) -> list[str]:
+    """Return the token columns that a model takes.
+
+    DistilBERT has no segments. Some that have (klue/roberta-base) know one alone, whatever their
+    tokenizer calls the second text of a pair: they read it without.
+    """
+    own = getattr(model, "module", model)
+    accepted = inspect.signature(own.forward).parameters
+    one_segment = getattr(getattr(own, "config", None), "type_vocab_size", None) in (0, 1)
+    lacking = {"token_type_ids"} if one_segment else set[str]()
+    return [name for name in SEQUENCE_COLUMNS if name in accepted and name not in lacking]
 
 
 class Predictor(Protocol):
@@ -71,16 +87,24 @@ class Classifier:
 
 
 class TorchPredictor:
-    """A transformers model with a classification head, in eval mode, in its own precision."""
+    """A transformers model with a classification head, in eval mode, in its own precision.
+
+    Arrays that it does not take are left out.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval()
+        self.inputs = input_names(model)
 
     def logits(self, batch: Batch) -> FloatArray:
         import torch  # loaded already, by the model
 
         device = self.model.device
-        tensors = {name: torch.from_numpy(array).to(device) for name, array in batch.arrays.items()}
+        tensors = {
+            name: torch.from_numpy(batch.arrays[name]).to(device)
+            for name in self.inputs
+            if name in batch.arrays
+        }
         with torch.inference_mode():
             logits = self.model(**tensors).logits
         return np.asarray(logits.float().cpu().numpy(), dtype=np.float32)

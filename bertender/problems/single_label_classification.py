@@ -160,6 +160,6 @@ SINGLE_LABEL: ProblemType[int] = ProblemType(
     ),
     model_class="AutoModelForSequenceClassification",
     tokenizer_settings={},
-    model_settings={},
+    model_settings={"problem_type": "single_label_classification"},
     onnx_task="text-classification",
 )

@@ -243,6 +243,6 @@ TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
     ),
     model_class="AutoModelForTokenClassification",
     tokenizer_settings={"add_prefix_space": True},
-    model_settings={},
+    model_settings={"problem_type": None},
     onnx_task="token-classification",
 )

@@ -27,9 +27,12 @@ __all__ = [
     "Batch",
     "Encode",
     "Tokenize",
+    "check_rows",
     "keep_text",
+    "largest_token",
     "load_tokenizer",
     "longest_input",
+    "tokens_beyond",
     "truncated_rows",
 ]
 
@@ -37,6 +40,7 @@ IntArray = npt.NDArray[np.int64]
 
 LONGEST_INPUT_BY_DEFAULT = 512
 EXAMPLES_PER_COUNT = 1000
+SHOWN_TOKENS = 5
 
 NO_WORD = -1
 """Of a token that begins no word: a later token of one, a special token, padding."""
@@ -166,3 +170,39 @@ def longest_input(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
     """Return the most tokens that the model takes; 512 for tokenizers that do not state it."""
     stated = tokenizer.model_max_length
     return int(stated) if stated < 10**6 else LONGEST_INPUT_BY_DEFAULT
+
+
+def largest_token(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
+    """Return the largest number that a tokenizer gives a token."""
+    own: Any = getattr(tokenizer, "tokenizer", tokenizer)  # of a FileTokenizer, that of tokenizers
+    if hasattr(own, "get_vocab_size"):
+        return max(int(own.get_vocab_size()) - 1, *map(int, own.get_added_tokens_decoder()), 0)
+    return max(len(own) - 1, *map(int, own.added_tokens_decoder), 0)
+
+
+def tokens_beyond(tokenizer: PreTrainedTokenizerBase | FileTokenizer, rows: int) -> str:
+    """Return the tokens whose numbers are beyond a table of so many rows; empty where none are.
+
+    They are listed in words for the user, at most SHOWN_TOKENS of them.
+    """
+    beyond = range(rows, largest_token(tokenizer) + 1)
+    own: Any = getattr(tokenizer, "tokenizer", tokenizer)
+    name = own.id_to_token if hasattr(own, "id_to_token") else own.convert_ids_to_tokens
+    listed = ", ".join(f"{name(number)!r} ({number})" for number in beyond[:SHOWN_TOKENS])
+    more = len(beyond) - SHOWN_TOKENS
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def check_rows(
+    tokenizer: PreTrainedTokenizerBase | FileTokenizer, rows: int, model: Path | str
+) -> None:
+    """Raise ModelError where a tokenizer has tokens beyond the rows of a model's embeddings.
+
+    One text with such a token would fail with all others of its batch.
+    """
+    if lacking := tokens_beyond(tokenizer, rows):
+        raise ModelError(
+            f"the embeddings of {model} have {rows} rows, and its tokenizer gives numbers beyond "
+            f"them: {lacking}. Take the tokenizer that the model was trained with; or fine-tune "
+            "the model with this one, `bertender finetune --teacher`, which adds a row for each."
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -12,12 +11,13 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from bertender.models.predictor import input_names
+
 __all__ = [
     "TASK_COLUMN",
     "Padding",
     "TensorBatch",
     "TokenDataset",
-    "input_names",
     "model_inputs",
 ]
 
@@ -25,8 +25,6 @@ TensorBatch = dict[str, torch.Tensor]
 
 TASK_COLUMN = "task"
 """The number of an example's task, where there are several; batches mix none of them."""
-
-SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass(frozen=True)
@@ -119,12 +117,6 @@ class TokenDataset(Dataset[dict[str, Any]]):
         return pad_sequence(tokens, batch_first=True, padding_value=padding, padding_side=side)
 
 
-def input_names(model: torch.nn.Module) -> list[str]:
-    """Return the token columns that a model's forward takes (DistilBERT has no segments)."""
-    accepted = inspect.signature(getattr(model, "module", model).forward).parameters
-    return [name for name in SEQUENCE_COLUMNS if name in accepted]
-
-
 def model_inputs(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> TensorBatch:
-    """Return the token columns of a batch that the model's forward takes."""
+    """Return the token columns of a batch that the model takes."""
     return {name: batch[name] for name in input_names(model) if name in batch}

@@ -17,8 +17,10 @@ from typing import TypeVar
 
 import torch
 
+from bertender.core.errors import TrainingError
 from bertender.core.progress import progress_bar
 from bertender.core.timing import Stopwatch
+from bertender.models.own_models import not_finite
 from bertender.text.batching import POOLINGS, BatchLimits, BatchPlan, plan_batches
 from bertender.training.attention import attention_of
 from bertender.training.checkpoint import last_checkpoint
@@ -68,7 +70,7 @@ def train(
         rates: parts of the model that learn at a rate of their own.
 
     Raises:
-        TrainingError: the loss is not a number any more.
+        TrainingError: the loss, or a weight in the end, is not a number any more.
     """
     arguments = trainer_arguments(config, work)
     plan = planned(examples, config, arguments.world_size)
@@ -83,6 +85,11 @@ def train(
         trainer.add_callback(progress)  # type: ignore[no-untyped-call]
         with (clock := Stopwatch()).running():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if name := not_finite(model):
+        raise TrainingError(
+            f"after {description}, weight {name} is not a finite number. Try a lower "
+            f"learning_rate than {config.learning_rate}, or precision fp32."
+        )
     for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
         vars(model).pop(wrapped, None)
     return trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)

@@ -16,6 +16,7 @@ from bertender.training.weights import tensors_digest
 from distill.data import fitting_tokenizer
 from distill.teachers.encoders import (
     find_encoder,
+    give_every_token_a_row,
     is_available,
     load_masked_language_model,
 )
@@ -72,6 +73,7 @@ def load_language_model(source: str) -> LanguageModel:
     try:
         model = load_masked_language_model(source)
         tokenizer = fitting_tokenizer(source, model)
+        give_every_token_a_row(model, tokenizer)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot load the tokenizer of {source!r}: {error}") from None
     finally:

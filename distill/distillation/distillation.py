@@ -27,6 +27,8 @@ from distill.distillation.phases import (
     phase_settings,
     unmasked,
 )
+from distill.losses.projections import Tensors, take_up
+from distill.losses.training_module import TrainingModule
 from distill.methods.phase import Phase
 
 __all__ = ["Distillation", "Evaluate", "Trained"]
@@ -46,6 +48,8 @@ class Trained:
     reports: Mapping[str, TrainingReport]
     """By the names of the phases."""
     timing: Timing
+    projections: Tensors = field(default_factory=dict)
+    """What brought its states to the teacher's width."""
 
     @property
     def last(self) -> TrainingReport:
@@ -71,6 +75,8 @@ class Distillation:
     """Inputs of the models in phases that mask words."""
     clock: Stopwatch = field(default_factory=Stopwatch)
     """It runs while a teacher does."""
+    projections: Tensors = field(default_factory=dict)
+    """Those that the student learned with before; the others are drawn at random."""
 
     def run(
         self, config: TrainingConfig, work: Path, description: str, *, keep_end: bool = False
@@ -90,6 +96,7 @@ class Distillation:
         wall = Stopwatch()
         with wall.running():
             student, examples = self.student, self.examples()
+            projections = dict(self.projections)
             for phase, folder, is_last in in_order(self.phases, work):
                 settings = phase_settings(phase, config)
                 texts = examples if phase.needs or phase.masked else labelled(examples)
@@ -97,6 +104,8 @@ class Distillation:
                 training_module: Any = phase.training_module.of(
                     student, self.teacher, phase, seed=config.seed, steps=steps
                 )
+                if isinstance(training_module, TrainingModule):
+                    projections |= take_up(training_module.projections, projections)
                 objective = self.objective(phase, computes_in_bf16(config))
                 reports[phase.name] = train(
                     training_module,
@@ -110,7 +119,8 @@ class Distillation:
                     rates=getattr(training_module, "rates", NO_RATES),
                 )
                 student = training_module.finished()
-        return Trained(student, reports, self._timing(wall, [*reports.values()]))
+        timing = self._timing(wall, [*reports.values()])
+        return Trained(student, reports, timing, projections)
 
     def objective(self, phase: Phase, bf16: bool) -> DistillationObjective:
         """Return the loss of a phase. The teacher runs for what the batches do not hold."""

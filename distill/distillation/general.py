@@ -68,7 +68,9 @@ def distill_general(
         student = _with_empty_padding(trained.student)
         corpus = corpus_record(config.corpus, config.text_column, "loss")
         findings = Findings(training=training_findings(trained.reports))
-        return TrainedModel(student, distillation.tokenizer, corpus, findings).write
+        tokenizer, projections = distillation.tokenizer, trained.projections
+        made = TrainedModel(student, tokenizer, corpus, findings, projections=projections)
+        return made.write
 
     identity = ready.identity
     return trained_artifact(out, "distill-general", config, train, identity=identity, parent=parent)

@@ -12,7 +12,11 @@ from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
 from distill.students import StudentShape
 from distill.students.language_head import masked_language_model
-from distill.teachers.encoders import load_classifier, load_masked_language_model
+from distill.teachers.encoders import (
+    give_every_token_a_row,
+    load_classifier,
+    load_masked_language_model,
+)
 
 __all__ = ["GeneralTeacher"]
 
@@ -39,7 +43,9 @@ class GeneralTeacher:
             ModelError: the encoder cannot be read, or has no head where one is read.
         """
         language_model = _language_model(source, method) if method.predicts_words else None
-        classifier, _ = load_classifier(source, UNNAMED_LABELS)
+        classifier, tokenizer = load_classifier(source, UNNAMED_LABELS)
+        if language_model is not None:
+            give_every_token_a_row(language_model, tokenizer)
         return cls(source, classifier, language_model)
 
     @property

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.errors import ModelError
 from bertender.text.batch import longest_input
 from bertender.training.weights import tensors_digest
 from distill.corpora.corpus import Survey, Watched, survey
@@ -100,7 +99,6 @@ def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralC
     method = config.changed_method()
     check_general_teacher(teacher.model.config, method)
     theirs = fitting_tokenizer(teacher.source, teacher.model)
-    _check_tokens_known(theirs, teacher)
     # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
     stand_in = theirs if method.student.own_vocabulary else None
     student = new_general_student(teacher, method, config, stand_in)
@@ -127,13 +125,3 @@ def new_general_student(
     torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
     shape = config.shape(method, teacher.model.config.num_hidden_layers)
     return teacher.student(method, replace(shape, tokenizer=tokenizer))
-
-
-def _check_tokens_known(tokenizer: PreTrainedTokenizerBase, teacher: GeneralTeacher) -> None:
-    """Raise ModelError where a tokenizer has tokens that its model has no embedding for."""
-    rows = teacher.model.config.vocab_size
-    if len(tokenizer) > rows:
-        raise ModelError(
-            f"the tokenizer of {teacher.source!r} has {len(tokenizer)} tokens and the model "
-            f"embeddings for {rows}. Give a teacher whose table was resized to its tokenizer."
-        )

@@ -151,6 +151,7 @@ def on_task(
             training_module.student, read.tokenizer, task
         ),
         clock=clock,
+        projections=start.projections,
     )
     return OnTask(
         distillation,
@@ -208,8 +209,9 @@ def _taught(
     config: DistillConfig,
 ) -> tuple[_StudentTexts, Task, dict[str, Any]]:
     """Return what is learned from, the task without rewritten texts, and how many were added."""
+    settings = {"finished": start.is_teacher, **task.problem.tokenizer_settings}
     tokenizer = _cut_as_teacher(
-        fitting_tokenizer(start.source, student, **task.problem.tokenizer_settings),
+        fitting_tokenizer(start.source, student, **settings),
         teachers[0],
         student,
         config.max_length,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, family_name
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from bertender.training.weights import weights_digest
+from bertender.training.weights import tensors_digest
 from distill.data import fitting_tokenizer
 from distill.distillation.config import StudentConfig
 from distill.distillation.phases import check_compatible
+from distill.losses.projections import Tensors, load_projections
 from distill.losses.signals import ATTENTION_SIGNALS, Signal
 from distill.methods import METHODS
 from distill.methods.method import Method
@@ -44,6 +45,8 @@ class Start:
     digest: str
     reads_teacher_tokens: bool = True
     is_teacher: bool = False
+    projections: Tensors = field(default_factory=dict)
+    """What brought the states of this encoder to its own teacher's width."""
 
 
 def start_student(
@@ -113,7 +116,8 @@ def build_student(
 
 
 def _token_use(start: Start, task: Task) -> TokenUse:
-    return token_use(fitting_tokenizer(start.source, start.model), task.train.examples)
+    tokenizer = fitting_tokenizer(start.source, start.model, finished=start.is_teacher)
+    return token_use(tokenizer, task.train.examples)
 
 
 def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
@@ -134,7 +138,7 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
     source = find_encoder(student, setting="student")
     model, tokenizer = load_classifier(source, artifact.card.task.labels)
     check_even_start(model.config, method)
-    same = tokenizer.get_vocab() == load_tokenizer(artifact.path).get_vocab()
+    same = _read_alike(tokenizer, load_tokenizer(artifact.path))
     if method.wants_teacher_tokens and not same:
         free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
         raise ModelError(
@@ -142,7 +146,16 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             "teacher and student must read the same tokens, and these do not. Methods that compare "
             f"whole texts: {', '.join(free)}; or distilbert with weights cosine=0."
         )
-    return Start(source, model, weights_digest(model), reads_teacher_tokens=same)
+    projections = load_projections(source)
+    weights = {**model.base_model.state_dict(), **projections}
+    digest = tensors_digest(weights)
+    return Start(source, model, digest, reads_teacher_tokens=same, projections=projections)
+
+
+def _read_alike(tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
+    """Return whether two tokenizers have the same tokens, and put the same around texts."""
+    around = [each("a", "b")["input_ids"] for each in (tokenizer, other)]
+    return tokenizer.get_vocab() == other.get_vocab() and around[0] == around[1]
 
 
 def check_start(method: Method, student: str | None) -> None:

@@ -142,7 +142,12 @@ class _Heard:
     calls: list[tuple[nn.Module, Mapping[str, Any]]] = field(default_factory=list)
 
     def hear(self, name: str, states: torch.Tensor) -> None:
-        self.projected[name].append(states)
+        """Record what a projection computes first in a run of its layer's attention.
+
+        DeBERTa's with `share_att_key` project the positions too, after the states.
+        """
+        if len(self.projected[name]) < len(self.calls):
+            self.projected[name].append(states)
 
     def by_head(self, name: str, layer: int) -> torch.Tensor:
         """Split a layer's (batch, seq, hidden) into (batch, heads, seq, head_dim)."""

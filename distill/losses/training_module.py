@@ -51,7 +51,10 @@ class TrainingModule(nn.Module):
         seed: int,
         steps: int,
     ) -> Self:
-        """Build the training module of a phase, with new projections drawn from `seed`."""
+        """Build the training module of a phase, with new projections drawn from `seed`.
+
+        States as wide as the teacher's are compared as they are.
+        """
         torch.manual_seed(seed)
         widths = student.config.hidden_size, teacher.config.hidden_size
         projected: set[str] = {
@@ -59,8 +62,8 @@ class TrainingModule(nn.Module):
             for term in phase.terms
             if isinstance(term, Match) and term.projected and term.weight
         }
-        projections = {signal: nn.Linear(*widths) for signal in sorted(projected)}
-        return cls(student, phase.terms, projections)
+        wanted = sorted(projected) if widths[0] != widths[1] else []
+        return cls(student, phase.terms, {signal: nn.Linear(*widths) for signal in wanted})
 
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
         """Return the weighted parts of the loss."""
@@ -77,7 +80,7 @@ class TrainingModule(nn.Module):
         return self.student
 
     def _projected(self, term: Term, signals: Signals) -> Signals:
-        if not (isinstance(term, Match) and term.projected):
+        if not (isinstance(term, Match) and term.projected and term.signal in self.projections):
             return signals
         projection = self.projections[term.signal]
         states = {layer: projection(states) for layer, states in signals.hidden_states.items()}

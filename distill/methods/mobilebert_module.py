@@ -41,9 +41,7 @@ class LayerAfterLayer(TrainingModule):
         seed: int,
         steps: int,
     ) -> Self:
-        """Build the training module; states as wide as the teacher's need no projection."""
-        if student.config.hidden_size == teacher.config.hidden_size:
-            phase = replace(phase, terms=[replace(term, projected=False) for term in phase.terms])
+        """Build the training module, with the turns of the layers."""
         training_module = super().of(student, teacher, phase, seed=seed, steps=steps)
         terms = [term for term in training_module.terms if isinstance(term, Match)]
         pairs = terms[0].pairs(student.config.num_hidden_layers, teacher.config.num_hidden_layers)

@@ -10,7 +10,13 @@ from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers
 from bertender.models.family import Family
 from bertender.models.sublayers import copy_weights
-from distill.students.shape import StudentShape, check_not_factorised, check_widths, plain_family
+from distill.students.shape import (
+    StudentShape,
+    check_absolute_positions,
+    check_not_factorised,
+    check_widths,
+    plain_family,
+)
 from distill.students.weights import (
     factors,
     position_table,
@@ -35,11 +41,13 @@ def albert_student(
         shape: `layers`, how often the layer runs, and `teacher_layers` to average, all by default.
 
     Raises:
-        ModelError: the teacher's layers are of another kind, or the shape asks for another width.
+        ModelError: the teacher's layers are of another kind, its embeddings narrower than these,
+            or its positions distances; or the shape asks for another width.
     """
     family = plain_family(teacher)
     check_widths(teacher, shape, "an ALBERT student", "tinybert")
     check_not_factorised(teacher, "an ALBERT student")
+    check_absolute_positions(teacher, "an ALBERT student")
     sources = _averaged_layers(teacher, shape)
     student = AlbertForSequenceClassification(_config(teacher, family, shape.layers))
     with torch.no_grad():
@@ -73,6 +81,7 @@ def _config(teacher: PreTrainedModel, family: Family, layers: int) -> AlbertConf
         max_position_embeddings=positions_of(teacher),
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
+        layer_norm_eps=getattr(source, "layer_norm_eps", 1e-12),
         pad_token_id=source.pad_token_id,
         type_vocab_size=token_types_of(teacher),
         id2label=source.id2label,

@@ -5,7 +5,12 @@ from __future__ import annotations
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel
 
-from bertender.models.families import FAMILIES, encoder_layers, family_of
+from bertender.models.families import (
+    FAMILIES,
+    encoder_layers,
+    family_of,
+    has_relative_positions,
+)
 from bertender.models.family import Family
 from distill.students.own_class import shorter_student
 from distill.students.shape import (
@@ -13,6 +18,7 @@ from distill.students.shape import (
     check_not_factorised,
     check_widths,
     chosen_layers,
+    is_factorised,
     plain_family,
 )
 from distill.students.weights import (
@@ -25,6 +31,9 @@ from distill.students.weights import (
 
 __all__ = ["distilbert_or_copy", "distilbert_student"]
 
+LARGEST_EPSILON = 1e-5
+"""Of a teacher's layer norms that one of 1e-12 stands for: RoBERTa's, next to variances of 0.1."""
+
 
 def distilbert_student(
     teacher: PreTrainedModel, shape: StudentShape
@@ -35,8 +44,9 @@ def distilbert_student(
         teacher: a sequence classifier of a family with plain layers.
         shape: `layers`, and `teacher_layers` to start from, else those of `start_layers`.
 
-    A student of full depth gives the teacher's hidden states, up to what the class cannot hold:
-    relative positions (MPNet), and another epsilon in layer norms than 1e-12 (RoBERTa has 1e-5).
+    A student of full depth gives the teacher's hidden states, up to what the class cannot hold
+    (see `_has_more`), a larger epsilon in layer norms than 1e-12 (RoBERTa has 1e-5), and the second
+    token type of pairs.
 
     Raises:
         ModelError: the teacher has fewer layers, layers of another kind, or embeddings of another
@@ -82,11 +92,21 @@ def _copy_embeddings(teacher: PreTrainedModel, student: PreTrainedModel, family:
 
 
 def distilbert_or_copy(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
-    """Build a DistilBERT, or a shorter copy of a teacher whose layers only its own class has.
+    """Build a DistilBERT, or a shorter copy of a teacher that has more than the class can hold.
 
     Without their relative positions, MPNet's layers give other states: a copy of six scored more.
     """
-    family = family_of(teacher)
-    own = family.relative_positions or not family.plain_layers
-    copies = family.shorter_copies and own
+    copies = family_of(teacher).shorter_copies and _has_more(teacher)
     return (shorter_student if copies else distilbert_student)(teacher, shape)
+
+
+def _has_more(teacher: PreTrainedModel) -> bool:
+    """Return whether a teacher has something in its layers or embeddings that DistilBERT lacks."""
+    config = teacher.config
+    return (
+        not family_of(teacher).plain_layers
+        or has_relative_positions(config)
+        or is_factorised(teacher)
+        or getattr(config, "layer_norm_eps", 0.0) > LARGEST_EPSILON
+        or bool(getattr(config, "is_decoder", False))  # each token attends to those before it
+    )

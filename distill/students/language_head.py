@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
@@ -15,13 +17,16 @@ def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) ->
     """Return a student's encoder under a head with the teacher's weights.
 
     Parts of the head that have another shape in the student start untrained, word scores too
-    where it has a vocabulary of its own.
+    where it has a vocabulary of its own. The decoder is a table of its own where the teacher's is
+    one, of the same shape; else it is the table of word embeddings.
 
     Args:
         student: a model with any head.
         teacher: a masked language model.
     """
-    model: PreTrainedModel = AutoModelForMaskedLM.from_config(student.config)
+    config = copy.deepcopy(student.config)
+    config.tie_word_embeddings = teacher.config.tie_word_embeddings
+    model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
     names = set(model.base_model.state_dict())  # which has no pooler
     weights = student.base_model.state_dict()
     model.base_model.load_state_dict({key: weights[key] for key in names})
@@ -32,13 +37,18 @@ def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) ->
         bias, taught = model.get_parameter(own.bias), teacher.get_parameter(source.bias)
         if bias.shape == taught.shape:
             bias.copy_(taught)
+        if not config.tie_word_embeddings:
+            copied = _copy_fitting(teacher.get_output_embeddings(), model.get_output_embeddings())
+            model.config.tie_word_embeddings = not copied
     model.tie_weights()
     return model
 
 
-def _copy_fitting(source: nn.Module, target: nn.Module) -> None:
-    """Copy the weights of a module where every one of them has the same shape."""
+def _copy_fitting(source: nn.Module, target: nn.Module) -> bool:
+    """Copy the weights of a module where every one of them has the same shape; return whether."""
     weights = source.state_dict()
     shapes = {name: weight.shape for name, weight in weights.items()}
-    if shapes == {name: weight.shape for name, weight in target.state_dict().items()}:
+    fitting = shapes == {name: weight.shape for name, weight in target.state_dict().items()}
+    if fitting:
         target.load_state_dict(weights)
+    return fitting

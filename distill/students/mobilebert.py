@@ -87,7 +87,7 @@ def _config(teacher: PreTrainedModel, shape: StudentShape, **kind: int) -> Mobil
     bottleneck = -(-width // (NARROWING * heads)) * heads
     return MobileBertConfig(
         vocab_size=source.vocab_size,
-        embedding_size=min(EMBEDDING_SIZE, words.shape[1]),
+        embedding_size=min(EMBEDDING_SIZE, words.shape[1], width),
         hidden_size=width,
         num_hidden_layers=shape.layers,
         num_attention_heads=heads,

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 __all__ = [
     "StudentBuilder",
     "StudentShape",
+    "check_absolute_positions",
     "check_not_factorised",
     "check_widths",
     "chosen_layers",
+    "is_factorised",
     "plain_family",
     "shortened_family",
 ]
@@ -134,16 +136,36 @@ def _check_layers_there(depth: int, layers: int, chosen: tuple[int, ...]) -> Non
         )
 
 
-def check_not_factorised(teacher: PreTrainedModel, what: str) -> None:
-    """Raise ModelError where a teacher's embeddings are narrower than its layers (ELECTRA)."""
+def is_factorised(teacher: PreTrainedModel) -> bool:
+    """Return whether a teacher's embeddings are narrower than its layers (ELECTRA)."""
+    return bool(_embedding_width(teacher) != teacher.config.hidden_size)
+
+
+def _embedding_width(teacher: PreTrainedModel) -> int:
     from torch import nn
 
     table = teacher.get_input_embeddings()
     assert isinstance(table, nn.Embedding)
-    width = table.embedding_dim
-    if width != teacher.config.hidden_size:
+    return table.embedding_dim
+
+
+def check_not_factorised(teacher: PreTrainedModel, what: str) -> None:
+    """Raise ModelError where a teacher's embeddings are narrower than its layers (ELECTRA)."""
+    if is_factorised(teacher):
         raise ModelError(
-            f"the teacher's embeddings are {width} wide and its layers "
-            f"{teacher.config.hidden_size}; {what} needs both equal. Choose a teacher without "
-            "factorised embeddings."
+            f"the teacher's embeddings are {_embedding_width(teacher)} wide and its layers "
+            f"{teacher.config.hidden_size}; {what} needs both equal. Choose a method whose student "
+            "is of the teacher's own class, such as distilbert."
+        )
+
+
+def check_absolute_positions(teacher: PreTrainedModel, what: str) -> None:
+    """Raise ModelError where a teacher's attention alone knows positions, by their distances."""
+    from bertender.models.families import has_distances_alone
+
+    if has_distances_alone(teacher.config):
+        raise ModelError(
+            f"the teacher has position_embedding_type={teacher.config.position_embedding_type!r}, "
+            f"and the layers of {what} would lose its positions. Choose a method whose student is "
+            "of the teacher's own class, such as distilbert."
         )

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.models.families import family_of
+from bertender.models.families import family_of, has_distances_alone
 from bertender.models.family import Family
 from bertender.models.sublayers import copy_weights
 
@@ -42,10 +42,15 @@ def factors(table: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def position_table(teacher: PreTrainedModel, family: Family) -> torch.Tensor:
-    """Return the positions (positions, hidden) with the first token type added to each."""
+    """Return the positions (positions, hidden) with the first token type added to each.
+
+    They are zeros where attention alone knows positions: the table is there, and never learned.
+    """
     assert family.position_embeddings is not None
     source, first = teacher.base_model, family.first_position(teacher.config)
     positions = weight_of(source, family.position_embeddings)[first:].clone()
+    if has_distances_alone(teacher.config):
+        positions.zero_()
     if family.token_type_embeddings:
         positions += weight_of(source, family.token_type_embeddings)[0]
     return positions

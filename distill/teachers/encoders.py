@@ -19,6 +19,7 @@ from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import hub_knows
 from bertender.problems import SINGLE_LABEL, ProblemType
+from bertender.text.batch import largest_token, tokens_beyond
 from bertender.training.heads import HEADS
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "PackagedEncoder",
     "depth_of",
     "find_encoder",
+    "give_every_token_a_row",
     "is_available",
     "load_classifier",
     "load_masked_language_model",
@@ -172,6 +174,13 @@ def _load(
         _check_weights(source, model, report)
         tokenizer = fitting_tokenizer(source, model, **tokenizer_settings)
         _agree_on_padding(model, tokenizer)
+        if new := give_every_token_a_row(model, tokenizer):
+            logger.warning(
+                "the tokenizer of %s has tokens that its embeddings have no row for: %s; they get "
+                "one each, which starts as the mean of the others",
+                source,
+                new,
+            )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(
             f"cannot load {source!r} as a classifier: {error}. It needs config.json, a "
@@ -219,8 +228,30 @@ def is_available(name: str) -> bool:
 
 def _agree_on_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Give a model without a pad token of its own (GPT-2) the padding tokens of a batch."""
-    if type(model.config)().pad_token_id is None:
+    if None in (type(model.config)().pad_token_id, model.config.pad_token_id):
         model.config.pad_token_id = tokenizer.pad_token_id
+
+
+def give_every_token_a_row(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Add a row to a model's embeddings for each token of its tokenizer that has none, in place.
+
+    A new row starts as the mean of the others. Tokens that were added to a tokenizer alone have
+    none.
+
+    Returns:
+        The tokens, in words; empty where all have a row.
+    """
+    import torch
+
+    table: Any = model.get_input_embeddings()
+    rows = table.num_embeddings
+    if lacking := tokens_beyond(tokenizer, rows):
+        model.resize_token_embeddings(largest_token(tokenizer) + 1, mean_resizing=False)
+        tables: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
+        with torch.no_grad():
+            for each in filter(None, tables):
+                each.weight[rows:] = each.weight[:rows].mean(0)
+    return lacking
 
 
 def _check_weights(source: str, model: PreTrainedModel, report: Mapping[str, Any]) -> None:

@@ -23,9 +23,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.cache_folder import cache_directory
 from bertender.core.progress import Bar, progress_bar
+from bertender.models.predictor import input_names
 from bertender.text.batching import length_buckets
 from bertender.training.cached_tensors import cached_tensor
-from bertender.training.examples import TensorBatch, TokenDataset, input_names, model_inputs
+from bertender.training.examples import TensorBatch, TokenDataset, model_inputs
 from bertender.training.weights import computing_versions
 from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
 from distill.teachers.parts import Column, joined_rows, parts_of

@@ -33,6 +33,7 @@ from tests.toy_models import LONGEST, OWN_SHAPES, SHAPES, VOCABULARY, save_artif
 from tests.toys import pair_task
 
 SEGMENTED = {"albert", "bert", "electra", "mobilebert"}
+SEGMENTED |= {"camembert", "roberta", "xlm-roberta"}  # their toys have two token types
 SEGMENTED |= {f"bertender-pruned-{name}" for name in SEGMENTED & PRUNABLE.keys()}
 UNMASKED = {"bertender-bilstm", "bertender-static"}
 

@@ -15,8 +15,9 @@ from transformers import (
     PreTrainedModel,
 )
 
+from bertender.models.predictor import input_names
 from bertender.text.batch import Tokenize, load_tokenizer
-from bertender.training.examples import Padding, TokenDataset, input_names, model_inputs
+from bertender.training.examples import Padding, TokenDataset, model_inputs
 from tests.distill.architectures import save_teacher
 from tests.training.runs import toy_examples
 

@@ -249,6 +249,19 @@ def test_another_seed_reaches_other_weights(tmp_path: Path) -> None:
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
+def test_weights_that_are_no_numbers_end_the_run(tmp_path: Path) -> None:
+    """The loss is one to the end; the gradient of its last step is not."""
+    start = classification()
+
+    def diverging(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        parts = label_objective(model, batch, step)
+        same = start.model.classifier.bias.sum()
+        return parts if step < 11 else {**parts, "root": (same - same).sqrt()}
+
+    with pytest.raises(TrainingError, match=r"weight .* is not a finite number.*learning_rate"):
+        train_toy(start, diverging, tmp_path)
+
+
 @pytest.mark.parametrize("checkpoint_steps", [500, 2])
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, checkpoint_steps: int) -> None:
     def diverging(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:

@@ -33,8 +33,8 @@ class Match:
     layers: LayerMap
     over_layers: Literal["sum", "mean"] = "mean"
     projected: bool = False
-    """The student's states first go through a linear layer, one for all layers and terms, which is
-    learned with the student and thrown away."""
+    """States of another width than the teacher's first go through a linear layer, one for all
+    layers and terms, which is learned with the student and is no part of it."""
     up_to: int | None = None
     """Number of pairs of layers to match, the lowest first; None matches all."""
     only: int | None = None

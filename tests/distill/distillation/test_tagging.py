@@ -301,7 +301,7 @@ def test_a_tagger_is_a_start_for_a_text_classifier(
 def test_a_slow_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = save_encoder("bert", tmp_path / "encoder")
     slow = BertTokenizer(str(encoder / "vocab.txt"))
-    monkeypatch.setattr("distill.teachers.encoders.fitting_tokenizer", lambda *given, **more: slow)
+    monkeypatch.setattr("distill.data.fitting_tokenizer", lambda *given, **more: slow)
     with pytest.raises(ModelError, match=r"BertTokenizer\) does not map tokens to words"):
         load_classifier(str(encoder), LABELS, TASK.problem)
 

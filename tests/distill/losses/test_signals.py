@@ -21,7 +21,7 @@ from distill.losses.signals import (
     Wanted,
     read_signals,
 )
-from tests.toy_models import BERT_SHAPE, UNKNOWN, tiny_classifier
+from tests.toy_models import BERT_SHAPE, ODD, UNKNOWN, tiny_classifier
 
 MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
 EVERYTHING: Wanted = {
@@ -36,9 +36,13 @@ def batch() -> dict[str, torch.Tensor]:
     return {"input_ids": torch.where(MASK.bool(), ids, 0), "attention_mask": MASK}
 
 
-@pytest.fixture(params=FAMILIES)
+READ_OTHERWISE = [name for name, (_, changes) in ODD.items() if "return_dict" not in changes]
+
+
+@pytest.fixture(params=[*FAMILIES, *READ_OTHERWISE])
 def model(request: pytest.FixtureRequest) -> PreTrainedModel:
-    return tiny_classifier(request.param, attn_implementation="eager")
+    model_type, changes = ODD.get(request.param, (request.param, {}))
+    return tiny_classifier(model_type, attn_implementation="eager", **changes)
 
 
 def test_scores_are_what_the_models_own_softmax_reads(model: PreTrainedModel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig
@@ -24,7 +26,7 @@ from distill.methods.phase import Phase
 from distill.students import START_LAYERS, StudentShape
 from distill.students.token_use import token_use
 from distill.teachers.teacher import Teacher
-from tests.toy_models import save_encoder, tiny_classifier
+from tests.toy_models import ODD, save_encoder, tiny_classifier
 from tests.toys import tiny_tokenizer
 
 PHASES = [(name, phase.name) for name in METHODS for phase in METHODS[name].at(2).phases]
@@ -383,8 +385,49 @@ def test_projections_are_one_a_signal_and_none_without_weight() -> None:
     teacher = tiny_classifier("bert")
     for weights, names in (({}, ["hidden_states"]), ({"hidden": 0.0}, [])):
         method = METHODS["tinybert"].changed(weights)
-        training_module, _ = losses_of(method, method.at(2).phases[0], teacher)
-        assert list(training_module.projections) == names
+        student = method.build(teacher, StudentShape(2, hidden_size=16))
+        (phase, _) = method.at(2).phases
+        module = phase.training_module.of(student, teacher, phase, seed=0, steps=STEPS)
+        assert list(module.projections) == names
+
+
+@pytest.mark.parametrize(("name", "phase_name"), PHASES)
+def test_a_phase_reads_a_teacher_whose_positions_share_its_keys(name: str, phase_name: str) -> None:
+    """As DeBERTa-v3 does: its projections run on positions too, which are no tokens."""
+    model_type, changes = ODD["positions by shared keys"]
+    teacher, method = tiny_classifier(model_type, **changes), toy_method(name)
+    phase = next(each for each in method.at(2).phases if each.name == phase_name)
+    if name == "albert":
+        with pytest.raises(ModelError, match="of its own kind"):
+            losses_of(method, phase, teacher)
+        return
+    _, parts = losses_of(method, phase, teacher)
+    assert all(part.isfinite() for part in parts.values())
+
+
+PROJECTED = [
+    (name, phase.name)
+    for name, row in METHODS.items()
+    for phase in row.phases
+    if any(getattr(term, "projected", False) for term in phase.terms)
+]
+
+
+@pytest.mark.parametrize(("name", "phase_name"), PROJECTED)
+def test_states_as_wide_as_the_teachers_are_compared_as_they_are(
+    name: str, phase_name: str
+) -> None:
+    """Here the student is its teacher, so that nothing is left to learn of its states."""
+    teacher = tiny_classifier("bert")
+    phase = next(each for each in METHODS[name].at(4).phases if each.name == phase_name)
+    same = copy.deepcopy(teacher)
+    module = phase.training_module.of(same, teacher, phase, seed=0, steps=STEPS).eval()
+    objective = DistillationObjective(teacher, phase.reads(4, 4))
+    parts = objective(module, toy_batch(), 0)
+    projected = [term.name for term in phase.terms if getattr(term, "projected", False)]
+    assert len(projected) > 0
+    for term in projected:
+        assert parts[term].item() == pytest.approx(0, abs=1e-6)
 
 
 def test_a_phase_takes_its_own_settings_and_the_users_word() -> None:

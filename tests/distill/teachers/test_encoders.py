@@ -20,9 +20,10 @@ from safetensors.torch import load_file, save_file
 
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import PROBE_SECONDS, hub_knows
+from bertender.text.batch import load_tokenizer
 from distill.teachers import encoders
 from distill.teachers.encoders import PACKAGED, find_encoder, load_classifier
-from tests.toy_models import save_encoder
+from tests.toy_models import VOCABULARY, save_encoder
 
 LABELS = ("no", "yes")
 
@@ -213,3 +214,21 @@ def test_a_mobileberts_padding_is_read_as_nothing(tmp_path: Path) -> None:
     model, _ = load_classifier(str(folder), LABELS)
     table = model.get_input_embeddings().weight
     assert not table[0].any() and table[1].any() and table.requires_grad
+
+
+@pytest.mark.parametrize("model_type", ["bert", "mpnet", "modernbert"])
+def test_every_token_gets_a_row(
+    model_type: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save_encoder(model_type, tmp_path)
+    tokenizer = load_tokenizer(folder)
+    tokenizer.add_tokens(["<user>", "<url>"])
+    tokenizer.save_pretrained(folder)
+    model, fitting = load_classifier(str(folder), LABELS)
+    table = model.get_input_embeddings().weight
+    assert len(table) == model.config.vocab_size == len(fitting) == VOCABULARY + 2
+    torch.testing.assert_close(table[-1], table[:-2].mean(0))
+    tokens = fitting("<user> apple <url>", return_tensors="pt")
+    assert tokens["input_ids"].max() == VOCABULARY + 1
+    assert model.eval()(**tokens).logits.isfinite().all()
+    assert "no row for: '<user>'" in caplog.text
