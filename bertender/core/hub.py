@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 
 from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
-__all__ = ["PROBE_SECONDS", "hub_knows"]
+__all__ = ["PROBE_SECONDS", "hub_cache", "hub_knows"]
 
 logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 4.0
+
+
+def hub_cache() -> str:
+    """Return the folder of downloads, where transformers looks too; it may have an older name."""
+    names = ("TRANSFORMERS_CACHE", "PYTORCH_TRANSFORMERS_CACHE", "PYTORCH_PRETRAINED_BERT_CACHE")
+    return next((os.environ[name] for name in names if name in os.environ), constants.HF_HUB_CACHE)
 
 
 def hub_knows(place: str, seconds: float = PROBE_SECONDS) -> bool:

@@ -166,17 +166,21 @@ def _on_hub(source: str) -> FinishedModel:
             "stage wrote (its --out), a model folder, an .onnx file, or a hub name."
         )
     name, revision = match["name"], match["revision"]
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download  # which an artifact's own files do without
     from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    from bertender.core.hub import hub_cache, hub_knows
 
     def downloaded(patterns: Sequence[str], offline: bool) -> Path:
         return Path(
             snapshot_download(
-                name, revision=revision, allow_patterns=[*patterns], local_files_only=offline
+                name,
+                revision=revision,
+                cache_dir=hub_cache(),
+                allow_patterns=[*patterns],
+                local_files_only=offline,
             )
         )
-
-    from bertender.core.hub import hub_knows
 
     offline = HF_HUB_OFFLINE or not hub_knows(f"api/models/{name}")
     try:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
-from bertender.core.hub import hub_knows
+from bertender.core.hub import hub_cache, hub_knows
 from bertender.problems import SINGLE_LABEL, ProblemType
 from bertender.text.batch import largest_token, tokens_beyond
 from bertender.training.heads import HEADS
@@ -300,6 +300,6 @@ def _packaged_folder(name: str, encoder: PackagedEncoder, setting: str) -> Path:
 
 def _is_cached(name: str) -> bool:
     try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+        return isinstance(try_to_load_from_cache(name, "config.json", cache_dir=hub_cache()), str)
     except ValueError:  # no name of a hub
         return False

@@ -23,6 +23,7 @@ from bertender.core import hub_code
 from bertender.core.artifact import Artifact
 from bertender.core.errors import HubCodeError, ModelError
 from bertender.core.hub_code import check_hub_code, open_pretrained
+from bertender.models.importing import open_artifact
 from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.problems import TOKEN_CLASSIFICATION
 from bertender.text.batch import load_tokenizer
@@ -188,6 +189,7 @@ def cached(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder.parents[1] / "refs" / "main").write_text(COMMIT)
     monkeypatch.setattr(transformers_hub, "TRANSFORMERS_CACHE", str(cache))
     monkeypatch.setattr(hub_code, "TRANSFORMERS_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     return folder
 
 
@@ -246,8 +248,10 @@ def test_a_cached_adapter_without_a_network(cached: Path) -> None:
 
 @pytest.mark.parametrize("settings", RUNS_IT.values(), ids=RUNS_IT)
 def test_a_hostile_model_of_the_hub(cached: Path, settings: Settings, fetched: list[str]) -> None:
+    """To look for it opens nothing; to load it reads its config first."""
     spoil(cached, settings)
-    for opener in (find_encoder, is_available, lambda name: load_classifier(name, LABELS)):
+    assert is_available("some/model") and find_encoder("some/model")
+    for opener in (lambda name: load_classifier(name, LABELS), open_artifact):
         with pytest.raises(HubCodeError):
             opener("some/model")
     assert not fetched
@@ -257,6 +261,7 @@ def test_a_hub_that_does_not_answer_now_is_not_trusted_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_code, "TRANSFORMERS_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(OSError, match="couldn't find them"):
         open_pretrained(AutoModelForSequenceClassification, "some/other")  # it is offline here
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -240,9 +240,13 @@ def test_steps_are_announced_before_they_run(recipe: Recipe, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("setting", "kind", "said"),
     [
-        (Setting("table", "roundz", 1), ConfigError, "step 'table' .*'roundz'.*mean 'rounds'"),
+        (
+            Setting("table", "roundz", 1),
+            ConfigError,
+            "step 'table' .*roundz: .*mean 'rounds'",
+        ),
         (Setting("second", "longest_ngram", 0), ConfigError, r"step 'second' \(baseline\): .*=0"),
-        (Setting("task", "tsk", 1), ConfigError, "'tsk'. Did you mean 'task'"),
+        (Setting("task", "tsk", 1), ConfigError, "tsk: unknown key. Did you mean 'task'"),
         (Setting("task", "train", "/gone.csv"), DataError, "/gone.csv"),
         (Setting("parity", "tolerance", "int9"), UnknownNameError, "step 'parity' .*'int8'"),
     ],
