@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from bertender.core.errors import ConfigError
 from bertender.measure.gate_config import GateConfig
 from bertender.models.runtimes import DEFAULT_RUNTIME, WITH_INTEGERS, RuntimeName
-from bertender.training.config import TrainingConfig
+from bertender.training.config import JudgedConfig, TrainingConfig
 from quantize.calibrators import CALIBRATORS
 from quantize.sensitivity import SENSITIVITIES
 from quantize.targets import AUTO, TARGETS
@@ -53,14 +53,14 @@ KNOWN_TABLE_BITS = _one_of(
 )
 
 
-class SchemeConfig(GateConfig, TrainingConfig):
+class SchemeConfig(GateConfig, TrainingConfig, JudgedConfig):
     """Settings of every scheme. Those of training are read by `qat` and `q-bert`."""
 
     shown_defaults: ClassVar[Mapping[str, str]] = {
         "sensitivity": "leave-one-out; hessian-trace with sensitive_bits"
     }
     judging: ClassVar[frozenset[str]] = frozenset(
-        {"max_drop", "golden_texts", "parity_texts", "runtime"}
+        {"allow_constant", "max_drop", "golden_texts", "parity_texts", "runtime"}
     )
 
     max_length: int | None = Field(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from bertender.core.findings import (
     TrainingFindings,
 )
 from bertender.measure.accuracy import evaluate
+from bertender.measure.constant import found_constant
 from bertender.measure.parity import TOLERANCES, Arrangement, check_parity, labelled_sample
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
@@ -116,16 +118,22 @@ class QuantizationContext:
             graph: the one to keep.
             score: its score on the texts to choose by.
         """
-        before, after = self.score_before, score
+        before, after, predictions = self.score_before, *self._held_out(self.opened(graph))
         if self.task.chosen_on == "selection":
-            before, after = map(self._dev_score, (self.classifier, self.opened(graph)))
+            before, _ = self._held_out(self.classifier)
         choice = ChoiceScores(before=self.score_before, after=score, n=len(self.task.choices))
         return ScoreFindings(
-            chosen_on=self.task.chosen_on, score=after, score_before=before, choice=choice
+            chosen_on=self.task.chosen_on,
+            score=after,
+            score_before=before,
+            choice=choice,
+            constant=found_constant(self.task, self.task.dev, predictions),
         )
 
-    def _dev_score(self, classifier: Classifier) -> float:
-        return evaluate(classifier, self.task.dev, self.task.metric)[0].value
+    def _held_out(self, classifier: Classifier) -> tuple[float, Any]:
+        """Return a classifier's score on the held-out texts, and its predictions."""
+        score, predictions = evaluate(classifier, self.task.dev, self.task.metric)
+        return score.value, predictions
 
     def opened(self, graph: Path) -> Classifier:
         """Return the classifier that runs another graph, in the runtime of the gates."""

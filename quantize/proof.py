@@ -8,6 +8,7 @@ from typing import Any
 
 from bertender.core.errors import AccuracyError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
+from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.models.onnx_session import LEFT_OUT, SESSION_CONFIG
 from quantize.attention_check import check_attentions, compare_attentions
 from quantize.context import QuantizationContext, Written
@@ -65,6 +66,8 @@ def proven(
         **_parts(context, graph, written, here),
     )
     scores = _scores(context, graph, written.score)
+    if scores and written.training:
+        _check_learned(context, scores)
     return Findings(
         training=written.training,
         scores=scores,
@@ -72,6 +75,14 @@ def proven(
         left_out_optimizers=LEFT_OUT,
         session_config=SESSION_CONFIG,
     )
+
+
+def _check_learned(context: QuantizationContext, scores: ScoreFindings) -> None:
+    """Raise ConstantError where a model that was trained has learned nothing but one label."""
+    config = context.config
+    settings = ("scheme", *SETTINGS_OF_RUN)
+    advice = f"{another_rate(config)}, more epochs, or a scheme that does not train"
+    check_varied(scores, context.task, config, settings, advice)
 
 
 def _parts(

@@ -36,7 +36,11 @@ AUTO_SCHEME = "auto"
 
 CALIBRATION = frozenset({"calibrator", "percentile", "calibration_texts"})
 SENSITIVITY = frozenset({"sensitivity", "sensitivity_texts"})
-TRAINING = frozenset(TrainingConfig.model_fields) | {"calibration_texts", "soft_labels"}
+TRAINING = frozenset(TrainingConfig.model_fields) | {
+    "allow_constant",
+    "calibration_texts",
+    "soft_labels",
+}
 LOW_BITS = frozenset(
     {"weight_bits", "sensitive_bits", "sensitive_share", "weight_groups", "table_bits"}
 )

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
-from bertender.measure.accuracy import predict, predict_outputs
+from bertender.measure.accuracy import evaluate, predict, predict_outputs
+from bertender.measure.constant import warn_early
 from bertender.models.cpu_flags import saturates
 from bertender.models.graph_file import move_graph
 from bertender.models.onnx_predictor import ONNX_NAME
@@ -160,7 +161,6 @@ def _train(context: QuantizationContext, fake: FakeQuantized) -> TrainingReport:
         context.work,
         description="quantize",
         at_epoch_end=lambda each: {context.task.metric: score_while_training(context, each)},
-        keep_end=True,  # a gate may still refuse it; another bound need not train again
     )
     fake.eval()
     return report
@@ -212,8 +212,10 @@ def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> f
     fake.eval()
     try:
         with parametrize.cached():  # the weights are rounded once, not in each batch
-            predictor = TorchPredictor(fake.student)
-            return context.score_of(replace(context.classifier, predictor=predictor))
+            classifier = replace(context.classifier, predictor=TorchPredictor(fake.student))
+            score, predictions = evaluate(classifier, context.task.choices, context.task.metric)
+            warn_early(context.task, context.task.choices, predictions, context.config)
+            return score.value
     finally:
         fake.train(training)
 

@@ -115,7 +115,8 @@ def config_of(name: str, extent: Extent, seed: int, sources: Sources) -> Config:
     of_method = _of_method(own, extent, sources.shared) if "method" in own else {}
     amounts = {"epochs": extent.epochs, **_of_unlabelled(extent.unlabelled_texts, sources)}
     config = STAGES[system.stage].config
-    return config.parse({**sources.shared, **own, **of_method, **amounts, "seed": seed})
+    judged = {"seed": seed, "allow_constant": True}  # a system that learned nothing is a row
+    return config.parse({**sources.shared, **own, **of_method, **amounts, **judged})
 
 
 def _of_unlabelled(texts: int, sources: Sources) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class Way:
             for name, value in self.settings.items()
         }
         lengths = own.pop("lengths", 1)
-        settings = {**shared, **own, "seed": seed}
+        settings = {**shared, **own, "seed": seed, "allow_constant": True}
         return DistillConfig.parse({**settings, "epochs": settings["epochs"] * lengths})
 
 

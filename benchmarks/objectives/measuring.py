@@ -233,7 +233,9 @@ def _row(
     classifiers, parameters = [], 0
     for task in tasks:
         for seed in range(seeds):
-            config = FinetuneConfig(teacher=str(encoder.path), seed=seed, **finetuning)
+            config = FinetuneConfig(
+                teacher=str(encoder.path), seed=seed, allow_constant=True, **finetuning
+            )
             out = encoders.work / f"{objective}-{task.name}-{seed}"
             made = made_once(out, config, task, encoder, partial(finetune_by_name, task))
             classifier = open_classifier(made)

@@ -122,7 +122,7 @@ def run(
         if (importance, share, recovered, seed) in made:
             continue
         drawn = {"heads": share, "importance": importance, "recover": recovered, "seed": seed}
-        settings = {**drawn, **scoring, **(training if recovered else {})}
+        settings = {**drawn, **scoring, **(training if recovered else {}), "allow_constant": True}
         heads, value, choice = _cut(parent, task, PruneConfig(**settings), work)
         point = PruningPoint(
             importance=importance,

@@ -103,6 +103,7 @@ def _student(
         learning_rate=budget.learning_rate,
         batch_size=budget.batch_size,
         weights=dict(LOSSES[loss]),
+        allow_constant=True,
     )
     few = replace(task, train=task.train.first(budget.max_train))
     out = work / f"{loss}-{seed}"

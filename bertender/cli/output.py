@@ -177,6 +177,8 @@ def _trained(findings: Findings) -> list[str]:
         lines.append(f"{where} after the last epoch: {_scores(training.epochs)}")
     if scores and apart and not (findings.pruning or findings.quantization):
         lines.append(f"held-out, read once: {number(scores.score)}")
+    if scores and scores.constant:
+        lines.append(f"on the held-out texts, it {scores.constant.words}")
     lines += _unlabelled(training)
     others = training.together.items() if training else ()
     return [

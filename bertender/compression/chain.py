@@ -30,6 +30,8 @@ ROOM = 2
 """Times the entries that always stay is a vocabulary's default size at least."""
 HARDLY_TRAINED = {"epochs": 1, "learning_rate": 1e-5}
 """Of a probe: what it weighs and takes does not depend on what it has learned."""
+TO_BE_JUDGED = {"allow_constant": True}
+"""One candidate of many that learned nothing ends no search: its round is marked instead."""
 
 OF_A_RECOVERY = frozenset({"epochs", "batch_size", "no_dropout"})
 """Settings of pruning that one which trains nothing refuses."""
@@ -60,14 +62,14 @@ def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int)
     """
     steps = []
     if candidate.is_distilled:
-        settings = _student(candidate, config, unlabelled)
+        settings = {**_student(candidate, config, unlabelled), **TO_BE_JUDGED}
         steps.append(_step("student", "distill", (TEACHER,), settings))
     if candidate.is_pruned:
         # a student's recovery learns from the teacher, which knows more than the student does
         sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
         settings = {**_cuts(candidate, config), **_texts(config, unlabelled)}
         settings |= {"epochs": config.recovery_epochs, "batch_size": config.batch_size}
-        settings |= {"no_dropout": config.no_dropout, "seed": config.seed}
+        settings |= {"no_dropout": config.no_dropout, "seed": config.seed, **TO_BE_JUDGED}
         steps.append(_step("pruned", "prune", sources, settings))
     return steps
 

@@ -47,8 +47,10 @@ from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
 from bertender.core.processors import processor_name
 from bertender.core.saving import save_result
+from bertender.measure.constant import check_teacher_varied
 from bertender.measure.load import busiest
 from bertender.measure.runtimes import check_installed
+from bertender.models.opening import open_classifier
 from bertender.pipeline.named_files import folder_digest
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import Task
@@ -88,6 +90,7 @@ class Compression:
             ArtifactError: the model cannot be written where it should.
             RuntimeMissingError: a runtime is not installed, or does not run on this CPU.
             MachineBusyError: other work disturbs the times.
+            ConstantError: the teacher predicts one label everywhere.
         """
         self.task.require_training("compress")
         check_writable(self.out / MODEL, self.teacher)
@@ -97,6 +100,7 @@ class Compression:
         candidates = all_candidates(starts, self.config, vocab=self._cuts_vocabulary)
         check_any(candidates, starts, self.config)
         check_settings(candidates, self.config, self.task)
+        check_teacher_varied(open_classifier(self.teacher), self.teacher.path, self.task)
         probes = self._measured(candidates)
         results = predicted(candidates, probes.models(), self.config)
         results = decided(results, probes.probes, self.config)

@@ -77,9 +77,15 @@ class Finishing:
     def _tried(self, result: CandidateResult) -> list[CandidateResult]:
         """Export, quantize and measure, by one variant after the other until one holds the limits.
 
+        What predicts one label everywhere is not tried.
+
         Returns:
             those that were tried, the last one first.
         """
+        if (label := result.rounds[-1].constant) is not None:
+            reason = f"predicts {label!r} everywhere"
+            marked = {"left_out": reason, "refused": True, "measured": None, "choice": None}
+            return [result.model_copy(update=marked)]
         tried: list[CandidateResult] = []
         for planned in self._variants_of(result):
             self.training.announce(f"export and quantize {planned.candidate.name}")

@@ -141,9 +141,9 @@ def _trained(
     return result.model_copy(update={"rounds": (*result.rounds, done)})
 
 
-def _rank(result: CandidateResult) -> tuple[int, float]:
+def _rank(result: CandidateResult) -> tuple[int, bool, float]:
     last = result.rounds[-1] if result.rounds else None
-    return (last.number, last.score) if last else (-1, 0.0)
+    return (last.number, last.constant is None, last.score) if last else (-1, False, 0.0)
 
 
 def _beaten(result: CandidateResult, number: int) -> CandidateResult:

@@ -88,7 +88,10 @@ def none_holds(finished: Sequence[CandidateResult], config: CompressConfig) -> s
     tried = [each for each in finished if each.measured is not None]
     if not tried:
         reasons = "; ".join(f"{each.candidate.name}: {each.left_out}" for each in finished)
-        return f"no candidate could be quantized. {reasons}. Give other schemes or runtimes."
+        return (
+            f"no candidate could be quantized. {reasons}. Give other schemes or runtimes; where "
+            "one label is predicted everywhere, another learning_rate or more epochs."
+        )
     nearest = min(tried, key=lambda each: excess(each.cost, config))
     return (
         f"{_asked(config)}: no trained candidate holds that as measured. "

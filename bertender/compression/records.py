@@ -53,6 +53,9 @@ class Round(Record):
     unlabelled: int = Field(0, description="texts that only the teacher labelled")
     score: float = Field(description="on the texts to choose by, before quantization")
     minutes: float
+    constant: str | None = Field(
+        None, description="the one label that it predicts on these, where it learned nothing else"
+    )
 
 
 class CandidateResult(Record):
@@ -72,7 +75,9 @@ class CandidateResult(Record):
     score: Score | None = Field(None, description="on the held-out texts; of the chosen one alone")
     enters: bool = Field(False, description="whether the plan is to train it")
     refused: bool = Field(
-        False, description="whether a gate refused it, or no probe of it could be made"
+        False,
+        description="whether a gate refused it, it predicts one label everywhere, or no probe of "
+        "it could be made",
     )
     left_out: str | None = Field(None, description="why it was not trained, or went no further")
 

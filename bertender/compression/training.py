@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from bertender.compression.candidates import Candidate
 from bertender.compression.chain import Built, build, graph_steps, student_steps
@@ -13,6 +14,7 @@ from bertender.compression.config import CompressConfig
 from bertender.compression.records import CandidateResult, Round
 from bertender.core.artifact import Artifact
 from bertender.measure.accuracy import evaluate
+from bertender.measure.constant import found_constant, is_fault
 from bertender.models.opening import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.tasks.bad_rows import SkippedRows, stop
@@ -60,13 +62,16 @@ class Training:
             f"{unlabelled} unlabelled texts"
         )
         built = self._student(result.candidate, count, unlabelled)
+        score, predictions = self._judged(built.last)
+        constant = found_constant(self.task, self.task.choices, predictions)
         return Round(
             number=number,
             share=share,
             texts=count,
             unlabelled=unlabelled,
-            score=self.choice(built.last),
+            score=score,
             minutes=built.seconds / 60,
+            constant=constant.label if constant and is_fault(constant, score) else None,
         )
 
     def chain(self, candidate: Candidate, last: Round) -> Built:
@@ -84,8 +89,13 @@ class Training:
 
     def choice(self, artifact: Artifact, runtime: str = DEFAULT_RUNTIME) -> float:
         """Return a model's score on the texts to choose by; a graph runs in the runtime."""
+        return self._judged(artifact, runtime)[0]
+
+    def _judged(self, artifact: Artifact, runtime: str = DEFAULT_RUNTIME) -> tuple[float, Any]:
+        """Return a model's score on the texts to choose by, and its predictions."""
         opened = open_classifier(artifact, runtime=runtime)
-        return evaluate(opened, self.task.choices, self.task.metric)[0].value
+        score, predictions = evaluate(opened, self.task.choices, self.task.metric)
+        return score.value, predictions
 
     def _student(self, candidate: Candidate, texts: int, unlabelled: int) -> Built:
         steps = student_steps(candidate, self.config, unlabelled)

@@ -11,6 +11,7 @@
     │   ├── DamagedArtifactError   files are missing or differ from their recorded digest
     │   └── BusyError              another process is building it
     ├── TrainingError              a training run cannot continue
+    │   └── ConstantError          a model predicts one label everywhere
     ├── ModelError                 a model cannot serve what is asked of it
     │   ├── GateError              a gate refuses how it was quantized; another scheme may pass
     │   ├── HubCodeError           its config names code that would be fetched and run
@@ -42,6 +43,7 @@ __all__ = [
     "BertenderError",
     "BusyError",
     "ConfigError",
+    "ConstantError",
     "DamagedArtifactError",
     "DataError",
     "DeadlineError",
@@ -131,6 +133,10 @@ class BusyError(ArtifactError):
 
 class TrainingError(BertenderError):
     """A training run cannot continue."""
+
+
+class ConstantError(TrainingError):
+    """A model predicts one label everywhere, though the true labels are several."""
 
 
 class ModelError(BertenderError):

@@ -1,17 +1,54 @@
-"""The control that reads no text: always the most frequent label."""
+"""One label everywhere: the control that reads no text, and models that are no better than it."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from bertender.core.config import Record
+from bertender.core.errors import ConstantError
+from bertender.core.findings import ConstantFindings, ScoreFindings
 from bertender.metrics.scores import Score, score
-from bertender.tasks.task import Task
+from bertender.problems.problem import NO_LABEL
+from bertender.tasks.loading import sample
+from bertender.tasks.task import Split, Task
+from bertender.training.config import JudgedConfig, TrainingConfig
 
-__all__ = ["ConstantRow", "constant_row", "most_frequent"]
+if TYPE_CHECKING:  # it loads PyTorch, and reports read what is here
+    from bertender.models.predictor import Classifier
+
+__all__ = [
+    "SETTINGS_OF_RUN",
+    "ConstantRow",
+    "another_rate",
+    "check_teacher_varied",
+    "check_varied",
+    "constant_row",
+    "found_constant",
+    "is_fault",
+    "most_frequent",
+    "warn_early",
+]
+
+logger = logging.getLogger(__name__)
+
+FEWEST_OTHERS = 20
+"""Other labels that must be there: a model that finds one of seven of them misses all 20 in 5 % of
+the cases. Of fewer, one label everywhere is said, and refused nowhere."""
+SKEWED = 0.9
+"""Share of one label from which a short training may rightly predict nothing else, unless the
+metric gives nothing for that."""
+TEACHER_TEXTS = 512
+TEXTS_AT_ONCE = 64
+"""Most teachers predict two labels on the first of them."""
+USUAL_RATES = (5e-5, 3e-4)
+SETTINGS_OF_RUN = ("learning_rate", "epochs")
+"""That a model learned with, and the error of one that learned nothing names."""
 
 
 class ConstantRow(Record):
@@ -49,3 +86,108 @@ def most_frequent(label_ids: Sequence[int]) -> int:
     """Return the most frequent label, the lowest of several."""
     counts = Counter(label_ids)
     return min(counts, key=lambda label: (-counts[label], label))
+
+
+def found_constant(task: Task, split: Split, predictions: Iterable[Any]) -> ConstantFindings | None:
+    """Return the label that is predicted everywhere; None where labels differ, or should not."""
+    predicted = _labels_in(task, predictions)
+    truth = Counter(label for own in split.label_ids for label in task.problem.labels_of(own))
+    del truth[NO_LABEL]
+    if len(predicted) != 1 or len(truth) < 2:
+        return None
+    (label,) = predicted
+    count = truth.total()
+    return ConstantFindings(label=task.labels[label], share=truth[label] / count, n=count)
+
+
+def is_fault(constant: ConstantFindings, score: float) -> bool:
+    """Return whether a model of one label has learned nothing, rather than what skewed data say.
+
+    Args:
+        constant: what was found.
+        score: of the model on the same texts, by the task's metric.
+    """
+    others = round((1 - constant.share) * constant.n)
+    return others >= FEWEST_OTHERS and (constant.share < SKEWED or score <= 0)
+
+
+def warn_early(task: Task, split: Split, predictions: Iterable[Any], config: JudgedConfig) -> None:
+    """Log a warning where a model that is being trained predicts one label everywhere."""
+    constant = found_constant(task, split, predictions)
+    if constant and not config.allow_constant:
+        logger.warning(
+            "task %s: so far the model %s. If that stays, it has learned nothing",
+            task.name,
+            constant.words,
+        )
+
+
+def check_varied(
+    scores: ScoreFindings, task: Task, config: JudgedConfig, settings: Sequence[str], advice: str
+) -> None:
+    """Raise ConstantError where a trained model has learned nothing but one label.
+
+    Args:
+        scores: of the model on the held-out texts.
+        task: of these texts.
+        config: what it was trained with.
+        settings: that the message names.
+        advice: what to try next.
+    """
+    constant = scores.constant
+    if constant is None or config.allow_constant:
+        return
+    if not is_fault(constant, scores.score):
+        logger.warning("task %s: on the held-out texts, the model %s", task.name, constant.words)
+        return
+    raise ConstantError(
+        f"{config.as_set(settings)}: on the held-out texts of task {task.name!r}, the model "
+        f"{constant.words}. It has learned nothing ({task.metric} {scores.score:.4g}), and is not "
+        f"written. Try {advice}. If it is what you want all the same, allow_constant writes it "
+        "without training again."
+    )
+
+
+def check_teacher_varied(
+    classifier: Classifier, path: Path, task: Task, otherwise: str = ""
+) -> None:
+    """Raise ConstantError for a teacher of one label; of others, a few texts alone are read.
+
+    Args:
+        classifier: of the task's labels.
+        path: of its artifact, for the message.
+        task: some of its texts to choose by are read.
+        otherwise: the end of the message: how to go on all the same, where that can be set.
+    """
+    from bertender.measure.accuracy import evaluate  # it loads PyTorch, and reports read this file
+
+    texts = sample(task.choices, TEACHER_TEXTS, task.problem)
+    seen: set[int] = set()
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        _, predictions = evaluate(classifier, texts.after(start).first(TEXTS_AT_ONCE), task.metric)
+        seen |= _labels_in(task, predictions)
+        if len(seen) > 1:
+            return
+    if not len(texts):
+        return
+    score, predictions = evaluate(classifier, texts, task.metric)
+    constant = found_constant(task, texts, predictions)
+    if constant and is_fault(constant, score.value):
+        raise ConstantError(
+            f"the teacher {path} {constant.words}: nothing can be learned from it. Give another "
+            f"teacher, or train this one again.{otherwise}"
+        )
+
+
+def _labels_in(task: Task, predictions: Iterable[Any]) -> set[int]:
+    return {int(label) for each in predictions for label in task.problem.labels_of(each)}
+
+
+def another_rate(config: TrainingConfig) -> str:
+    """Return which learning rate to try where a model has learned nothing."""
+    low, high = USUAL_RATES
+    if config.learning_rate < low:
+        return f"a higher learning_rate, as {low:g} to {high:g}"
+    if config.learning_rate > high:
+        return f"a lower learning_rate, as {low:g} to {high:g}"
+    return "a learning_rate a few times higher, or lower"

@@ -14,7 +14,16 @@ def control_lines(findings: Findings) -> list[str]:
     The held-out texts say that; which of the two to deploy, the texts to choose by do.
     """
     control = findings.control
-    return [] if control is None else [_sentence(control), *_taken(control)]
+    return [] if control is None else [_sentence(control), *_stuck(control), *_taken(control)]
+
+
+def _stuck(control: ControlFindings) -> list[str]:
+    if control.constant is None:
+        return []
+    return [
+        f"the control {control.constant.words}: it has learned nothing to compare with. Try "
+        "another learning_rate, or more epochs"
+    ]
 
 
 def _taken(control: ControlFindings) -> list[str]:

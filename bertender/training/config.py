@@ -10,7 +10,7 @@ from pydantic import Field
 from bertender.core.config import Config, Rule
 from bertender.core.environment import supports_bf16
 
-__all__ = ["POOL_BATCHES", "TrainingConfig", "computes_in_bf16"]
+__all__ = ["POOL_BATCHES", "JudgedConfig", "TrainingConfig", "computes_in_bf16"]
 
 POOL_BATCHES = 4
 """The fastest size that lost nothing on texts that no model had read (docs/methods.md)."""
@@ -68,6 +68,16 @@ class TrainingConfig(Config):
     def shaping(self) -> dict[str, Any]:
         """Return the settings that shape what is trained."""
         return self.model_dump(mode="json", exclude=set(self.judging))
+
+
+class JudgedConfig(Config):
+    """The setting of stages that write no model which has learned nothing but one label."""
+
+    allow_constant: bool = Field(
+        False,
+        description="write a model that predicts one label everywhere too, and learn from such a "
+        "teacher",
+    )
 
 
 def computes_in_bf16(config: TrainingConfig) -> bool:

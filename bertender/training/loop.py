@@ -9,6 +9,7 @@ the objective (a function of model and batch that returns named parts of the los
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import TypeVar
 
 import torch
 
+from bertender.core.distributed import is_main_process
 from bertender.core.errors import TrainingError
 from bertender.core.progress import progress_bar
 from bertender.core.timing import Stopwatch
@@ -34,6 +36,8 @@ from bertender.training.trainer import PlannedTrainer, Progress, trainer_argumen
 
 __all__ = ["NO_RATES", "planned", "train"]
 
+logger = logging.getLogger(__name__)
+
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 NO_RATES: Rates = {}
@@ -48,12 +52,12 @@ def train(
     *,
     description: str = "training",
     at_epoch_end: Callable[[Model], dict[str, float]] | None = None,
-    keep_end: bool = False,
     steps: int | None = None,
     rates: Rates = NO_RATES,
 ) -> TrainingReport:
     """Train `model` in place; resume from the last checkpoint that an interrupted run left.
 
+    The end is a checkpoint too: a gate may refuse the model, and what does not shape it may change.
     Each step is reported to the listeners of the context, see `steps.listen_to_steps`.
 
     Args:
@@ -64,8 +68,6 @@ def train(
         work: directory of the checkpoints, from `work.work_directory`.
         description: text of the progress bar.
         at_epoch_end: scores the model on held-out data; must draw no random numbers.
-        keep_end: leave a checkpoint of the end in `work`, so that a run of several parts can go
-            on after this one.
         steps: end after so many, with the schedule of the learning rate; None for all epochs.
         rates: parts of the model that learn at a rate of their own.
 
@@ -79,7 +81,7 @@ def train(
     arguments.warmup_steps = round(config.warmup_ratio * len(plan))
     checkpoint = last_checkpoint(work)
     with progress_bar(description, len(plan)) as bar:
-        progress = Progress(bar, plan, at_epoch_end, keep_end)
+        progress = Progress(bar, plan, at_epoch_end)
         reported = _reported(_as_set(objective, config), len(plan), description, work)
         trainer = PlannedTrainer(model, arguments, examples, reported, plan, rates)
         trainer.add_callback(progress)  # type: ignore[no-untyped-call]
@@ -92,7 +94,34 @@ def train(
         )
     for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
         vars(model).pop(wrapped, None)
-    return trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)
+    report = trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)
+    if is_main_process():
+        _warn_of_idle_losses(report, description)
+    return report
+
+
+def _warn_of_idle_losses(report: TrainingReport, description: str) -> None:
+    """Log a warning of a loss that never moved, or a part that was 0 throughout.
+
+    A divergence from a teacher is 0 where there is nothing to learn from it.
+    """
+    first, *later = report.losses or [{}]
+    if later and all(losses == first for losses in later):
+        logger.warning(
+            "%s: the loss was %s from the first step to the last: nothing was learned. Try a "
+            "higher learning_rate",
+            description,
+            first,
+        )
+        return
+    for name, value in first.items():
+        if later and not value and not any(losses.get(name, 1.0) for losses in later):
+            logger.warning(
+                "%s: the loss %r was 0 from the first step to the last: nothing was learned from "
+                "it",
+                description,
+                name,
+            )
 
 
 def planned(

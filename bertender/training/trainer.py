@@ -113,19 +113,17 @@ class PlannedTrainer(SafeCheckpoints):
 
 
 class Progress(TrainerCallback):
-    """Moves the bar, scores the model at the end of each epoch, and keeps the end."""
+    """Moves the bar, scores the model at the end of each epoch, and saves the end."""
 
     def __init__(
         self,
         bar: Bar,
         plan: BatchPlan,
         at_epoch_end: Callable[[Any], dict[str, float]] | None,
-        keep_end: bool,
     ) -> None:
         self.bar = bar
         self.plan = plan
         self.at_epoch_end = at_epoch_end
-        self.keep_end = keep_end
         self.samples = 0
         self.scoring = Stopwatch()
 
@@ -135,7 +133,7 @@ class Progress(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.bar.advance()
         self.samples += len(self.plan.batches[state.global_step - 1])
-        if self.keep_end and state.global_step == len(self.plan):
+        if state.global_step == len(self.plan):
             control.should_save = True
         if state.global_step in self.plan.epoch_ends and self.at_epoch_end and is_main_process():
             model = kwargs["model"]

@@ -14,7 +14,8 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
-from bertender.core.findings import ControlFindings, ControlRun, Gain
+from bertender.core.findings import ConstantFindings, ControlFindings, ControlRun, Gain
+from bertender.measure.constant import found_constant
 from bertender.metrics.changes import paired_change
 from bertender.metrics.records import LabelSet
 from bertender.tasks.task import Task
@@ -66,7 +67,7 @@ class Controls:
         """
         runs = tuple(self._run(epochs) for epochs in self.trained)
         better = max(runs, key=lambda run: run.score)  # the shorter one of equals
-        gain, score = self._gain(student, self.trained[better.epochs].student)
+        gain, score, constant = self._gain(student, self.trained[better.epochs].student)
         return ControlFindings(
             epochs=better.epochs,
             score=score,
@@ -76,20 +77,25 @@ class Controls:
             teacher_layers=teacher_layers_of(self.config),
             equal_epochs=self.equal_epochs,
             runs=runs,
+            constant=constant,
         )
 
     def _run(self, epochs: int) -> ControlRun:
         last = self.trained[epochs].last.epochs[-1]
         return ControlRun(epochs=epochs, score=last[self.ready.task.metric])
 
-    def _gain(self, student: PreTrainedModel, control: PreTrainedModel) -> tuple[Gain, float]:
+    def _gain(
+        self, student: PreTrainedModel, control: PreTrainedModel
+    ) -> tuple[Gain, float, ConstantFindings | None]:
+        """Return the gain, and the score of the control with the one label that it predicts."""
         task, tokenizer = self.ready.task, self.ready.distillation.tokenizer
         (_, ours), (score, theirs) = (
             evaluated(model, tokenizer, task, task.dev) for model in (student, control)
         )
         labels = LabelSet(len(task.labels), task.labels)
         change = paired_change(task.metric, task.dev.label_ids, theirs, ours, labels)
-        return Gain(value=change.value, low=change.low, high=change.high), score.value
+        gain = Gain(value=change.value, low=change.low, high=change.high)
+        return gain, score.value, found_constant(task, task.dev, theirs)
 
 
 def train_controls(
@@ -109,7 +115,7 @@ def train_controls(
     for epochs in control_epochs(config.epochs, equal):
         control, settings = control_of(teacher, task, config, epochs, ready.tokens)
         folder, title = work / f"{epochs}-epochs", f"control of {epochs} epochs"
-        trained[epochs] = control.distillation.run(settings, folder, title, keep_end=True)
+        trained[epochs] = control.distillation.run(settings, folder, title)
     return Controls(ready, config, trained, equal)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Rule, parts_of
+from bertender.training.config import JudgedConfig
 from distill.augmentation.config import AugmentedConfig
 from distill.distillation.config import StudentConfig
 from distill.distillation.unlabelled_config import FilteredConfig
@@ -75,11 +76,11 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
 """Conflicts of settings."""
 
 
-class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig):
+class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig, JudgedConfig):
     """Settings of `distill`."""
 
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
-    judging: ClassVar[frozenset[str]] = frozenset({"control"})
+    judging: ClassVar[frozenset[str]] = frozenset({"allow_constant", "control"})
     shown_defaults: ClassVar[Mapping[str, str]] = {
         **StudentConfig.shown_defaults,
         "max_length": "the teacher's",

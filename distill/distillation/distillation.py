@@ -78,9 +78,7 @@ class Distillation:
     projections: Tensors = field(default_factory=dict)
     """Those that the student learned with before; the others are drawn at random."""
 
-    def run(
-        self, config: TrainingConfig, work: Path, description: str, *, keep_end: bool = False
-    ) -> Trained:
+    def run(self, config: TrainingConfig, work: Path, description: str) -> Trained:
         """Train the student by all phases; an interrupted run continues in the phase it was in.
 
         Each phase has its own optimizer, schedule and folder of checkpoints. The end of a phase is
@@ -90,7 +88,6 @@ class Distillation:
             config: how long and fast.
             work: directory of the checkpoints.
             description: text of the progress bar.
-            keep_end: leave a checkpoint of the end of the last phase as well.
         """
         reports: dict[str, TrainingReport] = {}
         wall = Stopwatch()
@@ -115,7 +112,6 @@ class Distillation:
                     folder,
                     description=description if is_last else f"{description}: {phase.name}",
                     at_epoch_end=partial(self.evaluate, objective=objective) if is_last else None,
-                    keep_end=keep_end or not is_last,
                     rates=getattr(training_module, "rates", NO_RATES),
                 )
                 student = training_module.finished()

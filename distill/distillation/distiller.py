@@ -27,18 +27,19 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             cannot be had from this teacher, or the augmentation's words; raised before training
             starts.
         DataError: the file of unlabelled texts is wrong.
+        ConstantError: the teacher predicts one label everywhere; or the student does, whose
+            checkpoints stay.
     """
     config.check_rules()
     check_sources_stay(out, teacher, config)  # before the teacher reads every text
     ready = on_task(teacher, task, config)
 
     def train(work: Path) -> Writer:
-        trained = ready.distillation.run(
-            config, work, f"distill {out.name}", keep_end=config.control
-        )
+        trained = ready.distillation.run(config, work, f"distill {out.name}")
+        findings = ready.findings(trained, config)
         compared: Compared = no_control
         if config.control:
             compared = train_controls(ready, teacher, task, config, work / "control").compared
-        return partial(ready.write, trained, compared)
+        return partial(ready.write, trained, findings, compared)
 
     return trained_artifact(out, "distill", config, train, identity=ready.identity, parent=teacher)

@@ -15,6 +15,7 @@ from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import ControlFindings, Findings, VocabularyFindings
 from bertender.core.timing import Stopwatch, write_timing
+from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.models.families import check_positions
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer, longest_input
@@ -32,7 +33,7 @@ from distill.distillation.unlabelled import Extended, remaining, with_unlabelled
 from distill.losses.signals import Wanted
 from distill.methods import METHODS
 from distill.methods.method import Method
-from distill.scoring import choice_score, final_score
+from distill.scoring import check_teacher, epoch_score, final_score
 from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
 from distill.vocabularies.cutting import RemainingTokens, cut_and_read, needed_tokens
@@ -81,9 +82,24 @@ class OnTask:
     vocabulary: VocabularyFindings | None
     """Of the same."""
 
+    def findings(self, trained: Trained, config: DistillConfig) -> Findings:
+        """Return the findings of a trained student, without its control.
+
+        Raises:
+            ConstantError: it has learned nothing but one label.
+        """
+        training = training_findings(trained.reports, **self.added)
+        tokenizer = self.distillation.tokenizer
+        scores = final_score(trained.student, tokenizer, self.task)
+        rate = another_rate(config)
+        advice = f"{rate}, more epochs, or another start (teacher_layers, student)"
+        check_varied(scores, self.task, config, ("method", *SETTINGS_OF_RUN), advice)
+        return Findings(training=training, scores=scores, vocabulary=self.vocabulary)
+
     def write(
         self,
         trained: Trained,
+        findings: Findings,
         compared: Compared = no_control,
         *,
         out: Path,
@@ -91,17 +107,11 @@ class OnTask:
         config: DistillConfig,
         parent: Artifact | None,
     ) -> None:
-        """Write a trained student with its held-out score, and the run's duration next to it."""
+        """Write a trained student with its findings, and the run's duration next to it."""
         student, tokenizer = trained.student, self.distillation.tokenizer
-        training = training_findings(trained.reports, **self.added)
-        scores = final_score(student, tokenizer, self.task, training.epochs)
-        findings = Findings(
-            training=training,
-            scores=scores,
-            control=compared(student, training.epochs),
-            vocabulary=self.vocabulary,
-        )
-        model = TrainedModel.classifier(student, tokenizer, self.task, findings)
+        control = compared(student, trained.last.epochs)
+        with_control = findings.model_copy(update={"control": control})
+        model = TrainedModel.classifier(student, tokenizer, self.task, with_control)
         model.write(out=out, stage=stage, config=config, parent=parent)
         write_timing(trained.timing, out)
 
@@ -127,6 +137,7 @@ def on_task(
             cannot be had from this teacher, or the augmentation's words; or the vocabulary cannot
             be cut, or not to so few tokens.
         DataError: the file of unlabelled texts is wrong.
+        ConstantError: a teacher predicts one label everywhere.
     """
     method = method or config.changed_method()
     check_texts_read(task, config)
@@ -134,6 +145,9 @@ def on_task(
     extended = with_unlabelled(task, config)
     check_can_learn(task, extended, method)
     teachers = load_teachers(teacher, config.more_teachers, task)
+    if method.learns_from_teacher:
+        for each in teachers:
+            check_teacher(each, task, config)
     start, student = new_student(teachers[0], method, extended.task, config)
     whole, learned, added = _taught(task, extended, teachers, start, student, config)
     read = _with_fewer_tokens(whole, student, task, config, tokens)
@@ -147,8 +161,8 @@ def on_task(
             method.at(student.config.num_hidden_layers).phases, task.problem_type
         ),
         examples=partial(read.taught.examples, cached, read.tokenizer, clock),
-        evaluate=lambda training_module, objective: choice_score(
-            training_module.student, read.tokenizer, task
+        evaluate=lambda training_module, objective: epoch_score(
+            training_module.student, read.tokenizer, task, config
         ),
         clock=clock,
         projections=start.projections,

@@ -12,8 +12,10 @@ from sklearn.linear_model import LogisticRegression
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import DataError
-from bertender.core.findings import Findings
-from bertender.tasks.task import Task
+from bertender.core.findings import Findings, ScoreFindings
+from bertender.measure.constant import check_varied, found_constant
+from bertender.metrics.scores import score
+from bertender.tasks.task import Split, Task
 from distill.finetuning.config import BagOfWordsConfig
 
 __all__ = ["BagOfWordsConfig", "check_labels_present", "train_bag_of_words"]
@@ -25,15 +27,18 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
 
     Raises:
         DataError: a label has no training example.
+        ConstantError: it has learned nothing but one label.
     """
     check_labels_present(task)
     vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)
-    texts = [" ".join(example) for example in task.train.examples]
-    features = vectorizer.fit_transform(texts)
+    features = vectorizer.fit_transform(_texts(task.train))
     model = LogisticRegression(
         C=config.inverse_regularisation, max_iter=1000, random_state=config.seed
     )
     model.fit(features, task.train.label_ids)
+    scores = _held_out(task, model, vectorizer)
+    advice = "a larger inverse_regularisation, or more training texts"
+    check_varied(scores, task, config, ("longest_ngram", "inverse_regularisation"), advice)
     with new_artifact(
         out,
         kind="bag-of-words",
@@ -44,8 +49,26 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
         seed=config.seed,
     ) as draft:
         _write(draft.directory, vectorizer, model)
-        draft.findings = Findings(parameters=int(model.coef_.size + model.intercept_.size))
+        parameters = int(model.coef_.size + model.intercept_.size)
+        draft.findings = Findings(parameters=parameters, scores=scores)
     return Artifact.load(out)
+
+
+def _texts(split: Split) -> list[str]:
+    return [" ".join(example) for example in split.examples]
+
+
+def _held_out(task: Task, model: LogisticRegression, vectorizer: TfidfVectorizer) -> ScoreFindings:
+    predictions = model.predict(vectorizer.transform(_texts(task.dev)))
+    measured = score(
+        task.metric,
+        task.dev.label_ids,
+        predictions,
+        label_count=len(task.labels),
+        labels=task.labels,
+    )
+    constant = found_constant(task, task.dev, predictions)
+    return ScoreFindings(chosen_on=task.chosen_on, score=measured.value, constant=constant)
 
 
 def check_labels_present(task: Task) -> None:

@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from bertender.core.config import Config, parts_of
+from bertender.core.config import parts_of
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.registry import TASKS
 from bertender.tasks.task import Task
-from bertender.training.config import TrainingConfig
+from bertender.training.config import JudgedConfig, TrainingConfig
 
 __all__ = [
     "BagOfWordsConfig",
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class BagOfWordsConfig(Config):
+class BagOfWordsConfig(JudgedConfig):
     """Settings of `baseline`."""
 
     longest_ngram: int = Field(2, ge=1, description="count runs of up to so many words")
@@ -33,9 +33,10 @@ class BagOfWordsConfig(Config):
     seed: int = Field(0, ge=0, description="seed of the solver")
 
 
-class FinetuneConfig(TrainingConfig):
+class FinetuneConfig(JudgedConfig, TrainingConfig):
     """Settings of fine-tuning."""
 
+    judging: ClassVar[frozenset[str]] = frozenset({"allow_constant"})
     shown_defaults: ClassVar[Mapping[str, str]] = {
         "max_length": "what 99 % of the training texts have, 128 or more, within the model's "
         "positions"

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.findings import Findings
+from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.problems import SINGLE_LABEL
 from bertender.tasks.task import Task
 from bertender.training.examples import TensorBatch, model_inputs
@@ -23,12 +24,13 @@ from bertender.training.trained import Writer, trained_artifact
 from bertender.training.weights import weights_digest
 from distill.data import token_dataset
 from distill.finetuning.config import FinetuneConfig
-from distill.scoring import choice_score, final_score
+from distill.scoring import epoch_score, final_score
 from distill.teachers.encoders import find_encoder, load_classifier
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = [
     "FinetuneConfig",
+    "advice",
     "finetune",
     "finetune_by_name",
     "label_objective",
@@ -67,6 +69,7 @@ def finetune(
     Raises:
         ConfigError: settings that conflict, or more tokens than the model has positions for;
             found before anything is trained.
+        ConstantError: it has learned nothing but one label. Its checkpoints stay.
     """
     config.check_rules()
     max_length = config.max_length or usual_length([task], tokenizer)
@@ -83,17 +86,19 @@ def finetune(
             config,
             work,
             description=f"fine-tune {out.name}",
-            at_epoch_end=partial(choice_score, **settings),
+            at_epoch_end=partial(epoch_score, config=config, **settings),
         )
-
-        def write(**artifact_settings: Any) -> None:
-            scores = final_score(model, epochs=report.epochs, **settings)
-            findings = Findings(training=training_findings({"labels": report}), scores=scores)
-            TrainedModel.classifier(model, tokenizer, task, findings).write(**artifact_settings)
-
-        return write
+        scores = final_score(model, **settings)
+        check_varied(scores, task, config, SETTINGS_OF_RUN, advice(config))
+        findings = Findings(training=training_findings({"labels": report}), scores=scores)
+        return TrainedModel.classifier(model, tokenizer, task, findings).write
 
     return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
+
+
+def advice(config: FinetuneConfig) -> str:
+    """Return what to try where a model has learned nothing."""
+    return f"{another_rate(config)}, more epochs, or another seed"
 
 
 def label_objective(

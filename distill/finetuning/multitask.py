@@ -24,7 +24,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact, check_writable
-from bertender.core.findings import Findings, OtherTask
+from bertender.core.findings import Findings, OtherTask, ScoreFindings
+from bertender.measure.constant import SETTINGS_OF_RUN, check_varied
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training.examples import TASK_COLUMN, TensorBatch, TokenDataset, model_inputs
@@ -42,8 +43,8 @@ from distill.finetuning.config import (
     check_word_labels,
     sibling_paths,
 )
-from distill.finetuning.finetune import finetune_by_name
-from distill.scoring import choice_score, final_score
+from distill.finetuning.finetune import advice, finetune_by_name
+from distill.scoring import epoch_score, final_score
 from distill.teachers.encoders import find_encoder, load_classifier
 from distill.writing import TrainedModel, artifact_at
 
@@ -147,6 +148,7 @@ def finetune_tasks(
 
     Raises:
         ConfigError: settings that conflict, found before anything is read or trained.
+        ConstantError: one has learned nothing but one label. No artifact is written.
     """
     config.check_rules()
     max_length = config.max_length or usual_length(tasks, tokenizer)
@@ -163,9 +165,13 @@ def finetune_tasks(
             config,
             work,
             description=f"fine-tune {out.name}",
-            at_epoch_end=lambda trained: _scores(trained, tokenizer, tasks),
+            at_epoch_end=lambda trained: _scores(trained, tokenizer, tasks, config),
         )
-        return _TrainedTogether(tasks, classifiers, tokenizer, report, config).write
+        scores = []
+        for task, classifier in zip(tasks, classifiers, strict=True):
+            scores.append(final_score(classifier, tokenizer, task))
+            check_varied(scores[-1], task, config, SETTINGS_OF_RUN, advice(config))
+        return _TrainedTogether(tasks, classifiers, tokenizer, report, scores, config).write
 
     return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
 
@@ -196,12 +202,13 @@ def _scores(
     shared: SharedEncoder,
     tokenizer: PreTrainedTokenizerBase,
     tasks: Sequence[Task],
+    config: MultiTaskConfig,
 ) -> dict[str, float]:
     """Return each task's score on what it chooses by, by the names of task and metric."""
     return {
         f"{task.name} {metric}": value
         for number, task in enumerate(tasks)
-        for metric, value in choice_score(shared.of_task(number), tokenizer, task).items()
+        for metric, value in epoch_score(shared.of_task(number), tokenizer, task, config).items()
     }
 
 
@@ -213,6 +220,8 @@ class _TrainedTogether:
     classifiers: Sequence[PreTrainedModel]
     tokenizer: PreTrainedTokenizerBase
     report: TrainingReport
+    scores: Sequence[ScoreFindings]
+    """Held-out, of each."""
     config: MultiTaskConfig
 
     def write(self, *, out: Path, **artifact_settings: Any) -> None:
@@ -224,15 +233,13 @@ class _TrainedTogether:
         """
         paths = (out, *sibling_paths(self.config, out))
         places = {task.name: path.name for task, path in zip(self.tasks, paths, strict=True)}
-        written = zip(paths, self.tasks, self.classifiers, strict=True)
-        for path, task, classifier in reversed([*written]):
-            findings = self._findings(task, classifier, places)
+        written = zip(paths, self.tasks, self.classifiers, self.scores, strict=True)
+        for path, task, classifier, scores in reversed([*written]):
+            findings = self._findings(task, scores, places)
             model = TrainedModel.classifier(classifier, self.tokenizer, task, findings)
             model.write(out=path, **artifact_settings)
 
-    def _findings(
-        self, task: Task, classifier: PreTrainedModel, places: Mapping[str, str]
-    ) -> Findings:
+    def _findings(self, task: Task, scores: ScoreFindings, places: Mapping[str, str]) -> Findings:
         """Return the findings of one task: its own scores, and where the others are."""
         own = replace(self.report, epochs=self._epochs(task))
         others = {
@@ -240,7 +247,6 @@ class _TrainedTogether:
             for other in self.tasks
             if other is not task
         }
-        scores = final_score(classifier, self.tokenizer, task, own.epochs)
         training = training_findings({"labels": own}, together=others)
         return Findings(training=training, scores=scores)
 

@@ -8,9 +8,13 @@ teacher that comes without the encoder it was made from will do.
 Loss: (1 - a) hard labels + a soft labels + b patience, eq. 8; patience is the squared difference
 of [CLS] states of length one (eq. 7) between student layers 1 to M-1 and every k-th teacher layer
 (PKD-Skip); `--layer-map last-between` matches the teacher's last layers instead (PKD-Last).
-a = 0.7, T = 10, b = 500, lr 1e-5, batch 32 and 4 epochs are the published code's. Its b belongs
-to a mean over the width, as here; its soft labels are a mean over the classes too, and ours a sum
-over them, as in eq. 4, so that ours weigh as many times more as there are classes.
+a = 0.7, T = 10, b = 500, batch 32 and 4 epochs are the published code's. Its b belongs to a mean
+over the width, as here; its soft labels are a mean over the classes too, and ours a sum over them,
+as in eq. 4, so that ours weigh as many times more as there are classes.
+The rate is that of all methods, 5e-5, the largest of the paper's grid. The published code's 1e-5 is
+for the 67,000 texts of SST-2: on 4,000 of them, a student of three of six layers predicted one
+label for all texts (accuracy 0.509); at 5e-5 it scored 0.819, from the authors' start 0.797, and
+its teacher 0.830.
 """
 
 from __future__ import annotations
@@ -34,5 +38,5 @@ PKD = Method(
         HardLabels(weight=0.3),
         Match("patience", 500.0, "sentence_states", normalised_sentence_mse, layers=skip),
     ),
-    settings={"epochs": 4, "learning_rate": 1e-5},
+    settings={"epochs": 4},
 )

@@ -10,6 +10,9 @@ plain shorter model.
 steps, which is where the published rate for MRPC (0.0006 a step) brings it; from there on the
 successor is alone.
 `theseus-constant`: p = 0.5, then a phase with the successor alone (section 3.2).
+Epochs are the published code's. Its rate, 2e-5, is for all texts of a task: the rate of all methods
+here, 5e-5, is needed on a few thousand. Three of six layers scored 0.796 after 4 epochs on 4,000
+texts of SST-2 (teacher 0.830).
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ THESEUS = Method(
     student=SHORTER_STUDENT,
     start_layers="first",
     phases=(Phase("task", TASK, training_module=REPLACING),),
-    settings={"epochs": 15, "learning_rate": 2e-5},
+    settings={"epochs": 15},
 )
 
 THESEUS_CONSTANT = Method(
@@ -48,5 +51,5 @@ THESEUS_CONSTANT = Method(
         Phase("replacing", TASK, epochs=REPLACING_EPOCHS, training_module=HALF_REPLACING),
         Phase("successor", TASK, training_module=REPLACED),
     ),
-    settings={"epochs": 10, "learning_rate": 2e-5},
+    settings={"epochs": 10},
 )

@@ -79,7 +79,6 @@ class Pretraining:
                     examples=rows.held_out,
                     perplexity_of=self.perplexity_of,
                 ),
-                keep_end=not is_last,
                 steps=steps,
             )
         return reports

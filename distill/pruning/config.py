@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from bertender.core.config import Rule
 from bertender.core.errors import ConfigError
+from bertender.training.config import JudgedConfig
 from distill.distillation.unlabelled_config import UnlabelledConfig
 from distill.pruning.choice import ACROSS, Across
 from distill.pruning.importance import IMPORTANCES
@@ -161,7 +162,7 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
 """Conflicts of settings, and settings that would change nothing."""
 
 
-class PruneConfig(UnlabelledConfig):
+class PruneConfig(UnlabelledConfig, JudgedConfig):
     """Settings of `prune`. Those of training are for the recovery after each round."""
 
     shown_defaults: ClassVar[Mapping[str, str]] = {
@@ -169,7 +170,7 @@ class PruneConfig(UnlabelledConfig):
         "max_length": "the model's",
     }
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
-    judging: ClassVar[frozenset[str]] = frozenset({"max_drop"})
+    judging: ClassVar[frozenset[str]] = frozenset({"allow_constant", "max_drop"})
 
     heads: Annotated[float, AfterValidator(_is_share)] = Field(
         0.0, description="share of the attention heads to cut, 0 to below 1"

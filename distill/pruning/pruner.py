@@ -24,6 +24,7 @@ from bertender.core.findings import (
     ScoreFindings,
     VocabularyFindings,
 )
+from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.models.families import check_positions
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
@@ -44,7 +45,7 @@ from distill.pruning.recovery_texts import (
 )
 from distill.pruning.rounds import PruningContext, in_rounds, without_some_layers
 from distill.pruning.target import find_target
-from distill.scoring import choice_score, dev_score
+from distill.scoring import check_teacher, choice_score, dev_score, final_score
 from distill.teachers.teacher import Teacher
 from distill.vocabularies.cutting import cut_and_read, needed_tokens
 from distill.writing import TrainedModel, artifact_at
@@ -68,8 +69,10 @@ def prune(
         ConfigError, ModelError: there is nothing to cut, or the architecture cannot be, or the
             teacher predicts other labels; raised before anything is trained.
         DataError: the file of unlabelled texts is wrong.
-        AccuracyError: it lost more than `max_drop`. Nothing is written then but checkpoints, from
-            which the same run with another `max_drop` continues.
+        AccuracyError: it lost more than `max_drop`.
+        ConstantError: it predicts one label everywhere, or the teacher that it recovers with does.
+            Nothing is written then but checkpoints, from which the same run with another
+            `max_drop`, or with `allow_constant`, continues.
     """
     config.check_rules()
     task.require_training("prune")
@@ -117,6 +120,7 @@ class _Ready:
 
         Raises:
             AccuracyError: it lost more than `max_drop`.
+            ConstantError: it has learned nothing but one label.
         """
         task, context = self.task, self._context(description, work)
         before = choice_score(self.unpruned.model, self.whole, task)[task.metric]
@@ -126,9 +130,11 @@ class _Ready:
         pruning = PruningFindings(
             unpruned=before, rounds=rounds, layers=layers, vocabulary=self.vocabulary
         )
+        scores = _held_out(self.whole, model, context, pruning)
+        check_varied(scores, task, self.config, _settings_of(self.config), _advice(self.config))
 
         def write(**artifact_settings: Any) -> None:
-            findings = self._findings(model, context, _joined(reports), pruning)
+            findings = self._findings(model, context, _joined(reports), pruning, scores)
             record = replace(task, left_out=self.recovery.task.left_out)
             trained = TrainedModel.classifier(model, self.tokenizer, record, findings)
             trained.write(**artifact_settings)
@@ -141,12 +147,13 @@ class _Ready:
         context: PruningContext,
         report: TrainingReport,
         pruning: PruningFindings,
+        scores: ScoreFindings,
     ) -> Findings:
-        """Return the card's findings; the pruned model is scored and timed here, once."""
+        """Return the card's findings; the pruned model is timed here, once."""
         latency = context.target.reached(model, self.stopwatches) if context.target else None
         return Findings(
             training=training_findings({"recovery": report}, **self.recovery.added()),
-            scores=_held_out(self.whole, model, context, pruning),
+            scores=scores,
             pruning=pruning.model_copy(update={"latency": latency}),
         )
 
@@ -175,6 +182,8 @@ def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopw
     check_architecture(unpruned.model, config)
     check_possible(unpruned.model, config)
     recovery = recovery_texts(unpruned, task, config)
+    if config.recovers:
+        check_teacher(recovery.teacher, task, config)
     whole, model = _tokenizer(parent, unpruned.model, config), copy.deepcopy(unpruned.model)
     tokenizer, vocabulary = _with_fewer_tokens(model, whole, recovery.task, config)
     return _Ready(
@@ -210,11 +219,23 @@ def _held_out(
 ) -> ScoreFindings:
     """Return the held-out scores before and after, read once where other texts have chosen."""
     task = context.task
-    before, after = pruning.unpruned, pruning.rounds[-1].score
+    before = pruning.unpruned
     if task.chosen_on == "selection":
         before = dev_score(context.unpruned.model, whole, task)[task.metric]
-        after = dev_score(model, context.tokenizer, task)[task.metric]
-    return ScoreFindings(chosen_on=task.chosen_on, score_before=before, score=after)
+    return final_score(model, context.tokenizer, task, score_before=before)
+
+
+def _settings_of(config: PruneConfig) -> tuple[str, ...]:
+    """Return the settings that an error of a model which predicts one label names."""
+    cuts = ("heads", "ffn", "layers", "target_latency", "vocab")
+    return (*filter(config.is_explicit, cuts), *(SETTINGS_OF_RUN if config.recovers else ()))
+
+
+def _advice(config: PruneConfig) -> str:
+    """Return what to try where a pruned model predicts one label."""
+    if config.recovers:
+        return f"to cut less, in more rounds; more epochs; or {another_rate(config)}"
+    return "to cut less, or a recovery"
 
 
 def check_architecture(model: PreTrainedModel, config: PruneConfig) -> None:

@@ -35,7 +35,7 @@ from distill.pruning.layers import least_missed, without_layers
 from distill.pruning.rescaling import rescale
 from distill.pruning.search import fitting
 from distill.pruning.target import Target
-from distill.scoring import choice_score
+from distill.scoring import choice_score, epoch_score
 from distill.teachers.teacher import Teacher, on_device
 
 __all__ = ["PruningContext", "in_rounds", "without_some_layers"]
@@ -212,9 +212,12 @@ def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> Tr
         tokenizer=context.tokenizer,
         phases=phases_with_head([RECOVERY], context.task.problem_type),
         examples=lambda: context.examples,
-        evaluate=lambda training_module, objective: {
-            context.task.metric: context.score(training_module.student)
-        },
+        evaluate=lambda training_module, objective: epoch_score(
+            training_module.student,
+            context.tokenizer,
+            context.task,
+            context.config,
+        ),
     )
     work, place = context.work / f"round-{number}", f"round {number + 1} of {context.config.rounds}"
-    return recovery.run(context.config, work, f"{context.description}: {place}", keep_end=True).last
+    return recovery.run(context.config, work, f"{context.description}: {place}").last

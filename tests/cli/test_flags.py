@@ -260,10 +260,10 @@ def test_a_flag_beside_another_reaches_its_field(name: str, field: str) -> None:
 
 
 def test_what_is_not_given_has_the_methods_own_default() -> None:
-    for flags, epochs in ((), 4), (("--epochs", "3"), 3):
-        config = read_flags(DistillConfig, "--method", "pkd", *flags)
+    for flags, epochs in ((), 10), (("--epochs", "3"), 3):
+        config = read_flags(DistillConfig, "--method", "bilstm", *flags)
         assert config.model_dump()["epochs"] == epochs
-        assert config.model_dump()["learning_rate"] == 1e-5
+        assert config.model_dump()["learning_rate"] == 1e-3
 
 
 @pytest.mark.parametrize(("name", "field"), TABLES_OF_ONE_ROW)

@@ -75,6 +75,27 @@ def test_the_next_variant_takes_the_place_of_one_that_breaks_a_limit(
     assert "Give max_ms 1.25 or more" in none_holds(done, config)
 
 
+def test_what_predicts_one_label_everywhere_is_not_chosen(
+    trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    start = Start(name="teacher", layers=4)
+    entrants = [result(candidate(4, start, scheme="dynamic", heads=share)) for share in (0.0, 0.5)]
+    config = CompressConfig.parse({**SETTINGS, "schemes": ("dynamic",)})
+    training = Training(trained, task, config, tmp_path, lambda text: None)
+    sound = training.train(entrants[0], 1.0, 0)
+    assert sound.constant is None
+    stuck = sound.model_copy(update={"constant": "tool"})
+    ready = [
+        each.model_copy(update={"rounds": (last,)})
+        for each, last in zip(reversed(entrants), (stuck, sound), strict=True)
+    ]
+    finishing = Finishing(training, {each.candidate: each for each in entrants})
+    done, best = finishing.first_that_holds(ready)
+    assert best is not None and best.candidate == entrants[0].candidate
+    assert (done[0].left_out, done[0].refused) == ("predicts 'tool' everywhere", True)
+    assert "predicts 'tool' everywhere" in none_holds(done[:1], config)
+
+
 @pytest.mark.parametrize("wrong", [WRONG, IMPOSSIBLE], ids=["unfair", "impossible"])
 def test_the_next_scheme_takes_the_place_of_one_that_is_refused(
     wrong: Scheme, trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -37,6 +37,19 @@ def test_the_better_half_goes_on_to_twice_as_many_texts() -> None:
     assert sum(choosing) == pytest.approx(1.0), "as long as the last training"
 
 
+def test_one_label_everywhere_is_worse_than_any_score() -> None:
+    """Of skewed texts, it may be the highest."""
+    trainer = _Trainer()
+
+    def train(entrant: CandidateResult, share: float, number: int) -> Round:
+        done = trainer(entrant, share, number)
+        stuck = entrant.candidate.layers > 4
+        return done.model_copy(update={"constant": "no" if stuck else None})
+
+    ranked = halved(ENTRANTS, TEXTS, train, Budget(None))
+    assert [each.candidate.layers for each in ranked] == [4, 3, 2, 1, 6, 5]
+
+
 def test_those_left_behind_say_why() -> None:
     ranked = halved(ENTRANTS, TEXTS, _Trainer(), Budget(None))
     assert ranked[0].left_out is None

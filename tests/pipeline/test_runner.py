@@ -305,7 +305,8 @@ def test_nothing_runs_until_asked(recipe: Recipe, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "second").exists()
 
 
-TRAINING = {"epochs": 1, "learning_rate": 3e-3, "precision": "fp32", "more_tasks": "kinds"}
+BRIEF = {"epochs": 1, "precision": "fp32", "allow_constant": True}
+TRAINING = {**BRIEF, "learning_rate": 3e-3, "more_tasks": "kinds"}
 
 
 def named(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
@@ -354,11 +355,10 @@ def test_changed_texts_without_labels_build_again(
     named(monkeypatch, three_kinds(30))
     row = TASKS["kinds"]
     monkeypatch.setitem(TASKS, "kinds", replace(row, unlabelled=lambda: (("one",),)))  # type: ignore[arg-type]
-    brief = {"epochs": 1, "precision": "fp32"}
     encoder = str(save_encoder("bert", tmp_path / "encoder"))
-    student = {**brief, "method": "distilbert", "unlabelled_texts": 2}
+    student = {**BRIEF, "method": "distilbert", "unlabelled_texts": 2}
     steps = [
-        {"name": "teacher", "stage": "finetune", "with": {**brief, "teacher": encoder}},
+        {"name": "teacher", "stage": "finetune", "with": {**BRIEF, "teacher": encoder}},
         {"name": "student", "stage": "distill", "from": ["teacher"], "with": student},
     ]
     text = yaml.safe_dump({"summary": "toy", "task": {"task": "kinds"}, "steps": steps})

@@ -13,7 +13,7 @@ import torch
 from onnx import numpy_helper
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ModelError
+from bertender.core.errors import ConstantError, ModelError
 from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
@@ -23,8 +23,10 @@ from quantize.affine import INTEGERS, affine
 from quantize.fake_quantization import DECAY, FakeQuantized, RoundedWeight, round_rows, rounded
 from quantize.qat import write_trained
 from quantize.training import score_while_training
+from tests.listening import no_training
 from tests.quantize.contexts import QAT_QUICK, config_of, context_of, target_for
 from tests.toy_models import SHAPES, save_artifact, tiny_classifier
+from tests.toys import toy_task
 
 LAYER = "bert.encoder.layer.1.output.dense"
 TABLE = "bert.embeddings.word_embeddings"
@@ -201,6 +203,19 @@ def test_training_lowers_the_loss_and_leaves_the_source(task: Task, tmp_path: Pa
         if item.name.endswith("MatMul_quantized") or "_quantized" in item.name
     ]
     assert {weight.dtype for weight in weights} <= {np.dtype(each) for each in ("i1", "u1", "i4")}
+
+
+def test_a_model_of_one_label_is_refused_unless_it_is_allowed(
+    teacher: Artifact, tmp_path: Path
+) -> None:
+    task, stage, out = toy_task(dev_size=64), STAGES["quantize"], tmp_path / "int8"
+    unmoved = {"learning_rate": 1e-9}
+    with pytest.raises(ConstantError, match=r"^scheme=qat, learning_rate=1e-09.* everywhere"):
+        stage.make([teacher], task, config_of("qat", **unmoved), out)
+    assert not out.exists()
+    with no_training():
+        made = stage.make([teacher], task, config_of("qat", **unmoved, allow_constant=True), out)
+    assert made.card.findings.scores.constant.share == 0.5
 
 
 @pytest.mark.parametrize("soft", [0.0, 1.0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.core.findings import ControlFindings, ControlRun, Findings, Gain
+from bertender.core.findings import ConstantFindings, ControlFindings, ControlRun, Findings, Gain
 from bertender.report.control import control_lines
 
 OVER = "over the same student trained on labels alone for"
@@ -87,3 +87,18 @@ def test_the_texts_to_choose_by_may_take_the_control(
 
 def test_without_a_control_nothing_is_reported() -> None:
     assert control_lines(Findings()) == []
+
+
+def test_a_control_that_learned_nothing_is_said() -> None:
+    findings = ControlFindings(
+        epochs=1,
+        score=0.5,
+        gain=Gain(value=30.0, low=25.0, high=35.0),
+        n=100,
+        equal_epochs=1,
+        runs=(ControlRun(epochs=1, score=0.5),),
+        constant=ConstantFindings(label="tool", share=0.5, n=100),
+    )
+    gave, stuck = control_lines(Findings(control=findings))
+    assert gave.startswith("distilling gave +30.0")
+    assert stuck.startswith("the control predicts 'tool' everywhere; 50.0% of 100 labels are that")

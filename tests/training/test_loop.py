@@ -57,6 +57,31 @@ def test_every_part_of_the_loss_is_minimised_and_logged(tmp_path: Path) -> None:
     assert float(weight.detach().square().sum()) < before
 
 
+@pytest.mark.parametrize(
+    ("idle", "said"),
+    [
+        (lambda hard: {"hard": hard}, []),
+        (lambda hard: {"hard": hard, "soft": 0 * hard}, ["the loss 'soft' was 0"]),
+        (lambda hard: {"hard": 0 * hard + 0.7}, ["the loss was {'hard': 0.7}"]),
+    ],
+    ids=["falling", "nothing from the teacher", "never moved"],
+)
+def test_a_loss_that_teaches_nothing_is_said(
+    idle: Any, said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = classification()
+
+    def objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        parts: LossParts = idle(label_objective(model, batch, step)["hard"])
+        return parts
+
+    train_toy(start, objective, tmp_path)
+    assert [
+        line.partition(": ")[2][: len(words)]
+        for line, words in zip(caplog.messages, said, strict=True)
+    ] == said
+
+
 @pytest.mark.parametrize("dropout", [True, False])
 def test_dropout_is_a_setting(tmp_path: Path, dropout: bool) -> None:
     start, differences = classification(), []

@@ -34,12 +34,18 @@ from bertender.core.findings.quantization import (
     SensitivityFindings,
     TriedScheme,
 )
-from bertender.core.findings.scores import ChoiceScores, ChosenOn, ScoreFindings
+from bertender.core.findings.scores import (
+    ChoiceScores,
+    ChosenOn,
+    ConstantFindings,
+    ScoreFindings,
+)
 from bertender.core.findings.training import EarlierPhase, OtherTask, TrainingFindings
 
 __all__ = [
     "ChoiceScores",
     "ChosenOn",
+    "ConstantFindings",
     "ControlFindings",
     "ControlRun",
     "Curvature",

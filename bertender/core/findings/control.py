@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from bertender.core.findings.part import Part
+from bertender.core.findings.scores import ConstantFindings
 
 __all__ = ["ControlFindings", "ControlRun", "Gain"]
 
@@ -45,6 +46,9 @@ class ControlFindings(Part):
         "more than the most that are trained, no control has them"
     )
     runs: tuple[ControlRun, ...] = Field(min_length=1, description="all controls, shortest first")
+    constant: ConstantFindings | None = Field(
+        None, description="where the better one predicts one label for all held-out texts"
+    )
 
     @property
     def control_choice(self) -> float:

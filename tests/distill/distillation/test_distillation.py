@@ -79,10 +79,10 @@ def test_it_is_measured_with_the_loss_of_the_last_phase(ready: OnTask, tmp_path:
 def test_a_run_that_keeps_its_end_is_not_trained_again(
     ready: OnTask, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    first = ready.distillation.run(CONFIG, tmp_path, "distill", keep_end=True)
+    first = ready.distillation.run(CONFIG, tmp_path, "distill")
     torch.manual_seed(77)
     again = on_task(trained_teacher, task, CONFIG)
-    resumed = again.distillation.run(CONFIG, tmp_path, "distill", keep_end=True)
+    resumed = again.distillation.run(CONFIG, tmp_path, "distill")
     assert resumed.timing.samples == 0 < first.timing.samples
     assert weights_digest(resumed.student) == weights_digest(first.student)
     assert resumed.reports == first.reports

@@ -18,7 +18,7 @@ from bertender.tasks.task import Task
 from distill.data import token_dataset
 from distill.distillation.distiller import DistillConfig, distill
 from distill.methods import METHODS
-from distill.pruning import pruner, recovery_texts
+from distill.pruning import pruner, recovery_texts, rounds
 from distill.pruning.config import RULES, PruneConfig
 from distill.pruning.importance import IMPORTANCES
 from distill.pruning.latency import LatencyTable, Stopwatches
@@ -291,7 +291,7 @@ def test_a_drop_beyond_the_allowed_one_is_refused(
 ) -> None:
     config = PruneConfig(heads=0.5, max_drop=0.5, **{**QUICK, "epochs": 1})
     monkeypatch.setattr(pruner, "choice_score", lambda *given: {"accuracy": 0.91})
-    monkeypatch.setattr(PruningContext, "score", lambda self, model: 0.9049)
+    monkeypatch.setattr(rounds, "epoch_score", lambda *given: {"accuracy": 0.9049})
     with pytest.raises(AccuracyError, match=r"lost 0\.51 points of accuracy.*max_drop=0.5 allows"):
         prune(trained_teacher, task, config, tmp_path / "pruned")
     assert not (tmp_path / "pruned").exists()

@@ -1,0 +1,126 @@
+"""Every stage that trains refuses a model of one label, and writes it where that is allowed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConstantError
+from bertender.measure.accuracy import evaluate
+from bertender.models.opening import open_classifier
+from bertender.tasks.task import Split, Task
+from distill.distillation.distiller import DistillConfig, distill
+from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
+from distill.finetuning.finetune import FinetuneConfig, finetune
+from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
+from distill.pruning.config import PruneConfig
+from distill.pruning.pruner import prune
+from tests.listening import no_training
+from tests.toys import tiny_bert, tiny_tokenizer, toy_task
+
+UNMOVED = {"learning_rate": 1e-9, "epochs": 1, "precision": "fp32", "batch_size": 16}
+"""Nothing is learned at such a rate."""
+Make = Callable[[Artifact, Task, bool, Path], Artifact]
+
+
+def _finetune(teacher: Artifact, task: Task, allowed: bool, out: Path) -> Artifact:
+    tokenizer = tiny_tokenizer()
+    config = FinetuneConfig(**UNMOVED, allow_constant=allowed)
+    return finetune(tiny_bert(len(tokenizer), task.labels), tokenizer, task, config, out)
+
+
+def _finetune_tasks(teacher: Artifact, task: Task, allowed: bool, out: Path) -> Artifact:
+    tokenizer = tiny_tokenizer()
+    config = MultiTaskConfig(**UNMOVED, allow_constant=allowed)
+    return finetune_tasks([tiny_bert(len(tokenizer), task.labels)], tokenizer, [task], config, out)
+
+
+def _distill(teacher: Artifact, task: Task, allowed: bool, out: Path) -> Artifact:
+    config = DistillConfig(method="hard", layers=1, **UNMOVED, allow_constant=allowed)
+    return distill(teacher, task, config, out)
+
+
+def _prune(teacher: Artifact, task: Task, allowed: bool, out: Path) -> Artifact:
+    config = PruneConfig(ffn=0.5, recover=False, allow_constant=allowed)
+    return prune(teacher, task, config, out)
+
+
+def _baseline(teacher: Artifact, task: Task, allowed: bool, out: Path) -> Artifact:
+    config = BagOfWordsConfig(inverse_regularisation=1e-9, allow_constant=allowed)
+    return train_bag_of_words(task, config, out)
+
+
+WITHOUT_EPOCHS = {"prune", "baseline"}
+STAGES: dict[str, Make] = {
+    "finetune": _finetune,
+    "several tasks": _finetune_tasks,
+    "distill": _distill,
+    "prune": _prune,
+    "baseline": _baseline,
+}
+
+
+@pytest.fixture(scope="module")
+def lopsided() -> Task:
+    """Enough held-out texts to refuse a model by, and more training texts of one label."""
+    whole = toy_task(train_size=48, dev_size=64)
+    fruit = [row for row, label in enumerate(whole.train.label_ids) if label == 0]
+    chosen = [*fruit, *range(1, 20, 2)]
+    train = Split(
+        tuple(whole.train.examples[row] for row in chosen),
+        tuple(whole.train.label_ids[row] for row in chosen),
+    )
+    return Task("toy", whole.labels, "accuracy", ("text",), train, whole.dev)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_model_of_one_label_is_refused_unless_it_is_allowed(
+    stage: str, teacher: Artifact, lopsided: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, out = STAGES[stage], tmp_path / "out"
+    with caplog.at_level(logging.WARNING), pytest.raises(ConstantError) as refused:
+        make(teacher, lopsided, False, out)
+    assert "everywhere; 50.0% of 64 labels" in str(refused.value)
+    early = [line for line in caplog.messages if "so far the model predicts" in line]
+    assert len(early) == (stage not in WITHOUT_EPOCHS)
+    assert not out.exists()
+    with no_training():
+        made = make(teacher, lopsided, True, out)
+    constant = made.card.findings.scores.constant
+    score, predictions = evaluate(open_classifier(made), lopsided.dev, "accuracy")
+    assert {lopsided.labels[label] for label in predictions} == {constant.label}
+    assert (score.value, constant.share, constant.n) == (0.5, 0.5, 64)
+
+
+@pytest.mark.parametrize("make", [distill, prune])
+def test_a_teacher_of_one_label_is_refused_before_anything_is_trained(
+    make: Callable[..., Artifact], teacher: Artifact, lopsided: Task, tmp_path: Path
+) -> None:
+    config = DistillConfig(layers=1) if make is distill else PruneConfig(ffn=0.5)
+    with (
+        no_training(),
+        pytest.raises(ConstantError, match=r"^the teacher .* predicts.*allow_constant"),
+    ):
+        make(teacher, lopsided, config, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"), [(1e-5, "a higher learning_rate"), (1e-2, "a lower learning_rate")]
+)
+def test_the_error_says_what_it_was_trained_with_and_what_to_try(
+    rate: float, said: str, teacher: Artifact, lopsided: Task, tmp_path: Path
+) -> None:
+    one_label = replace(
+        lopsided, train=lopsided.train.where([not x for x in lopsided.train.label_ids])
+    )
+    settings = {"layers": 1, "epochs": 1, "precision": "fp32", "learning_rate": rate}
+    config = DistillConfig(method="hard", **settings)
+    with pytest.raises(ConstantError) as refused:
+        distill(teacher, one_label, config, tmp_path / "out")
+    assert str(refused.value).startswith(f"method=hard, learning_rate={rate}, epochs=1: ")
+    assert said in str(refused.value) and "teacher_layers" in str(refused.value)

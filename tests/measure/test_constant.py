@@ -1,0 +1,105 @@
+"""One label everywhere: when it is a fault, when it is sound, and which teachers are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertender.core.errors import ConstantError
+from bertender.core.findings import ConstantFindings
+from bertender.measure.constant import check_teacher_varied, found_constant, is_fault
+from bertender.models.predictor import FakePredictor
+from bertender.problems import TOKEN_CLASSIFICATION
+from bertender.tasks.task import Split, Task
+from bertender.text.batch import Batch
+from tests.measure.fakes import EXAMPLES, LABELS, fake_classifier, honest, logits_of
+
+TRUE = tuple(logits_of(EXAMPLES).argmax(axis=1).tolist())
+TASK = Task("words", LABELS, "accuracy", ("text",), Split((), ()), Split(EXAMPLES, TRUE))
+TAGGED = replace(
+    TASK,
+    labels=("O", "B-A"),
+    metric="entity_f1",
+    problem_type=TOKEN_CLASSIFICATION.name,
+    dev=Split((("a", "b", "c"), ("d",)), ((0, 1, 0), (0,))),
+)
+
+
+def always(label: int) -> Any:
+    """Logits of one label, whatever the text."""
+    return lambda batch: np.tile(np.eye(2, dtype=np.float32)[label], (len(batch), 1))
+
+
+def test_the_label_is_found_with_its_share() -> None:
+    found = found_constant(TASK, TASK.dev, np.ones(len(EXAMPLES), dtype=np.int64))
+    assert found == ConstantFindings(label="yes", share=sum(TRUE) / len(TRUE), n=len(TRUE))
+
+
+def test_a_tag_is_counted_by_words() -> None:
+    found = found_constant(TAGGED, TAGGED.dev, ((0, 0, 0), (0,)))
+    assert found == ConstantFindings(label="O", share=0.75, n=4)
+
+
+@pytest.mark.parametrize(
+    ("task", "true", "predicted"),
+    [
+        (TASK, TRUE, (0, 1) * (len(TRUE) // 2)),
+        (TASK, (1,) * len(TRUE), (1,) * len(TRUE)),
+        (TASK, (), ()),
+        (TAGGED, TAGGED.dev.label_ids, ((0, 1, 0), (0,))),
+    ],
+    ids=["two labels", "one true label", "no texts", "two tags"],
+)
+def test_nothing_is_said_of_what_is_sound(task: Task, true: Any, predicted: Any) -> None:
+    split = Split(task.dev.examples[: len(true)], true)
+    assert found_constant(task, split, predicted) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "n", "score", "fault"),
+    [
+        (0.5, 872, 0.5, True),
+        (0.25, 40, 0.25, True),
+        (0.8, 1000, 0.8, True),
+        (0.5, 30, 0.5, False),
+        (0.97, 2000, 0.97, False),
+        (0.97, 2000, 0.0, True),
+        (0.97, 200, 0.0, False),
+    ],
+    ids=["halves", "quarters", "most", "few texts", "skewed", "worth nothing", "few others"],
+)
+def test_what_is_a_fault(share: float, n: int, score: float, fault: bool) -> None:
+    assert is_fault(ConstantFindings(label="a", share=share, n=n), score) is fault
+
+
+def test_of_a_sound_teacher_few_texts_are_read() -> None:
+    many = replace(TASK, dev=Split(EXAMPLES * 9, TRUE * 9))
+    classifier = fake_classifier(answer=honest)
+    check_teacher_varied(classifier, Path("sound"), many)
+    assert isinstance(classifier.predictor, FakePredictor)
+    assert sum(map(len, classifier.predictor.batches)) <= 64
+
+
+def test_a_teacher_of_one_label_is_refused() -> None:
+    with pytest.raises(ConstantError, match=r"stuck predicts 'no' everywhere.*train this one"):
+        check_teacher_varied(fake_classifier(answer=always(0)), Path("stuck"), TASK)
+
+
+def test_a_teacher_is_not_blamed_for_texts_of_one_label() -> None:
+    alike = replace(TASK, dev=Split(EXAMPLES, (0,) * len(EXAMPLES)))
+    check_teacher_varied(fake_classifier(answer=always(0)), Path("fine"), alike)
+
+
+def test_batches_of_one_label_come_before_others() -> None:
+    """Held-out files may be sorted by label: a whole part of one label proves nothing."""
+    last = EXAMPLES[-1]
+
+    def late(batch: Batch) -> np.ndarray:
+        labels = [int(example == last) for example in batch.examples]
+        return np.eye(2, dtype=np.float32)[labels]
+
+    check_teacher_varied(fake_classifier(answer=late), Path("late"), TASK)
