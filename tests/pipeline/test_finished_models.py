@@ -17,7 +17,7 @@ from bertender.models.families import FAMILIES
 from bertender.models.importing import open_artifact
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
-from tests.toy_models import save_classifier, save_encoder
+from tests.toy_models import save_classifier
 from tests.toys import toy_task
 
 
@@ -177,5 +177,6 @@ def test_a_finished_classifier_of_each_family_goes_the_whole_way(
     bertender.quantize(theirs, task, out=tmp_path / "int8")
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{text}\n" for (text,) in toy_task(60).train.examples))
-    student = {"unlabelled": texts, "method": "tinybert", "epochs": 1, "allow_constant": True}
-    bertender.distill(theirs, task, out=tmp_path / "student", **student)
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    start = {"student": encoder, "layers": 1, "method": "distilbert", "allow_constant": True}
+    bertender.distill(theirs, task, out=tmp_path / "student", unlabelled=texts, epochs=1, **start)

@@ -104,7 +104,12 @@ def test_each_artifact_opens_in_transformers_with_the_score_in_its_card(
         predicted = model(**tokens).logits.argmax(-1)
     accuracy = float((predicted == torch.tensor(task.dev.label_ids)).float().mean())
     assert model.config.id2label == dict(enumerate(task.labels))
-    assert made[name].card.task == replace(task, source=made[name].card.task.source).record()
+    assert (
+        made[name].card.task
+        == replace(
+            task, source=made[name].card.task.source, data=made[name].card.task.data
+        ).record()
+    )
     assert made[name].card.findings.training.epochs[-1] == {"accuracy": pytest.approx(accuracy)}
     assert accuracy > 0.9, "it has learned beside the others"
 
