@@ -17,7 +17,7 @@ from bertender.models.families import FAMILIES
 from bertender.models.importing import open_artifact
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
-from tests.toy_models import save_classifier
+from tests.toy_models import save_classifier, save_encoder
 from tests.toys import toy_task
 
 
