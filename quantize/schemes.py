@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # they load PyTorch
 __all__ = [
     "AUTO_SCHEME",
     "DYNAMIC",
+    "FOUR_BIT_TABLES",
     "MIXED",
     "QUICKEST_CURVATURE",
     "RULES",
@@ -47,6 +48,7 @@ LOW_BITS = frozenset(
 ATTENTION = frozenset({"fused_attention"})
 Settings = Mapping[str, Any]
 
+FOUR_BIT_TABLES: Settings = {"scheme": "four-bit-embeddings", "max_drop": 0.5}
 DYNAMIC: Settings = {"scheme": "dynamic"}
 STATIC: Settings = {"scheme": "static", "calibrator": "mse"}
 MIXED: Settings = {"scheme": "mixed", "base": "static", "max_drop": 0.5}

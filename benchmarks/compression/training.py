@@ -113,10 +113,11 @@ def config_of(name: str, extent: Extent, seed: int, sources: Sources) -> Config:
         for name, value in system.settings.items()
     }
     of_method = _of_method(own, extent, sources.shared) if "method" in own else {}
+    whole = {"vocab_size": "all"} if system.stage == "distill" else {}
     amounts = {"epochs": extent.epochs, **_of_unlabelled(extent.unlabelled_texts, sources)}
     config = STAGES[system.stage].config
     judged = {"seed": seed, "allow_constant": True}  # a system that learned nothing is a row
-    return config.parse({**sources.shared, **own, **of_method, **amounts, **judged})
+    return config.parse({**whole, **sources.shared, **own, **of_method, **amounts, **judged})
 
 
 def _of_unlabelled(texts: int, sources: Sources) -> dict[str, Any]:

@@ -40,7 +40,8 @@ class Way:
             for name, value in self.settings.items()
         }
         lengths = own.pop("lengths", 1)
-        settings = {**shared, **own, "seed": seed, "allow_constant": True}
+        fixed = {"seed": seed, "allow_constant": True}
+        settings = {"vocab_size": "all", **shared, **own, **fixed}
         return DistillConfig.parse({**settings, "epochs": settings["epochs"] * lengths})
 
 

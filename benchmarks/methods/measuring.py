@@ -114,6 +114,7 @@ def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
         epochs=budget.epochs - earlier * each,
         learning_rate=rate,
         batch_size=budget.batch_size,
+        vocab_size="all",
         allow_constant=True,  # a row that learned nothing is a result
         **(settings if earlier else {}),
     )

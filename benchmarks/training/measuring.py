@@ -158,6 +158,7 @@ def run(
         learning_rate=learning_rate,
         batch_size=batch_size,
         layers=layers,
+        vocab_size="all",
     )
     work.mkdir(parents=True, exist_ok=True)
     benchmark = continued(begun(source, task, further, config), out, "runs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from bertender.cli.output import (
 )
 from bertender.core.errors import ConfigError
 from bertender.core.table import load_place
+from bertender.measure.comparison import Comparison
 from bertender.pipeline.recipe import (
     Recipe,
     Setting,
@@ -28,6 +29,7 @@ from bertender.pipeline.recipe import (
 )
 from bertender.pipeline.runner import StepOutcome, run_recipe
 from bertender.pipeline.stages import STAGES
+from bertender.report.notes import in_one_sentence
 
 __all__ = ["run_command"]
 
@@ -90,12 +92,15 @@ def run_command() -> Callable[..., None]:
         for outcome in run_recipe(
             chosen, directory, fresh=fresh, force=force, at_step=_announce(chosen)
         ):
-            outcomes.append(_as_json(outcome))
+            outcomes.append(outcome)
             if not as_json:
                 _show(outcome)
         if as_json:
-            print_json({"recipe": chosen.name, "out": str(directory), "steps": outcomes})
+            print_json(
+                {"recipe": chosen.name, "out": str(directory), "steps": [*map(_as_json, outcomes)]}
+            )
         else:
+            _show_gain(outcomes)
             _show_next(chosen)
 
     return command
@@ -135,6 +140,17 @@ def _show(outcome: StepOutcome) -> None:
     load_place(STAGES[outcome.step.stage].shown_by)(outcome.output)
     how = "unchanged, reused" if outcome.reused else f"done in {outcome.seconds:.0f} s"
     print_words(f"{outcome.output}: {how}", "dim")
+
+
+def _show_gain(outcomes: Sequence[StepOutcome]) -> None:
+    """Print what the model that is served gains over the first one of the comparison."""
+    served = [
+        name for each in outcomes if each.step.stage == "endpoint" for name in each.step.sources
+    ]
+    for table in outcomes:
+        if table.step.stage == "compare" and served and served[-1] in table.step.sources[1:]:
+            comparison = Comparison.model_validate_json(table.output.read_text(encoding="utf-8"))
+            print_entry(f"\n{in_one_sentence(comparison, served[-1])}", ())
 
 
 def _show_next(recipe: Recipe) -> None:

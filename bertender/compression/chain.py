@@ -183,7 +183,8 @@ def _all_texts(config: CompressConfig) -> dict[str, Any]:
 
 
 def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> dict[str, Any]:
-    learning = {**_texts(config, unlabelled), "seed": config.seed}
+    # whether its vocabulary is cut is the candidate's choice, and a step of pruning
+    learning = {**_texts(config, unlabelled), "seed": config.seed, "vocab_size": "all"}
     own = {} if candidate.start.method is None else {"method": candidate.start.method}
     if not candidate.start.layers:  # its passes, its rate and its batches are its own
         return {**own, **learning}

@@ -41,9 +41,10 @@ def pruning_lines(findings: Findings) -> list[str]:
 
 
 def _vocabulary(findings: VocabularyFindings) -> str:
-    before, after = findings.before, findings.after
+    before, after, whole = findings.before, findings.after, findings.whole_words
+    words = "" if whole is None else f"{whole:.1%} of the words of held-out texts stay whole; these"
     return (
-        f"vocabulary: {after.entries} of {before.entries} tokens; held-out texts have "
+        f"vocabulary: {after.entries} of {before.entries} tokens; {words or 'held-out texts'} have "
         f"{after.pieces_per_text:.1f} tokens ({before.pieces_per_text:.1f} before), "
         f"{after.unknown:.2%} unknown ({before.unknown:.2%})"
     )

@@ -13,7 +13,15 @@ from bertender.report.cells import DASH, Cell, short, speedup_cell
 from bertender.report.pareto import pareto_front
 from bertender.tasks.task import ChosenOn
 
-__all__ = ["CHOICES", "NOISY", "comparison_lines", "conditions_lines", "is_noisy", "marked"]
+__all__ = [
+    "CHOICES",
+    "NOISY",
+    "comparison_lines",
+    "conditions_lines",
+    "in_one_sentence",
+    "is_noisy",
+    "marked",
+]
 
 NOISY = "~"
 """Stands before every figure that was timed on a busy machine."""
@@ -37,6 +45,30 @@ def is_noisy(comparison: Comparison) -> bool:
 def marked(cell: Cell, noisy: bool) -> Cell:
     """Return a cell with the mark of noisy figures before its value, where it has one."""
     return (f"{NOISY}{cell[0]}", *cell[1:]) if noisy and cell != (DASH,) else cell
+
+
+def in_one_sentence(comparison: Comparison, name: str) -> str:
+    """Return the gain of a row over the first one, for someone who reads no table."""
+    first, *others = comparison.rows
+    row = next(each for each in others if each.name == name)
+    pairs = [
+        (each.size.artifact_size_bytes / 1e6, each.latency.single.p50_ms, each.score.value)
+        for each in (row, first)
+    ]
+    (mb, ms, right), (first_mb, first_ms, first_right) = pairs
+    score = f"{row.score.metric} {right:.2f} instead of {first_right:.2f}"
+    if row.score.metric == "accuracy":
+        score = f"{right:.0%} right instead of {first_right:.0%}".replace("%", " %")
+    time = f"{_two_digits(ms)} ms a text instead of {_two_digits(first_ms)}"
+    noisy = " (timed on a busy machine)" if is_noisy(comparison) else ""
+    return (
+        f"{row.name} in place of {first.name}: {_two_digits(mb)} MB instead of "
+        f"{_two_digits(first_mb)}, {time}{noisy}, {score}"
+    )
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:

@@ -25,11 +25,11 @@ from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distillation import Trained
 from distill.distillation.on_task import OnTask, on_task
 from distill.distillation.unlabelled_config import FilteredConfig
+from distill.distillation.vocabulary import StudentTokens
 from distill.losses.terms import HardLabels
 from distill.methods.method import Method
 from distill.methods.phase import one_phase
 from distill.scoring import evaluated
-from distill.vocabularies.cutting import RemainingTokens
 
 __all__ = [
     "MOST_EPOCHS",
@@ -132,14 +132,14 @@ def control_of(
     task: Task,
     config: DistillConfig,
     epochs: int,
-    tokens: RemainingTokens | None = None,
+    tokens: StudentTokens | None = None,
 ) -> tuple[OnTask, DistillConfig]:
     """Return a control of a distillation, ready to train, and its settings.
 
     Args:
         teacher, task, config: of the distillation.
         epochs: of the control.
-        tokens: of the student's vocabulary, where that was cut.
+        tokens: the student's.
     """
     nothing_added = {name: DistillConfig.model_fields[name].default for name in _ADDED}
     settings = config.model_copy(update={**nothing_added, "epochs": epochs})

@@ -9,12 +9,32 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Rule, parts_of
+from bertender.core.errors import ConfigError
 from bertender.training.config import JudgedConfig
 from distill.augmentation.config import AugmentedConfig
 from distill.distillation.config import StudentConfig
 from distill.distillation.unlabelled_config import FilteredConfig
 
-__all__ = ["RULES", "DistillConfig"]
+__all__ = ["ALL_TOKENS", "AUTO_VOCABULARY", "RULES", "DistillConfig"]
+
+ALL_TOKENS = "all"
+AUTO_VOCABULARY = "auto"
+"""The tokens of the texts, where these are enough of them (`distillation.vocabulary`)."""
+
+
+def _entries_or_word(value: Any) -> Any:
+    """Read "8000" as a number, a word as it is, and nothing as all tokens."""
+    if value is None:
+        return ALL_TOKENS
+    if value in (ALL_TOKENS, AUTO_VOCABULARY):
+        return value
+    if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
+        raise ConfigError(
+            f"vocab_size={value!r}: give a number of entries from 1, {AUTO_VOCABULARY} or "
+            f"{ALL_TOKENS}."
+        )
+    return int(value)
+
 
 RULES: Mapping[str, Rule[DistillConfig]] = {
     "texts that nobody labels": Rule(
@@ -45,11 +65,14 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
         beyond_default=True,
     ),
     "other tokens than the teacher's": Rule(
-        lambda config: config.changed_method().wants_teacher_tokens,
+        lambda config: (
+            config.changed_method().wants_teacher_tokens
+            and (config.most_entries is not None or config.vocab_floor > 1)
+        ),
         "the student of method {method!r} must read the teacher's tokens. Leave it out and prune "
         "the student's vocabulary afterwards (`bertender prune --vocab task`), or choose a method "
         "that compares whole texts, as pkd or hard, or pd with a student of its own.",
-        frozenset({"vocab_size"}),
+        frozenset({"vocab_floor", "vocab_size"}),
         beyond_default=True,
     ),
     "a choice among all layers": Rule(
@@ -60,9 +83,10 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
         "none are said. Give layers, or leave it out.",
     ),
     "floor of no vocabulary": Rule(
-        lambda config: config.vocab_size is None,
-        "the vocabulary stays whole without vocab_size. Give vocab_size, or leave it out.",
+        lambda config: config.vocab_size == ALL_TOKENS,
+        "the vocabulary stays whole. Give another vocab_size, or leave it out.",
         frozenset({"vocab_floor"}),
+        against="vocab_size",
         beyond_default=True,
     ),
     "a control of itself": Rule(
@@ -91,14 +115,14 @@ class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig, JudgedConfig
         description="folder, packaged encoder or hub name that the student starts from, with its "
         "own vocabulary; the teacher by default",
     )
-    vocab_size: int | None = Field(
-        None,
-        ge=1,
-        description="most entries of the student's vocabulary, cut before it learns: the tokens "
-        "most frequent in the texts that it learns from; all by default",
+    vocab_size: Annotated[str | int, BeforeValidator(_entries_or_word)] = Field(
+        AUTO_VOCABULARY,
+        description="the student's vocabulary: auto keeps the tokens of the texts that it learns "
+        "from, where nearly all words of the texts to choose by stay whole then; a number keeps "
+        "so many entries at most, the most frequent; all cuts none. Single characters stay",
     )
     vocab_floor: int = Field(
-        1, ge=1, description="with vocab_size: keep tokens that occur so often there"
+        1, ge=1, description="where the vocabulary is cut, keep tokens that occur so often"
     )
     more_teachers: Annotated[tuple[Path, ...], BeforeValidator(parts_of)] = Field(
         (), description="more artifacts by commas, whose logits are averaged with the teacher's"
@@ -119,3 +143,8 @@ class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig, JudgedConfig
         description="then train the same student on labels alone, for as many epochs and at equal "
         "computation, and report what distilling gave over it",
     )
+
+    @property
+    def most_entries(self) -> int | None:
+        """Most entries of the student's vocabulary, where a number is set."""
+        return self.vocab_size if isinstance(self.vocab_size, int) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from bertender.core.findings import ControlFindings, Findings, VocabularyFinding
 from bertender.core.timing import Stopwatch, write_timing
 from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.models.families import check_positions
-from bertender.tasks.task import Split, Task
+from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS
@@ -30,13 +30,13 @@ from distill.distillation.phases import phases_with_head
 from distill.distillation.start import Start, start_student
 from distill.distillation.texts import with_augmented
 from distill.distillation.unlabelled import Extended, remaining, with_unlabelled
+from distill.distillation.vocabulary import StudentTokens, student_tokens
 from distill.losses.signals import Wanted
 from distill.methods import METHODS
 from distill.methods.method import Method
 from distill.scoring import check_teacher, epoch_score, final_score
 from distill.students.word_head import with_head
 from distill.teachers.teacher import Teacher, load_teachers
-from distill.vocabularies.cutting import RemainingTokens, cut_and_read, needed_tokens
 from distill.writing import TrainedModel, artifact_at
 
 __all__ = [
@@ -77,10 +77,10 @@ class OnTask:
     """All texts that it learns from, and the teachers."""
     cached: Wanted
     """Outputs of the teachers that are computed before the training and cached."""
-    tokens: RemainingTokens | None
-    """Those of a vocabulary that was cut before the training."""
+    tokens: StudentTokens
+    """Its tokenizer, and what remains of it."""
     vocabulary: VocabularyFindings | None
-    """Of the same."""
+    """Of a vocabulary that was cut before the training."""
 
     def findings(self, trained: Trained, config: DistillConfig) -> Findings:
         """Return the findings of a trained student, without its control.
@@ -109,9 +109,13 @@ class OnTask:
     ) -> None:
         """Write a trained student with its findings, and the run's duration next to it."""
         student, tokenizer = trained.student, self.distillation.tokenizer
-        control = compared(student, trained.last.epochs)
-        with_control = findings.model_copy(update={"control": control})
-        model = TrainedModel.classifier(student, tokenizer, self.task, with_control)
+        found = findings.model_copy(update={"control": compared(student, trained.last.epochs)})
+        if self.tokens.remaining and self.tokens.cut_after_training:
+            vocabulary = self.tokens.cut(student, self.task)
+            tokenizer = self.tokens.remaining.tokenizer
+            scores = final_score(student, tokenizer, self.task)
+            found = found.model_copy(update={"vocabulary": vocabulary, "scores": scores})
+        model = TrainedModel.classifier(student, tokenizer, self.task, found)
         model.write(out=out, stage=stage, config=config, parent=parent)
         write_timing(trained.timing, out)
 
@@ -121,7 +125,7 @@ def on_task(
     task: Task,
     config: DistillConfig,
     method: Method | None = None,
-    tokens: RemainingTokens | None = None,
+    tokens: StudentTokens | None = None,
 ) -> OnTask:
     """Load and check all of a distillation on a task.
 
@@ -130,7 +134,7 @@ def on_task(
         task: what it learns.
         config: the settings.
         method: instead of the config's own.
-        tokens: instead of those that the texts need, where the vocabulary is cut.
+        tokens: instead of those that the config asks for.
 
     Raises:
         UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
@@ -149,9 +153,18 @@ def on_task(
         for each in teachers:
             check_teacher(each, task, config)
     start, student = new_student(teachers[0], method, extended.task, config)
-    whole, learned, added = _taught(task, extended, teachers, start, student, config)
-    read = _with_fewer_tokens(whole, student, task, config, tokens)
-    cached = read.taught.cached(method, student)
+    tokenizer, taught, learned, added = _taught(task, extended, teachers, start, student, config)
+    cached = taught.cached(method, student)
+    # a student in other tokens than the teacher learns from cached outputs alone
+    cut_first = not method.wants_teacher_tokens and bool(cached or not method.needs)
+    read = tokens or student_tokens(
+        tokenizer, student, taught.learned.train, task, config, cut_first=cut_first
+    )
+    vocabulary = None
+    if read.cut_first:
+        vocabulary = read.cut(student, task)
+        taught = replace(taught, start=replace(start, reads_teacher_tokens=False))
+        cached = taught.cached(method, student)
     clock = Stopwatch()
     distillation = Distillation(
         student=student,
@@ -160,58 +173,14 @@ def on_task(
         phases=phases_with_head(
             method.at(student.config.num_hidden_layers).phases, task.problem_type
         ),
-        examples=partial(read.taught.examples, cached, read.tokenizer, clock),
+        examples=partial(taught.examples, cached, read.tokenizer, clock),
         evaluate=lambda training_module, objective: epoch_score(
             training_module.student, read.tokenizer, task, config
         ),
         clock=clock,
         projections=start.projections,
     )
-    return OnTask(
-        distillation,
-        learned,
-        read.taught.identity,
-        added,
-        read.taught,
-        cached,
-        read.tokens,
-        read.vocabulary,
-    )
-
-
-@dataclass(frozen=True)
-class _StudentTexts:
-    """The texts of a student, and the tokens that it reads them in."""
-
-    taught: TaughtTexts
-    tokenizer: PreTrainedTokenizerBase
-    tokens: RemainingTokens | None = None
-    vocabulary: VocabularyFindings | None = None
-
-
-def _with_fewer_tokens(
-    read: _StudentTexts,
-    student: PreTrainedModel,
-    task: Task,
-    config: DistillConfig,
-    tokens: RemainingTokens | None,
-) -> _StudentTexts:
-    """Cut the vocabulary of an untrained student in place, where the config asks for that.
-
-    The tokens that stay are by default those that the texts need that it learns from, those
-    without labels and rewritten ones too.
-    """
-    if config.vocab_size is None:
-        return read
-    texts = _texts(read.taught.learned.train)
-    stay = tokens or needed_tokens(read.tokenizer, texts, config.vocab_floor, config.vocab_size)
-    findings = cut_and_read(student, read.tokenizer, stay, _texts(task.dev))
-    start = replace(read.taught.start, reads_teacher_tokens=False)
-    return _StudentTexts(replace(read.taught, start=start), stay.tokenizer, stay, findings)
-
-
-def _texts(split: Split) -> Iterator[str]:
-    return (text for example in split.examples for text in example)
+    return OnTask(distillation, learned, taught.identity, added, taught, cached, read, vocabulary)
 
 
 def _taught(
@@ -221,8 +190,10 @@ def _taught(
     start: Start,
     student: PreTrainedModel,
     config: DistillConfig,
-) -> tuple[_StudentTexts, Task, dict[str, Any]]:
-    """Return what is learned from, the task without rewritten texts, and how many were added."""
+) -> tuple[PreTrainedTokenizerBase, TaughtTexts, Task, dict[str, Any]]:
+    """Return the student's tokenizer, the texts that it learns from, the task without those that
+    are rewritten, and how many were added.
+    """
     settings = {"finished": start.is_teacher, **task.problem.tokenizer_settings}
     tokenizer = _cut_as_teacher(
         fitting_tokenizer(start.source, student, **settings),
@@ -239,7 +210,7 @@ def _taught(
     if config.learns_unlabelled:
         added["unlabelled_left_out"] = {**extended.left_out, **left_out}
     taught = filtered.with_copies(texts.train.after(len(learned.train)))
-    return _StudentTexts(taught, tokenizer), learned, added
+    return tokenizer, taught, learned, added
 
 
 def _cut_as_teacher(
@@ -282,8 +253,9 @@ def new_student(
 
 def check_texts_read(task: Task, config: DistillConfig) -> None:
     """Raise ConfigError for settings of tasks whose texts have one label each, of other tasks."""
-    names = ("unlabelled", "unlabelled_texts", "augmentation", "more_teachers", "vocab_size")
+    names = ("unlabelled", "unlabelled_texts", "augmentation", "more_teachers")
     unread = [name for name in names if getattr(config, name)]
+    unread += ["vocab_size"] if config.most_entries is not None else []
     if unread and not HEADS[task.problem_type].one_label:
         raise ConfigError(
             f"{', '.join(unread)}: for tasks whose texts have one label each, and task "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -31,11 +31,13 @@ from distill.vocabularies.tokenizer_kinds import (
 
 __all__ = [
     "RemainingTokens",
+    "check_padding_stays",
     "cut_and_read",
     "cut_vocabulary",
     "least_entries",
     "needed_tokens",
     "read",
+    "whole_words",
 ]
 
 TEXTS_AT_ONCE = 1000
@@ -61,6 +63,25 @@ def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Vocabulary
         pieces_per_text=total / max(len(texts), 1),
         unknown=counts[tokenizer.unk_token_id] / max(total, 1),
     )
+
+
+def whole_words(
+    tokenizer: PreTrainedTokenizerBase, tokens: RemainingTokens, texts: Iterable[str]
+) -> float:
+    """Return the share of the words of texts that are read as before, for all their tokens stay.
+
+    Args:
+        tokenizer: the whole one.
+        tokens: those that remain of it.
+        texts: words of the tokenizer's own pre-tokenization are counted; without any, it is 0.
+    """
+    stay, total, broken = set(tokens.rows), 0, 0
+    for batch in _batches(texts):
+        for text in tokenizer(batch, add_special_tokens=False, verbose=False).encodings or ():
+            total += len({*text.word_ids})
+            words = zip(text.word_ids, text.ids, strict=True)
+            broken += len({word for word, token in words if token not in stay})
+    return 1 - broken / total if total else 0.0
 
 
 def needed_tokens(
@@ -135,7 +156,7 @@ def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
     old = model.get_input_embeddings()
     assert isinstance(old, nn.Embedding)
     numbers = {row: number for number, row in enumerate(tokens.rows)}
-    _check_padding_stays(model, numbers)
+    check_padding_stays(model, tokens)
     rows = torch.tensor(tokens.rows, device=old.weight.device)
     table = old.weight.detach()[rows]
     padding = None if old.padding_idx is None else numbers.get(old.padding_idx)
@@ -161,7 +182,8 @@ def cut_and_read(
     cut_vocabulary(model, tokens)
     texts = list(held_out)
     before, after = (read(each, texts) for each in (tokenizer, tokens.tokenizer))
-    return VocabularyFindings(before=before, after=after)
+    whole = whole_words(tokenizer, tokens, texts)
+    return VocabularyFindings(before=before, after=after, whole_words=whole)
 
 
 def _cut_other_tables(model: PreTrainedModel, rows: torch.Tensor) -> None:
@@ -172,11 +194,12 @@ def _cut_other_tables(model: PreTrainedModel, rows: torch.Tensor) -> None:
         setattr(model.get_submodule(module), weight, nn.Parameter(remaining))
 
 
-def _check_padding_stays(model: PreTrainedModel, numbers: Mapping[int, int]) -> None:
+def check_padding_stays(model: PreTrainedModel, tokens: RemainingTokens) -> None:
+    """Raise ModelError where positions are counted from a padding whose number would change."""
     family, padding = FAMILIES.get(family_name(model.config)), model.config.pad_token_id
     if family is None or padding is None or family.first_position(model.config) == 0:
         return
-    if numbers.get(padding) != padding:
+    if tokens.rows[padding : padding + 1] != (padding,):
         raise ModelError(
             f"the padding of this {model.config.model_type!r} model is token {padding}, from which "
             "its positions are counted, and tokens before it would go. Its vocabulary cannot be "
@@ -187,9 +210,14 @@ def _check_padding_stays(model: PreTrainedModel, numbers: Mapping[int, int]) -> 
 def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[int]:
     """Count the tokens of texts."""
     counts: Counter[int] = Counter()
-    source: Iterator[str] = filter(None, iter(texts))
-    while batch := list(islice(source, TEXTS_AT_ONCE)):
+    for batch in _batches(texts):
         tokens = tokenizer(batch, add_special_tokens=False, verbose=False)
         for ids in tokens["input_ids"]:
             counts.update(ids)
     return counts
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    source = filter(None, iter(texts))
+    while batch := list(islice(source, TEXTS_AT_ONCE)):
+        yield batch

@@ -61,6 +61,9 @@ class VocabularyFindings(Part):
 
     before: VocabularyReading
     after: VocabularyReading
+    whole_words: float | None = Field(
+        None, description="share of the words whose tokens all stay; None in older cards"
+    )
 
 
 class LatencyLoad(Part):

@@ -1,4 +1,4 @@
-"""`distill --vocab-size`: a student that learns with fewer tokens from its first step."""
+"""`distill --vocab-size`: a student with the tokens of its texts, by default where these are enough."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
@@ -132,7 +133,16 @@ def test_the_artifact_has_how_held_out_texts_are_read(
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "single tokens": ({"method": "tinybert", "vocab_size": 60}, "must read the teacher's tokens"),
-    "a floor alone": ({"method": "pkd", "vocab_floor": 2}, "stays whole without vocab_size"),
+    "a floor of single tokens": (
+        {"method": "tinybert", "vocab_floor": 2},
+        "must read the teacher's tokens",
+    ),
+    "a floor of all": (
+        {"method": "pkd", "vocab_floor": 2, "vocab_size": "all"},
+        "vocab_size=all and vocab_floor=2: the vocabulary stays whole",
+    ),
+    "no number": ({"vocab_size": "many"}, "vocab_size='many': give a number .* auto or all"),
+    "no entry": ({"vocab_size": 0}, "vocab_size=0: give a number of entries from 1"),
 }
 
 
@@ -147,3 +157,64 @@ def test_no_room_for_single_characters_is_refused(trained_teacher: Artifact, tas
     config = DistillConfig.parse({**SHORT, "method": "pkd", "vocab_size": 3})
     with pytest.raises(ConfigError, match="always stay"):
         on_task(trained_teacher, task, config)
+
+
+DEFAULT_CUTS = ["pkd", "distilbert", "theseus"]
+"""Whole texts are compared; single tokens are; the teacher's own layers run in its steps."""
+
+
+@pytest.mark.parametrize("method", DEFAULT_CUTS)
+def test_enough_texts_cut_the_vocabulary_and_change_no_output(
+    method: str, trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    cut, whole = (
+        distill(
+            trained_teacher,
+            task,
+            DistillConfig.parse({**SHORT, "method": method, **size}),
+            tmp_path / str(size),
+        )
+        for size in ({}, {"vocab_size": "all"})
+    )
+    few, all_ = (load_tokenizer(each.path) for each in (cut, whole))
+    assert len(few) < 0.9 * len(all_)
+    characters = {token for token in all_.get_vocab() if len(token.removeprefix("##")) == 1}
+    assert characters <= few.get_vocab().keys()
+    texts = task.train.examples
+    for (text,) in texts:
+        assert few.tokenize(text) == all_.tokenize(text)
+    mine, others = (open_classifier(each).logits(texts) for each in (cut, whole))
+    np.testing.assert_allclose(mine, others, atol=1e-4)
+    assert cut.card.config["vocab_size"] == "auto"
+    assert cut.card.findings.vocabulary.whole_words >= 0.99
+    assert "of the words of held-out texts stay whole" in str(pruning_lines(cut.card.findings))
+    assert whole.card.findings.vocabulary is None
+
+
+@pytest.mark.parametrize("method", DEFAULT_CUTS)
+def test_too_few_texts_keep_the_vocabulary(
+    method: str, trained_teacher: Artifact, task: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = replace(task, train=task.train.first(3))
+    config = DistillConfig.parse({**SHORT, "method": method})
+    ready = on_task(trained_teacher, few, config)
+    assert ready.tokens.remaining is None
+    assert len(ready.distillation.tokenizer) == len(load_tokenizer(trained_teacher.path))
+    assert "the vocabulary stays whole" in caplog.text and "--unlabelled" in caplog.text
+
+
+def test_a_teacher_that_is_not_cached_reads_the_same_tokens(
+    trained_teacher: Artifact, task: Task
+) -> None:
+    config = DistillConfig.parse({**SHORT, "method": "pkd", "teacher_cache_mb": 0})
+    ready = on_task(trained_teacher, task, config)
+    assert ready.tokens.remaining and ready.tokens.cut_after_training
+
+
+def test_a_vocabulary_that_is_needed_already_is_left_as_it_is(
+    trained_teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = DistillConfig.parse({**SHORT, "method": "pkd"})
+    student = distill(trained_teacher, task, config, tmp_path / "student")
+    again = on_task(student, task, DistillConfig.parse({**SHORT, "method": "hard", "layers": 1}))
+    assert again.tokens.remaining is None
