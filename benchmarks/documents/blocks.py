@@ -17,7 +17,6 @@ from benchmarks.documents.compress_block import compress_block, short_compress_b
 from benchmarks.documents.lint_rule_table import lint_rules_block
 from benchmarks.documents.newest import newest_blocks
 from benchmarks.documents.readings import READINGS
-from benchmarks.documents.readings.demo import demo_reading
 from benchmarks.documents.readings.teachers import teachers_reading
 from benchmarks.documents.tolerance_table import tolerances_block
 from benchmarks.float_parity.table import float_parity_block, verified_block
@@ -72,12 +71,6 @@ def _of_six_sets(day: str, name: str) -> Iterator[str]:
 
 
 TABLES: Mapping[str, Block] = {
-    "demo": _table(
-        "README.md",
-        demo_reading,
-        "2026-11-22-docs-demo-cpu.json",
-        "2026-11-22-docs-demo-three-layers-cpu.json",
-    ),
     "results": _table("README.md", of_one(short_block), SST2),
     "compress-short": _table("README.md", short_compress_block, *COMPRESSION),
     "compress": _table("docs/compressing.md", compress_block, *COMPRESSION),

@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.bad_clients.table import bad_clients_block
 from benchmarks.compression.table import compression_block
 from benchmarks.documents.block import RESULTS, ROOT, Block, of_one
+from benchmarks.documents.readings.demo import demo_reading
 from benchmarks.documents.tune_table import tune_block
 from benchmarks.endpoint.table import endpoint_block
 from benchmarks.foreign_load.table import foreign_load_block
@@ -36,6 +37,7 @@ class Newest:
 
 
 NEWEST: Mapping[str, Newest] = {
+    "docs-demo": Newest(demo_reading, "README.md"),
     "endpoint": Newest(endpoint_block),
     "serving": Newest(serving_block),
     "startup": Newest(startup_block),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.errors import ModelError
+from bertender.core.errors import DataError, ModelError
 from bertender.core.findings import VocabularyFindings
 from bertender.tasks.task import Split, Task
 from bertender.training.heads import HEADS
@@ -99,7 +99,7 @@ def student_tokens(
     try:
         tokens = needed_tokens(whole, _texts(learned), config.vocab_floor)
         check_padding_stays(student, tokens)
-    except ModelError as error:
+    except (DataError, ModelError) as error:  # no text has a token, or its kind cannot be cut
         logger.info("the vocabulary stays whole: %s", error)
         return StudentTokens(whole)
     return StudentTokens(whole, _if_enough(whole, tokens, task), not cut_first)

@@ -23,6 +23,7 @@ from bertender.pipeline.stages import STAGES
 from bertender.report.quantization import quantization_lines
 from bertender.tasks.task import Task
 from quantize.candidates import CANDIDATES, candidates, next_command
+from quantize.context import QuantizationContext
 from quantize.quantizer import QuantizeConfig, quantize
 from quantize.schemes import AUTO_SCHEME, SCHEMES
 
@@ -45,9 +46,22 @@ def check(monkeypatch: pytest.MonkeyPatch, scheme: str, error: Exception) -> Non
 def test_no_scheme_is_the_first_that_passes(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
+    artifact = quantize(float_model, task, config_with(max_drop=100), tmp_path / "int8")
+    assert artifact.card.config["scheme"] == "four-bit-embeddings"
+    assert artifact.card.findings.quantization.tables_of_4_bits == 1
+    assert artifact.card.findings.quantization.tried == ()
+
+
+def test_tables_of_4_bits_are_refused_where_they_score_less(
+    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where nobody asked for them are half a point too much."""
+    scores = iter((0.9, 0.89))
+    monkeypatch.setattr(QuantizationContext, "score_of", lambda context, model: next(scores))
     artifact = quantize(float_model, task, config_with(), tmp_path / "int8")
     assert artifact.card.config["scheme"] == "dynamic"
-    assert artifact.card.findings.quantization.tried == ()
+    (tried,) = artifact.card.findings.quantization.tried
+    assert tried.scheme == "four-bit-embeddings" and "lost 1 points" in str(tried.refused)
 
 
 @pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
@@ -59,20 +73,22 @@ def test_a_refused_scheme_gives_way_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    check(monkeypatch, "dynamic", error)
+    refused = ["four-bit-embeddings", "dynamic"]
+    for scheme in refused:
+        check(monkeypatch, scheme, error)
     artifact = quantize(float_model, task, config_with(), tmp_path / "int8")
     config, findings = artifact.card.config, artifact.card.findings
     assert (config["scheme"], config["calibrator"]) == ("static", "mse")
-    (tried,) = findings.quantization.tried
-    assert (tried.scheme, tried.refused, tried.skipped) == ("dynamic", str(error), None)
-    assert f"scheme dynamic was refused: {error}" in quantization_lines(findings)
-    assert f"scheme dynamic is refused: {error}" in caplog.text
+    for scheme, tried in zip(refused, findings.quantization.tried, strict=True):
+        assert (tried.scheme, tried.refused, tried.skipped) == (scheme, str(error), None)
+        assert f"scheme {scheme} was refused: {error}" in quantization_lines(findings)
+        assert f"scheme {scheme} is refused: {error}" in caplog.text
 
 
 def test_all_refused_says_why_and_what_is_left(
     float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for row, error in zip(CANDIDATES, REFUSALS, strict=True):
+    for row, error in zip(CANDIDATES, (REFUSALS[0], *REFUSALS), strict=True):
         check(monkeypatch, row["scheme"], error)
     with pytest.raises(GateError, match=r"moved.*refused lost.*refused runs in float") as all_:
         quantize(float_model, task, config_with(), tmp_path / "int8")
@@ -80,7 +96,7 @@ def test_all_refused_says_why_and_what_is_left(
     assert "--scheme qat" in str(all_.value) and not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("scheme", [AUTO_SCHEME, "dynamic"])
+@pytest.mark.parametrize("scheme", [AUTO_SCHEME, "four-bit-embeddings"])
 @pytest.mark.parametrize("error", OTHERS, ids=str)
 def test_what_no_gate_raised_is_raised_as_it_is(
     error: Exception,
@@ -91,20 +107,23 @@ def test_what_no_gate_raised_is_raised_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It meets every scheme: none is tried after it, and none is recommended."""
-    check(monkeypatch, "dynamic", error)
-    check(monkeypatch, "static", ParityError("never tried"))
+    check(monkeypatch, "four-bit-embeddings", error)
+    check(monkeypatch, "dynamic", ParityError("never tried"))
     with pytest.raises(ModelError) as caught:
         quantize(float_model, task, config_with(scheme=scheme), tmp_path / "int8")
     assert caught.value is error and not any(tmp_path.iterdir())
 
 
 SKIPPED = [
-    ({"calibrator": "entropy"}, ["dynamic"]),
-    ({"base": "dynamic"}, ["dynamic", "static"]),
-    ({"sensitivity_texts": 8}, ["dynamic", "static"]),
-    ({"epochs": 2}, ["dynamic", "static", "mixed"]),
-    ({"percentile": 99.0}, ["dynamic", "static", "mixed"]),
-    ({"max_drop": 2.0, "no_embeddings": True, "seed": 3}, []),
+    ({"calibrator": "entropy"}, ["four-bit-embeddings", "dynamic"]),
+    ({"base": "dynamic"}, ["four-bit-embeddings", "dynamic", "static"]),
+    ({"sensitivity_texts": 8}, ["four-bit-embeddings", "dynamic", "static"]),
+    ({"epochs": 2}, ["four-bit-embeddings", "dynamic", "static", "mixed"]),
+    ({"percentile": 99.0}, ["four-bit-embeddings", "dynamic", "static", "mixed"]),
+    ({"max_drop": 2.0, "no_embeddings": True, "seed": 3}, ["four-bit-embeddings"]),
+    ({"fused_attention": True}, ["static", "mixed"]),
+    ({"runtime": "openvino"}, ["four-bit-embeddings", "dynamic"]),
+    ({"max_drop": 2.0, "seed": 3}, []),
 ]
 
 
@@ -122,8 +141,9 @@ def test_a_candidate_that_would_ignore_a_setting_is_skipped(
 def test_a_skipped_scheme_is_told(float_model: Artifact, task: Task, tmp_path: Path) -> None:
     config = config_with(calibrator="entropy", calibration_texts=16)
     artifact = quantize(float_model, task, config, tmp_path / "int8")
-    (first,) = artifact.card.findings.quantization.tried
-    assert first.scheme == "dynamic" and "does not read it" in first.skipped
+    first, second = artifact.card.findings.quantization.tried
+    assert (first.scheme, second.scheme) == ("four-bit-embeddings", "dynamic")
+    assert "does not read it" in first.skipped and "does not read it" in second.skipped
     assert artifact.card.config["calibrator"] == "entropy"
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from bertender.measure.comparison import Comparison, Lengths
 from bertender.measure.load import MachineLoad
 from bertender.report.cells import DASH
-from bertender.report.notes import CHOICES
+from bertender.report.notes import CHOICES, in_one_sentence
 from bertender.report.table import (
     COLUMNS,
     DEFAULT_COLUMNS,
@@ -216,3 +216,28 @@ def test_how_many_processes_there_were_is_said() -> None:
     earlier = config.model_dump(exclude={"processes", "noisy"}) | {"rounds": 10}
     text = "\n".join(conditions_lines(conditions(config=earlier)))
     assert "; " in text and "\n10 rounds, rows interleaved" in text
+
+
+def test_a_row_in_one_sentence() -> None:
+    size = STUDENT.size.model_copy(update={"artifact_size_bytes": 8_612_345})
+    single = STUDENT.latency.single.model_copy(update={"p50_ms": 0.7812})
+    small = STUDENT.model_copy(
+        update={
+            "size": size,
+            "latency": STUDENT.latency.model_copy(update={"single": single}),
+            "score": STUDENT.score.model_copy(update={"value": 0.9049}),
+        }
+    )
+    quiet = Comparison(circumstances=conditions(), rows=(TEACHER, small))
+    assert in_one_sentence(quiet, small.name) == (
+        f"{small.name} in place of teacher: 8.6 MB instead of 92, 0.78 ms a text instead of 10, "
+        "90 % right instead of 89 %"
+    )
+    load = MachineLoad(other_work=0.9, steal=0.0)
+    busy = quiet.model_copy(update={"circumstances": conditions(load=load)})
+    assert "instead of 10 (timed on a busy machine), 90 %" in in_one_sentence(busy, small.name)
+    matthews = small.model_copy(
+        update={"score": small.score.model_copy(update={"metric": "matthews"})}
+    )
+    others = quiet.model_copy(update={"rows": (TEACHER, matthews)})
+    assert in_one_sentence(others, small.name).endswith("matthews 0.90 instead of 0.89")

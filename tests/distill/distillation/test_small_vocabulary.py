@@ -1,4 +1,4 @@
-"""`distill --vocab-size`: a student with the tokens of its texts, by default where these are enough."""
+"""`distill --vocab-size`: a student with the tokens of its texts."""
 
 from __future__ import annotations
 
