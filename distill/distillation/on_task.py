@@ -156,7 +156,8 @@ def on_task(
     tokenizer, taught, learned, added = _taught(task, extended, teachers, start, student, config)
     cached = taught.cached(method, student)
     # a student in other tokens than the teacher learns from cached outputs alone
-    cut_first = not method.wants_teacher_tokens and bool(cached or not method.needs)
+    own = config.changed_method()  # a control learns in the tokens of its student
+    cut_first = not own.wants_teacher_tokens and bool(cached or not method.needs)
     read = tokens or student_tokens(
         tokenizer, student, taught.learned.train, task, config, cut_first=cut_first
     )

@@ -174,10 +174,11 @@ def test_a_control_starts_where_its_student_does(
 def test_what_the_flags_make_starts_as_the_control(
     settings: dict[str, Any], trained_teacher: Artifact, task: Task
 ) -> None:
-    config = DistillConfig.parse({**SHORT, "layers": 2, **settings, "control": True})
+    whole = {**SHORT, "layers": 2, "vocab_size": "all"}
+    config = DistillConfig.parse({**whole, **settings, "control": True})
     control, _ = control_of(trained_teacher, task, config, epochs=1)
-    flags = {"method": "hard", "layers": 2, "teacher_layers": teacher_layers_of(config)}
-    hard = on_task(trained_teacher, task, DistillConfig.parse({**SHORT, **flags}))
+    flags = {"method": "hard", "teacher_layers": teacher_layers_of(config)}
+    hard = on_task(trained_teacher, task, DistillConfig.parse({**whole, **flags}))
     ours, theirs = (weights_digest(each.distillation.student) for each in (control, hard))
     assert ours == theirs
 
