@@ -110,7 +110,7 @@ def _if_enough(
 ) -> RemainingTokens | None:
     """Return the tokens where a cut to them is worthwhile and costs nothing; say what is done."""
     entries, before = len(tokens.rows), len(whole)
-    if entries > WORTHWHILE * before:
+    if entries > WORTHWHILE * before or not len(task.choices):
         return None
     share = whole_words(whole, tokens, _texts(task.choices))
     if share < ENOUGH:
