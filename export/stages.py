@@ -16,6 +16,7 @@ from filelock import FileLock
 from bertender.core.artifact import Artifact, digest_of
 from bertender.core.build_once import build_once
 from bertender.core.cache_folder import cache_directory
+from bertender.core.card import library_versions
 from bertender.pipeline.products import TORCH_CLASSIFIER, Product, Want
 from bertender.pipeline.stage import Inputs, Stage
 from bertender.tasks.task import Task
@@ -42,7 +43,8 @@ def _cached(source: Artifact, task: Task) -> Artifact:
     it is there; what is made of it finds it there again."""
     from export.onnx_export import export
 
-    identity = [source.digest, task.record().model_dump(mode="json")]
+    record = task.record().model_dump(mode="json")
+    identity = [source.digest, record, EXPORT.code_version(), library_versions()]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     out = cache_directory() / "exported" / key / f"{source.name}-onnx"
     out.parent.mkdir(parents=True, exist_ok=True)

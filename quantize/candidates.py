@@ -62,8 +62,15 @@ def next_command(scheme: str, config: SchemeConfig, source: Artifact, task: Task
         path = _source_of(row["scheme"], source)
         if path is None or _was_tried(row, scheme, config):
             continue
-        flags = (*_flags(_task_settings(source, task)), *_flags(_settings(row, config), config))
-        words = ["bertender", "quantize", str(path), *flags, "--out", str(out)]
+        flags = (*_flags(_task_settings(path, task)), *_flags(_settings(row, config), config))
+        words = [
+            "bertender",
+            "quantize",
+            Artifact.load(path, verify=False).place,
+            *flags,
+            "--out",
+            str(out),
+        ]
         return f"Try next: {shlex.join(words)}"
     return "Keep the float model: no other scheme is likely to pass."
 
@@ -101,15 +108,15 @@ def _was_tried(row: Settings, scheme: str, config: SchemeConfig) -> bool:
 def _source_of(scheme: str, source: Artifact) -> Path | None:
     """Return the artifact that a scheme starts from: this one, or the source of its export."""
     if SCHEMES[scheme].source == source.card.kind:
-        return Path(source.place)
+        return source.path
     parent = source.card.parent
     path = None if parent is None else Path(os.path.normpath(source.path / parent.path))
     return path if path and path.is_dir() else None
 
 
-def _task_settings(source: Artifact, task: Task) -> Settings:
-    """Return the flags that name the task, unless the artifact's own card names it."""
-    recorded = read_card(source.path).task.source
+def _task_settings(path: Path, task: Task) -> Settings:
+    """Return the flags that name the task, unless the card of the artifact there names it."""
+    recorded = read_card(path).task.source
     return {} if task.source == recorded else task.source
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
 from bertender.cli.output import console, messages, print_json, print_words
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import IMPORT_STAGE, Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.importing import open_artifact
 from serve.config import ServeCommandConfig
@@ -25,6 +26,8 @@ from serve.server_log import STANDARD_OUTPUT
 from serve.wire import MODEL_NAME
 
 __all__ = ["serve_command"]
+
+logger = logging.getLogger(__name__)
 
 
 def serve_command() -> Callable[..., None]:
@@ -51,6 +54,7 @@ def serve_command() -> Callable[..., None]:
             name: open_artifact(path, verify=False)
             for name, path in models_by_name(artifacts).items()
         }
+        _say_single_texts(models.values())
         if config.repository_only:
             written = write_repository(models, config.repository_only, config)
             _print_state(as_json, {"repository": str(written)}, f"model repository: {written}")
@@ -64,6 +68,19 @@ def serve_command() -> Callable[..., None]:
             serve_forever(models, config, on_ready=report_ready)
 
     return command_with_flags(command, (ServeCommandConfig,))
+
+
+def _say_single_texts(models: Iterable[Artifact]) -> None:
+    """Say of finished models, whose folders name no columns, how many texts they are given."""
+    for artifact in models:
+        record = artifact.card.task
+        if artifact.card.stage == IMPORT_STAGE and not record.source and len(record.labels) > 2:
+            logger.warning(
+                "%s is served for single texts. A model of pairs, as of premise and hypothesis, "
+                "needs its columns: bertender import %s --pair-column NAME --out DIRECTORY",
+                artifact.place,
+                artifact.place,
+            )
 
 
 def _page(

@@ -16,7 +16,7 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 ASSIGNMENT = re.compile(r"([^=/]*)=(.+)")
 
 
-def models_by_name(words: Sequence[str]) -> Mapping[str, Path]:
+def models_by_name(words: Sequence[str]) -> Mapping[str, str]:
     """Return the paths of artifacts by the names of their models.
 
     A path alone is the model `classifier`; so is one with an equals sign that leads to a folder.
@@ -24,7 +24,7 @@ def models_by_name(words: Sequence[str]) -> Mapping[str, Path]:
     Raises:
         ConfigError: a name cannot be that of a model, or is there twice.
     """
-    models: dict[str, Path] = {}
+    models: dict[str, str] = {}
     for word in words:
         name, path = _parsed(word)
         if name in models:
@@ -60,8 +60,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def _parsed(word: str) -> tuple[str, Path]:
+def _parsed(word: str) -> tuple[str, str]:
     match = ASSIGNMENT.fullmatch(word)
     if match is None or Path(word).exists():
-        return MODEL_NAME, Path(word)
-    return check_name(match[1]), Path(match[2])
+        return MODEL_NAME, word
+    return check_name(match[1]), match[2]

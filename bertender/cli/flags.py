@@ -32,7 +32,7 @@ EXPLICIT = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
 """Typer's names of where a value comes from that is not a default."""
 
 TeacherOption = Annotated[
-    Path, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
+    str, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
 ]
 ForceFlag = Annotated[
     bool, typer.Option("--force", help="replace a finished artifact that is there already")

@@ -45,6 +45,8 @@ def import_command() -> Callable[..., None]:
         force: ForceFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
+        if revision and Path(source).exists():
+            raise typer.BadParameter(f"--revision is that of a hub name, and {source} is a path.")
         named = f"{source}@{revision}" if revision else source
         chosen = None if labels is None else parts_of(labels)
         artifact = imported(named, out, chosen, task_settings(values), force=force)

@@ -43,13 +43,13 @@ ON_THE_COMMAND_LINE = "COMMANDLINE"
 """The name that typer gives to where a value came from."""
 
 ReferenceArgument = Annotated[
-    Path, typer.Argument(metavar="REFERENCE", help="artifact that is taken as right")
+    str, typer.Argument(metavar="REFERENCE", help="artifact that is taken as right")
 ]
 CandidateArgument = Annotated[
-    Path, typer.Argument(metavar="CANDIDATE", help="artifact to check against it")
+    str, typer.Argument(metavar="CANDIDATE", help="artifact to check against it")
 ]
 ArtifactArguments = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Argument(metavar="ARTIFACT", help="what to compare; changes are from the first"),
 ]
 OutFile = Annotated[
@@ -170,7 +170,7 @@ def _check_flags_used(context: typer.Context, saved: Path | None, values: dict[s
         raise typer.BadParameter(f"--saved measures nothing, so it takes no {', '.join(unused)}.")
 
 
-def _measure(paths: list[Path], values: dict[str, Any]) -> tuple[Comparison, dict[str, Any] | None]:
+def _measure(paths: list[str], values: dict[str, Any]) -> tuple[Comparison, dict[str, Any] | None]:
     """Return the comparison, and the report on rows that were left out of its task."""
     if not paths:
         raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +23,7 @@ def show_command() -> Callable[..., None]:
 
     def command(
         artifact: Annotated[
-            Path, typer.Argument(metavar="ARTIFACT", help="directory of an artifact")
+            str, typer.Argument(metavar="ARTIFACT", help="directory of an artifact")
         ],
         as_json: JsonFlag = False,
     ) -> None:

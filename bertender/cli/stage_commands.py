@@ -35,9 +35,7 @@ __all__ = ["stage_command"]
 OutOption = Annotated[
     Path, typer.Option("--out", metavar="DIRECTORY", help="where to write the artifact")
 ]
-ArtifactArgument = Annotated[
-    Path, typer.Argument(metavar="ARTIFACT", help="artifact to start from")
-]
+ArtifactArgument = Annotated[str, typer.Argument(metavar="ARTIFACT", help="artifact to start from")]
 
 
 def stage_command(name: str) -> Callable[..., None]:
@@ -101,7 +99,7 @@ def _from_artifact(stage: Stage) -> Callable[..., None]:
 
 
 def _run_from(
-    stage: Stage, path: Path, values: dict[str, Any], out: Path, force: bool, as_json: bool
+    stage: Stage, path: str, values: dict[str, Any], out: Path, force: bool, as_json: bool
 ) -> None:
     """Run a stage on an artifact, on the task that the flags name or the artifact records."""
     config = _config(stage, values)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from bertender.core.atomic import replacing_directory, unusable_parent
+from bertender.core.cache_folder import cache_directory
 from bertender.core.card import (
     CARD_NAME,
     TIMING_NAME,
@@ -34,6 +35,7 @@ from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArti
 from bertender.core.findings import Findings
 
 __all__ = [
+    "IMPORTED",
     "IMPORT_STAGE",
     "Artifact",
     "Draft",
@@ -42,6 +44,7 @@ __all__ = [
     "check_writable",
     "copy_artifact",
     "digest_of",
+    "file_state",
     "foreign_files",
     "new_artifact",
     "sha256_of",
@@ -50,6 +53,8 @@ __all__ = [
 
 IMPORT_STAGE = "import"
 """Stage of a finished model from elsewhere."""
+IMPORTED = "imported"
+"""Where the cache folder has those that commands were given as they are."""
 NAMES_SHOWN = 5
 
 
@@ -109,8 +114,8 @@ class Artifact:
     @property
     def place(self) -> str:
         """What to name it by in a command: of a finished model in the cache folder, its source."""
-        source = self.card.config.get("source") if self.card.stage == IMPORT_STAGE else None
-        return str(source or self.path)
+        is_cached = self.path.resolve().is_relative_to((cache_directory() / IMPORTED).resolve())
+        return str(self.card.config["source"]) if is_cached else str(self.path)
 
     @property
     def digest(self) -> str:
@@ -294,6 +299,12 @@ def shown_names(names: Sequence[str]) -> str:
 def digest_of(path: Path) -> str:
     """Return the digest of an artifact whose files are checked, or the sha256 of a file."""
     return sha256_of(path) if path.is_file() else Artifact.load(path).digest
+
+
+def file_state(path: Path) -> tuple[int, ...]:
+    """Return what changes with any change of a file, without reading it, and with any copy."""
+    state = path.stat()
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
 def sha256_of(path: Path) -> str:

@@ -243,7 +243,9 @@ def _conditions(
 
 def _chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
     """Return where the artifacts' settings were chosen: on a share set apart, or on `dev`."""
-    shares = [artifact.card.task.source.get("select", 0.0) for artifact in artifacts]
+    # nothing was chosen for a model that records no data, as a finished one
+    sources = [source for each in artifacts if (source := each.card.task.source)]
+    shares = [source.get("select", 0.0) for source in sources]
     seen: dict[ChosenOn, bool] = {"dev": not all(shares), "selection": any(shares)}
     return tuple(name for name, is_there in seen.items() if is_there)
 

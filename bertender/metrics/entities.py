@@ -22,7 +22,10 @@ __all__ = ["Counts", "EntityF1", "entity_change", "entity_counts", "entity_f1"]
 
 METRIC = "entity_f1"
 OUTSIDE = "O"
-BIO_TAG = re.compile(f"{OUTSIDE}|[BI](-.+)?", re.DOTALL)
+SCHEME_TAG = re.compile(f"{OUTSIDE}|[BIESLUM](-.+)?", re.DOTALL)
+"""A tag of BIO, or, of a finished tagger, of IOBES, BILOU or BMES."""
+SAME_AS = {"L": "E", "U": "S", "M": "I"}
+"""Prefixes of BILOU and BMES -> those of IOBES."""
 
 Sentence = Sequence[str]
 """The tags of a sentence."""
@@ -111,7 +114,9 @@ def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> C
 
 def _tags(sentences: Sequence[Sequence[int]], names: Sequence[str]) -> list[list[str]]:
     """Return the names of tags; a word with a plain tag, of no scheme, is an entity of its own."""
-    if not all(map(BIO_TAG.fullmatch, names)):
+    if all(map(SCHEME_TAG.fullmatch, names)):  # B, I, E and S are what `get_entities` reads
+        names = [f"{SAME_AS.get(name[0], name[0])}{name[1:]}" for name in names]
+    else:
         names = [name if name == OUTSIDE else f"B-{name}" for name in names]
     return [[names[number] for number in numbers] for numbers in sentences]
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertender.core.card import CARD_NAME
+from bertender.core.artifact import file_state
+from bertender.core.card import CARD_NAME, library_versions
 from bertender.core.errors import HubUnreachableError, ModelError, NotAnArtifactError
 from bertender.models.onnx_predictor import ONNX_NAME
 
-__all__ = ["FinishedModel", "located"]
+__all__ = ["FinishedModel", "located", "wanted"]
+
+logger = logging.getLogger(__name__)
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
@@ -29,9 +33,11 @@ GRAPHS = (ONNX_NAME, f"onnx/{ONNX_NAME}")
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 
-HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+HUB_SUFFIXES = (".json", ".txt", ".model")
+"""Of the config and the tokenizer."""
 
-HUB_GRAPHS = tuple(f"{graph}*" for graph in GRAPHS)
+IMPORTING = ("finished_model.py", "importing.py")
+"""The code that makes an artifact of a finished model."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,8 @@ class FinishedModel:
         """A folder's name for it."""
         by_file = self.graph is not None and self.source.endswith(".onnx")
         name = self.source.rpartition("@")[0] if self.revision and "@" in self.source else None
-        last = Path(name or self.source).absolute().name
-        folder = self.folder.absolute().name
+        last = _name_of(Path(name or self.source))
+        folder = _name_of(self.folder)
         return f"{folder}-{Path(last).stem}" if by_file else last
 
     @property
@@ -63,15 +69,14 @@ class FinishedModel:
 
     @property
     def identity(self) -> str:
-        """A digest that changes with any change of the files, without reading them."""
-        files = sorted(path for path in self.folder.glob("*") if path.is_file())
-        states = [
-            (path.name, state.st_size, state.st_mtime_ns)
-            for path in (*files, *([self.graph] if self.graph else []))
-            for state in [path.stat()]
-        ]
-        plain = json.dumps([str(self.folder.resolve()), str(self.graph), self.revision, states])
-        return hashlib.sha256(plain.encode()).hexdigest()[:16]
+        """A digest that changes with any change of the files, which are not read for it, and with
+        the code that imports them."""
+        folders = {self.folder, self.graph.parent if self.graph else self.folder}
+        files = sorted(path for each in folders for path in each.glob("*") if path.is_file())
+        states = [(str(path), file_state(path)) for path in files]
+        code = [(Path(__file__).parent / name).read_text() for name in IMPORTING]
+        whole = [str(self.folder.resolve()), str(self.graph), states, code, library_versions()]
+        return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:16]
 
 
 def located(source: str) -> FinishedModel:
@@ -90,26 +95,33 @@ def located(source: str) -> FinishedModel:
 
 def _in_folder(source: str, folder: Path, revision: str | None = None) -> FinishedModel:
     """Find the model of a folder: that of transformers before a graph of it."""
-    if any((folder / name).is_file() for name in WEIGHTS):
+    if weights := next((name for name in WEIGHTS if (folder / name).is_file()), None):
         _require_config(folder, source)
+        _say_left_out(source, folder / weights, _graphs_in(folder))
         return FinishedModel(source, folder, revision=revision)
     if graph := _graph_in(folder):
+        _say_left_out(source, graph, [each for each in _graphs_in(folder) if each != graph])
         return FinishedModel(source, _beside(graph), graph, revision)
     pickles = [name for name in PICKLES if (folder / name).is_file()]
     if pickles:
-        raise ModelError(
-            f"{source} has its weights in {pickles[0]} alone, a pickle, and bertender reads none. "
-            'Convert it once, if you trust it: python -c "from transformers import '
-            f"{_class_in(folder)} as M, AutoTokenizer as T; s = {str(folder)!r}; d = 'converted'; "
-            'M.from_pretrained(s).save_pretrained(d); T.from_pretrained(s).save_pretrained(d)"; '
-            "then give the folder `converted`."
-        )
+        raise _only_pickles(str(folder), pickles[0], _class_in(folder))
     foreign = [name for name in FOREIGN_WEIGHTS if (folder / name).is_file()]
     has = f"only weights of another library ({foreign[0]})" if foreign else "no model"
     raise NotAnArtifactError(
         f"{source} is not an artifact, and holds {has}. Give a folder with {CARD_NAME} (the --out "
         "of a command), with config.json and model.safetensors (save_pretrained), or with an "
         ".onnx file and its tokenizer."
+    )
+
+
+def _only_pickles(source: str, pickle: str, class_name: str) -> ModelError:
+    """Return the error of a model without safetensors, with the command that converts it."""
+    return ModelError(
+        f"{source} has its weights in {pickle} alone, a pickle, and bertender reads none. "
+        'Convert it once, if you trust it: python -c "from transformers import '
+        f"{class_name} as M, AutoTokenizer as T; s = {source!r}; d = 'converted'; "
+        'M.from_pretrained(s).save_pretrained(d); T.from_pretrained(s).save_pretrained(d)"; '
+        "then give the folder `converted`."
     )
 
 
@@ -131,12 +143,33 @@ def _graph_in(folder: Path) -> Path | None:
     for name in GRAPHS:
         if (folder / name).is_file():
             return folder / name
-    graphs = sorted((*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")))
+    graphs = _graphs_in(folder)
     if len(graphs) > 1:
         raise NotAnArtifactError(
             f"{folder} holds several graphs: {', '.join(map(str, graphs))}. Give one of them."
         )
     return graphs[0] if graphs else None
+
+
+def _graphs_in(folder: Path) -> list[Path]:
+    return sorted((*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")))
+
+
+def _say_left_out(source: str, taken: Path, left_out: Sequence[Path]) -> None:
+    """Say which model of a folder is taken, where it holds others."""
+    if left_out:
+        logger.warning(
+            "%s holds several models: %s is taken, and not %s. Give the .onnx file itself to mean "
+            "another",
+            source,
+            taken.name,
+            ", ".join(str(path.relative_to(taken.parent.parent)) for path in left_out),
+        )
+
+
+def _name_of(path: Path) -> str:
+    """Return the name of a folder, whatever way leads there."""
+    return path.absolute().name if path.name not in ("", "..") else path.resolve().name
 
 
 def _beside(graph: Path) -> Path:
@@ -166,28 +199,29 @@ def _on_hub(source: str) -> FinishedModel:
             "stage wrote (its --out), a model folder, an .onnx file, or a hub name."
         )
     name, revision = match["name"], match["revision"]
-    from huggingface_hub import snapshot_download  # which an artifact's own files do without
+    # which an artifact's own files do without
+    from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     from bertender.core.hub import hub_cache, hub_knows
 
-    def downloaded(patterns: Sequence[str], offline: bool) -> Path:
-        return Path(
+    is_offline = HF_HUB_OFFLINE or not hub_knows(f"api/models/{name}")
+    try:
+        files = [] if is_offline else HfApi().list_repo_files(name, revision=revision)
+        folder = Path(
             snapshot_download(
                 name,
                 revision=revision,
                 cache_dir=hub_cache(),
-                allow_patterns=[*patterns],
-                local_files_only=offline,
+                allow_patterns=None if is_offline else wanted(source, files),
+                local_files_only=is_offline,
             )
         )
-
-    offline = HF_HUB_OFFLINE or not hub_knows(f"api/models/{name}")
-    try:
-        folder = downloaded(HUB_FILES, offline)
-        if not any((folder / each).is_file() for each in WEIGHTS):
-            folder = downloaded((*HUB_FILES, *HUB_GRAPHS), offline)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        if not is_offline:
+            raise HubUnreachableError(
+                f"{source} cannot be downloaded: {error}. Run it again once that is mended."
+            ) from None
         raise HubUnreachableError(
             f"no model at {source}: there is no such directory, it is not in the hub's cache on "
             "this machine, and no hub that responds knows it"
@@ -195,3 +229,23 @@ def _on_hub(source: str) -> FinishedModel:
             "unset HF_HUB_OFFLINE)."
         ) from None
     return _in_folder(source, folder, folder.name)  # the hub's cache names folders by commits
+
+
+def wanted(source: str, files: Sequence[str]) -> list[str]:
+    """Return the files of a hub's repository to download: its weights, or else its graph.
+
+    Raises:
+        ModelError: its weights are pickles alone.
+    """
+    top = [name for name in files if "/" not in name]
+    companions = [name for name in top if name.endswith(HUB_SUFFIXES)]
+    weights = [name for name in top if name.startswith("model") and name.endswith(".safetensors")]
+    if weights:
+        return [*companions, *weights]
+    graphs = [name for name in files if name.endswith(".onnx")]
+    usual = [name for name in GRAPHS if name in graphs] or graphs
+    if usual:
+        return [*companions, *(name for name in files if name.startswith(usual[0]))]
+    if pickles := [name for name in PICKLES if name in top]:
+        raise _only_pickles(source, pickles[0], "AutoModelForSequenceClassification")
+    return companions

@@ -18,13 +18,12 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertender.core.artifact import IMPORT_STAGE, Artifact, digest_of, new_artifact
+from bertender.core.artifact import IMPORT_STAGE, IMPORTED, Artifact, digest_of, new_artifact
 from bertender.core.cache_folder import CACHE_VARIABLE, cache_directory
 from bertender.core.card import CARD_NAME, Kind, TaskRecord
 from bertender.core.config import Config
@@ -37,6 +36,8 @@ from bertender.core.findings import Findings
 from bertender.models.finished_model import FinishedModel, located
 from bertender.models.onnx_predictor import ONNX_NAME
 from bertender.problems import PROBLEMS, SINGLE_LABEL, TOKEN_CLASSIFICATION, ProblemType
+from bertender.problems.problem import are_unnamed
+from bertender.problems.token_classification import OUTSIDE
 
 if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
     import onnx
@@ -47,9 +48,6 @@ __all__ = ["ImportConfig", "import_model", "open_artifact"]
 logger = logging.getLogger(__name__)
 
 
-UNNAMED = re.compile(r"LABEL_\d+")
-"""The labels that transformers makes where nobody has named them."""
-
 HEADS_OF: Mapping[str, ProblemType[Any]] = {
     "ForSequenceClassification": SINGLE_LABEL,
     "ForTokenClassification": TOKEN_CLASSIFICATION,
@@ -58,13 +56,12 @@ HEADS_OF: Mapping[str, ProblemType[Any]] = {
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LOGITS = "logits"
-OUTSIDE = "O"
-"""The tag of words outside of every entity."""
 INT64 = 7
 """TensorProto.INT64 of onnx, which is imported only where there is a graph."""
 
 FEWER_BITS: Mapping[str, str] = {
     "MatMulNBits": "int4",
+    "MatMulBnb4": "int4",
     "GatherBlockQuantized": "int4",
     "DynamicQuantizeLinear": "int8",
     "DynamicQuantizeMatMul": "int8",
@@ -77,6 +74,13 @@ FEWER_BITS: Mapping[str, str] = {
     "QGemm": "int8",
 }
 """Operator -> the precision of a graph that has it, the fewest bits first."""
+
+
+FUSED = frozenset(
+    {"Attention", "EmbedLayerNormalization", "FusedGemm", "FusedMatMul", "PackedAttention"}
+)
+"""Operators of ONNX Runtime alone that hold weights, which are not quantized one by one."""
+PROBABILITIES = ("Softmax", "Sigmoid")
 
 
 class ImportConfig(Config):
@@ -111,7 +115,7 @@ def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Art
     from bertender.core.build_once import build_once
 
     found = located(str(source))
-    out = cache_directory() / "imported" / found.identity / found.name
+    out = cache_directory() / IMPORTED / found.identity / found.name
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(out.with_name(f".{out.name}.lock")):
@@ -122,7 +126,19 @@ def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Art
             f"a folder that can be written, or import it once: bertender import {source} --out "
             "DIRECTORY."
         ) from None
-    return Artifact.load(out, verify=verify)
+    artifact = Artifact.load(out, verify=verify)
+    _say_unnamed(artifact)
+    return artifact
+
+
+def _say_unnamed(artifact: Artifact) -> None:
+    if are_unnamed(labels := artifact.card.task.labels):
+        logger.warning(
+            "the labels of %s have no names (%s): they are taken by position. Name them by "
+            "bertender import --labels, or map those of your data by --label-map",
+            artifact.place,
+            ", ".join(labels),
+        )
 
 
 def import_model(
@@ -145,7 +161,9 @@ def import_model(
             f"{source} is an artifact already ({CARD_NAME} is there): every command takes it."
         )
     _write(located(str(source)), out, labels)
-    return Artifact.load(out)
+    artifact = Artifact.load(out)
+    _say_unnamed(artifact)
+    return artifact
 
 
 @dataclass(frozen=True)
@@ -158,6 +176,11 @@ class _Head:
     """In the order of the artifact's logits."""
     order: tuple[int, ...]
     """The number that each label has in the model: another one where the tag O was not first."""
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether the labels have other numbers than in the model."""
+        return self.order != tuple(range(len(self.order)))
 
 
 def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
@@ -175,6 +198,11 @@ def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
         raise ModelError(f"the config.json of {found.source} cannot be read: {error}") from None
     problem = _problem_of(config, found)
     id2label: Mapping[int, str] = config.id2label or {}
+    if set(id2label) != set(range(config.num_labels)):
+        raise ModelError(
+            f"{found.source}: config.json numbers its labels {', '.join(map(str, id2label))} "
+            f"(id2label), and must from 0 to {config.num_labels - 1}. Correct it in a copy."
+        )
     named = tuple(str(id2label[index]) for index in range(config.num_labels))
     if labels is not None and len(labels) != len(named):
         raise ConfigError(
@@ -186,13 +214,6 @@ def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
         raise ConfigError(
             f"{found.source} has two labels of one name: {', '.join(chosen)}. Name them apart: "
             "bertender import ... --labels FIRST,SECOND."
-        )
-    if all(UNNAMED.fullmatch(label) for label in chosen):
-        logger.warning(
-            "the labels of %s have no names (%s): they are taken by position. Name them by "
-            "bertender import --labels, or map those of your data by --label-map",
-            found.source,
-            ", ".join(chosen),
         )
     order = tuple(range(len(chosen)))
     if problem.name == TOKEN_CLASSIFICATION.name and OUTSIDE in chosen:
@@ -263,7 +284,7 @@ class _TorchModel:
                 f"it: bertender finetune --teacher {found.source}."
             )
         self.inputs = input_names(self.model)
-        if head.order != tuple(sorted(head.order)):
+        if head.is_reordered:
             self._reorder(found, head.order)
 
     def _reorder(self, found: FinishedModel, order: Sequence[int]) -> None:
@@ -304,15 +325,18 @@ class _Graph:
         self.where = str(found.graph)
         self.inputs = self._checked_inputs()
         self._name_logits(head)
-        if head.order != tuple(sorted(head.order)):
+        if head.is_reordered:
             self._reorder(head.order)
         operators = {node.op_type for node in _nodes(self.model.graph)}
         halves = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
         half = any(tensor.data_type in halves for tensor in self.model.graph.initializer)
         fewer = (bits for operator, bits in FEWER_BITS.items() if operator in operators)
         self.precision = next(fewer, "float16" if half else "float32")
-        own = any(node.domain == "com.microsoft" for node in _nodes(self.model.graph))
-        self.optimize = "fused" if own else "none"
+        if self.precision == "int4" and _has_eight_bits(self.model.graph):
+            self.precision = "int8"
+        self.optimize = "fused" if operators & FUSED else "none"
+        for number, node in enumerate(self.model.graph.node):
+            node.name = node.name or f"{node.op_type}_{number}"  # a product is known by its name
 
     def write(self, directory: Path, config: PretrainedConfig) -> int:
         """Write the graph and config.json; return the number of its weights."""
@@ -358,9 +382,7 @@ class _Graph:
         import onnx
 
         graph, theirs = self.model.graph, f"{LOGITS}_in_their_order"
-        for node in graph.node:
-            node.output[:] = [theirs if name == LOGITS else name for name in node.output]
-            node.input[:] = [theirs if name == LOGITS else name for name in node.input]
+        _rename(graph, LOGITS, theirs)
         numbers = onnx.helper.make_tensor("label_order", INT64, [len(order)], order)
         graph.initializer.append(numbers)
         graph.node.append(
@@ -374,7 +396,8 @@ class _Graph:
             ModelError: no output can be the logits of these labels.
         """
         outputs = self.model.graph.output
-        if any(each.name == LOGITS for each in outputs):
+        if named := [each for each in outputs if each.name == LOGITS]:
+            self._check_logits(named[0], head)
             return
         rank = 2 if head.problem is SINGLE_LABEL else 3
         fitting = [
@@ -390,11 +413,25 @@ class _Graph:
                 f"{len(head.labels)} labels. Export it as a classifier (Optimum: --task "
                 "text-classification or token-classification)."
             )
-        old = fitting[0].name
-        for node in self.model.graph.node:
-            node.output[:] = [LOGITS if name == old else name for name in node.output]
-            node.input[:] = [LOGITS if name == old else name for name in node.input]
+        self._check_logits(fitting[0], head)
+        _rename(self.model.graph, fitting[0].name, LOGITS)
         fitting[0].name = LOGITS
+
+    def _check_logits(self, output: onnx.ValueInfoProto, head: _Head) -> None:
+        """Raise ModelError where an output is not the logits of the labels."""
+        made_by = {name: node.op_type for node in self.model.graph.node for name in node.output}
+        if (last := made_by.get(output.name)) in PROBABILITIES:
+            raise ModelError(
+                f"{self.where}: its output {output.name} is that of {last}, so that it has "
+                "probabilities, and a softmax of these would be their score. Export the model with "
+                "its logits."
+            )
+        sizes = [dim.dim_value for dim in output.type.tensor_type.shape.dim]
+        if sizes and sizes[-1] not in (0, len(head.labels)):
+            raise ModelError(
+                f"{self.where}: its logits are of {sizes[-1]} labels, and config.json names "
+                f"{len(head.labels)}: {', '.join(head.labels)}. Give the config.json of its model."
+            )
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -404,6 +441,21 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _nodes(attribute.g)
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Give a tensor of a graph another name, in branches too."""
+    for node in _nodes(graph):
+        node.output[:] = [new if name == old else name for name in node.output]
+        node.input[:] = [new if name == old else name for name in node.input]
+
+
+def _has_eight_bits(graph: onnx.GraphProto) -> bool:
+    """Return whether the weights in blocks have 8 bits."""
+    bits = (each for node in _nodes(graph) for each in node.attribute if each.name == "bits")
+    return all(each.i == 8 for each in bits) and any(
+        each.name == "bits" for node in _nodes(graph) for each in node.attribute
+    )
 
 
 def _write(found: FinishedModel, out: Path, labels: Sequence[str] | None) -> None:
@@ -457,9 +509,29 @@ def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreT
             "where the package of its kind (sentencepiece, tiktoken) is installed."
         )
     longest = longest_input(tokenizer)
+    named = tokenizer.model_input_names
+    padding = {} if tokenizer.pad_token else {"pad_token": _padding(found, head, tokenizer)}
     return load_tokenizer(  # only what it is loaded with is saved with it
         found.folder,
-        **settings,
+        **{**settings, **padding},
         model_max_length=min(longest, most_tokens(head.config) or longest),
-        model_input_names=[name for name in tokenizer.model_input_names if name in inputs],
+        # a graph fails without one of its inputs; a model has a default for what it may be given
+        model_input_names=[name for name in inputs if name in named or found.graph is not None],
     )
+
+
+def _padding(found: FinishedModel, head: _Head, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the token to pad with, of a tokenizer that names none: the one of config.json.
+
+    Raises:
+        ModelError: config.json names none either.
+    """
+    number = head.config.pad_token_id
+    token = None if number is None else tokenizer.convert_ids_to_tokens(number)
+    if not isinstance(token, str):
+        raise ModelError(
+            f"{found.source}: neither its tokenizer nor config.json names a token to pad with, and "
+            "texts of a batch have several lengths. Add pad_token to a copy of its "
+            "tokenizer_config.json, and pad_token_id to config.json."
+        )
+    return token

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
 from bertender.core.config import Record
+from bertender.core.errors import ConfigError
 from bertender.models.importing import import_model, open_artifact
 from bertender.pipeline.recipe import Setting
 from bertender.pipeline.recorded_task import recorded_task, task_of_models
@@ -89,9 +91,27 @@ def imported(
     check_not_finished(Path(out), force)
     with TemporaryDirectory(prefix="bertender-import-") as folder:
         made = import_model(source, Path(folder, Path(out).name), labels=labels)
-        if task:
-            made = made.of_task(recorded_task(made, plain(task)).record())
+        if set(task) & {"task", "train", "dev"}:
+            judged = recorded_task(made, plain(task))
+            judged.check_problem(made)
+            made = made.of_task(judged.record())
+        elif task:
+            made = _with_columns(made, task)
         return copy_artifact(made, Path(out))
+
+
+def _with_columns(artifact: Artifact, settings: Mapping[str, Any]) -> Artifact:
+    """Return a model without data with the columns of its texts: two, where it reads pairs."""
+    if unread := set(settings) - {"text_column", "pair_column"}:
+        raise ConfigError(
+            f"{', '.join(sorted(unread))}: for data, and none are named. Give --dev FILE besides, "
+            "or leave it out."
+        )
+    config = TaskConfig.parse(plain(settings))
+    first = settings.get("text_column", artifact.card.task.text_columns[0])
+    columns = (str(first), *([config.pair_column] if config.pair_column else []))
+    record = artifact.card.task.model_copy(update={"text_columns": columns})
+    return replace(artifact, card=artifact.card.model_copy(update={"task": record}))
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

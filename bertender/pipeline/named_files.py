@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Protocol
 
 from bertender.core.artifact import Artifact, sha256_of
+from bertender.core.card import CARD_NAME
 from bertender.core.errors import DataError
 from bertender.core.timing import TIMING_NAME
+from bertender.models.finished_model import located
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 
@@ -37,7 +39,10 @@ class ArtifactFolder:
     path: Path
 
     def check(self) -> None:
-        Artifact.load(self.path, verify=False)
+        if (self.path / CARD_NAME).is_file():
+            Artifact.load(self.path, verify=False)
+        else:
+            located(str(self.path))
 
     def digest(self) -> str:
         return folder_digest(self.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bertender.core.artifact import Artifact
@@ -54,9 +55,11 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
         )
     settings = {**source, **_problem(artifact, changes), **changes}
     config = TaskConfig.parse(settings)
-    if is_own := _is_own(artifact, config):
+    is_own = _is_own(artifact, config)
+    if is_own:
         config = TaskConfig.parse({**_set_apart(artifact), **settings})
         _check_not_learned(artifact, config)
+    _check_not_chosen_on(artifact, config)
     task = load_task(config, has_model=bool(artifact.card.task.labels))
     if is_own and not set(changes) & set(CONTENT):
         _warn_of_changed_data(artifact, task)
@@ -131,6 +134,27 @@ def _set_apart(artifact: Artifact) -> dict[str, float]:
     """Return the share of the training texts that an artifact has not learned from, if known."""
     source = artifact.card.task.source
     return {"select": source.get("select", 0.0)} if source else {}
+
+
+def _check_not_chosen_on(artifact: Artifact, config: TaskConfig) -> None:
+    """Raise ConfigError where texts would score on which the artifact was chosen and calibrated.
+
+    Of a held-out file alone, a share was set apart for that; the others score in every command.
+    """
+    source = artifact.card.task.source
+    before = source.get("select")
+    if source.get("train") or not before or source.get("dev") != _absolute(config.dev):
+        return
+    if config.train is not None or config.select not in (None, before):
+        setting = f"select={config.select:g}" if config.train is None else f"train={config.train}"
+        raise ConfigError(
+            f"{setting}: {artifact.path} was chosen and calibrated on a share of {before:g} of "
+            f"{source['dev']}, which would score it. Leave it out, or make the artifact again so."
+        )
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
 
 
 def _check_not_learned(artifact: Artifact, config: TaskConfig) -> None:

@@ -6,6 +6,7 @@ imported here; `bertender.training.heads` has the PyTorch side of each row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -30,6 +31,7 @@ __all__ = [
     "Outputs",
     "ProblemType",
     "Tensor",
+    "are_unnamed",
     "centred",
     "divergence_of_softmax",
     "half_the_gap",
@@ -37,6 +39,8 @@ __all__ = [
     "softmax",
     "softmax_of_largest",
 ]
+
+UNNAMED = re.compile(r"LABEL_\d+")
 
 NO_LABEL = -100
 """Instead of a label: the example, or the token, has none."""
@@ -194,6 +198,11 @@ class ProblemType(Generic[Target]):
     """Settings of the model's config.json, by which transformers knows the problem type."""
     onnx_task: str
     """The exporter's name for it."""
+
+
+def are_unnamed(labels: Sequence[str]) -> bool:
+    """Return whether nobody has named some labels: they are those that transformers makes."""
+    return all(UNNAMED.fullmatch(label) for label in labels)
 
 
 def largest(logits: npt.NDArray[Any]) -> IntArray:

@@ -26,10 +26,10 @@ __all__ = [
 NOISY = "~"
 """Stands before every figure that was timed on a busy machine."""
 CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
-    ("selection",): "settings were chosen on texts of the training file that no row learned from",
+    ("selection",): "settings were chosen on texts set apart, that no row learned from",
     ("dev",): "settings were chosen on the same texts (select=0), which flatters what was chosen",
     ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "
-    "flatters them, and for others on texts of the training file that none of these learned from",
+    "flatters them, and for others on texts set apart, that none of these learned from",
 }
 FEWEST_FOR_A_FRONT = 3
 """Rows; two can be compared by eye."""

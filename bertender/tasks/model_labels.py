@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bertender.core.errors import ConfigError, nearest_hint
+from bertender.problems.problem import are_unnamed
 
 if TYPE_CHECKING:  # it reads `check_label_map`
     from bertender.tasks.task import Split, Task
@@ -21,8 +21,6 @@ __all__ = ["check_label_map", "with_model_labels"]
 
 logger = logging.getLogger(__name__)
 
-UNNAMED = re.compile(r"LABEL_\d+")
-"""The labels that transformers makes where nobody has named them."""
 SHOWN_LABELS = 20
 
 
@@ -112,11 +110,12 @@ def _matched(
         found = {label: by_case[label.casefold().strip()] for label in own}
         _say(found, "by names without regard to case", model)
         return found
-    if all(label.isdecimal() and int(label) < len(labels) for label in own):
+    # 1, 2, 3 may be numbers from 1 on, or those of a file that lacks 0: only 0 tells them apart
+    if "0" in own and all(label.isdecimal() and int(label) < len(labels) for label in own):
         found = {label: labels[int(label)] for label in own}
         _say(found, "by number", model)
         return found
-    if len(own) == len(labels) and all(UNNAMED.fullmatch(label) for label in labels):
+    if len(own) == len(labels) and are_unnamed(labels):
         found = dict(zip(own, labels, strict=True))
         _say(found, "by position, for the model's labels have no names", model)
         return found
@@ -133,8 +132,11 @@ def _mapped(
 
     A label that it leaves out has the same name in both.
     """
+    uncovered = [label for label in own if label not in label_map]
     for label in label_map:
-        if label not in own:
+        if (
+            label not in own and uncovered
+        ):  # a map for more labels than a file has is none the worse
             raise ConfigError(
                 f"label_map: {label!r} is no label of the data.{nearest_hint(label, own)} The data "
                 f"have {_listed(own)}."

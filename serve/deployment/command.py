@@ -28,7 +28,7 @@ def deploy_command() -> Callable[..., None]:
 
     def command(
         artifact: Annotated[
-            Path, typer.Argument(metavar="ARTIFACT", help="onnx artifact to deploy")
+            str, typer.Argument(metavar="ARTIFACT", help="onnx artifact to deploy")
         ],
         to: Annotated[
             str,

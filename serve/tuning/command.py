@@ -25,9 +25,7 @@ def tune_command() -> Callable[..., None]:
     """Build `bertender tune`."""
 
     def command(
-        artifact: Annotated[
-            Path, typer.Argument(metavar="ARTIFACT", help="onnx artifact to serve")
-        ],
+        artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="onnx artifact to serve")],
         values: dict[str, Any],
         out: Annotated[
             Path | None,

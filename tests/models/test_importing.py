@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from bertender.core.errors import (
     NotAnArtifactError,
 )
 from bertender.models.families import FAMILIES
+from bertender.models.finished_model import located, wanted
 from bertender.models.importing import import_model, open_artifact
 from bertender.models.opening import open_classifier
 from tests.toy_models import save_classifier, tiny_classifier
@@ -325,3 +327,94 @@ def test_a_damaged_graph_is_named(graph_folder: Path) -> None:
     (graph_folder / "model.onnx").write_bytes(b"no graph at all")
     with pytest.raises(ModelError, match=r"model\.onnx cannot be read"):
         open_artifact(graph_folder)
+
+
+def test_probabilities_are_no_logits(graph_folder: Path) -> None:
+    """A softmax of them would be a score that tells nothing apart."""
+    model = onnx.load(graph_folder / "model.onnx")
+    for node in model.graph.node:
+        node.output[:] = ["before" if name == "logits" else name for name in node.output]
+    model.graph.node.append(onnx.helper.make_node("Softmax", ["before"], ["logits"], axis=-1))
+    onnx.save(model, graph_folder / "model.onnx")
+    with pytest.raises(ModelError, match="that of Softmax"):
+        open_artifact(graph_folder)
+
+
+def test_a_graph_of_other_labels_than_its_config_is_refused(graph_folder: Path) -> None:
+    config = json.loads((graph_folder / "config.json").read_text())
+    config["id2label"] = {"0": "a", "1": "b", "2": "c"}
+    config["label2id"] = {"a": 0, "b": 1, "c": 2}
+    (graph_folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"logits are of 2 labels.*names 3"):
+        open_artifact(graph_folder)
+
+
+def test_a_change_of_weights_beside_a_graph_is_seen(graph_folder: Path) -> None:
+    """As fast as it is: of the same size, and with the time of the file before."""
+    own = graph_folder / "onnx"
+    own.mkdir()
+    (graph_folder / "model.onnx").rename(own / "model.onnx")
+    (own / "weights.bin").write_bytes(b"1")
+    state = (own / "weights.bin").stat()
+    before = located(str(graph_folder)).identity
+    assert located(str(graph_folder)).identity == before
+    (own / "weights.bin").write_bytes(b"2")
+    os.utime(own / "weights.bin", ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert located(str(graph_folder)).identity != before
+
+
+def test_what_is_taken_of_a_folder_with_several_models_is_said(
+    graph_folder: Path, teacher: Artifact, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when it was imported before: who judges a graph must not judge the weights beside it."""
+    shutil.copy(teacher.path / "model.safetensors", graph_folder)
+    for _ in range(2):
+        caplog.clear()
+        open_artifact(graph_folder)
+        assert "model.safetensors is taken, and not" in caplog.text
+        assert "model.onnx" in caplog.text
+
+
+def test_a_graph_is_given_each_input_that_it_takes(graph_folder: Path, exported: Artifact) -> None:
+    """The tokenizers of many encoders do not list the types of tokens that their graphs take."""
+    path = graph_folder / "tokenizer_config.json"
+    settings = {**json.loads(path.read_text()), "model_input_names": ["input_ids"]}
+    path.write_text(json.dumps(settings))
+    np.testing.assert_array_equal(logits_of(open_artifact(graph_folder)), logits_of(exported))
+
+
+@pytest.mark.parametrize("pads", [True, False])
+def test_a_tokenizer_without_padding_takes_that_of_the_config(pads: bool, tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "theirs", pad_token_id=0 if pads else None)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    kept = ("model_max_length", "cls_token", "sep_token", "unk_token")
+    plain = {name: settings[name] for name in kept}
+    path.write_text(json.dumps({**plain, "tokenizer_class": "PreTrainedTokenizerFast"}))
+    for name in ("vocab.txt", "special_tokens_map.json"):
+        (folder / name).unlink()
+    if not pads:
+        with pytest.raises(ModelError, match="names a token to pad with"):
+            open_artifact(folder)
+        return
+    classifier = open_classifier(open_artifact(folder))
+    assert classifier.logits(TEXTS).shape == (3, 2)
+
+
+def test_a_folder_by_way_of_its_parent_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_classifier(tmp_path / "theirs")
+    (folder / "inner").mkdir()
+    monkeypatch.chdir(folder / "inner")
+    assert open_artifact("..").name == "theirs"
+
+
+def test_what_is_downloaded_of_a_hub_is_the_model_alone() -> None:
+    files = ["config.json", "tokenizer.json", "model.safetensors", "README.md"]
+    more = [*files, "checkpoint-1/model.safetensors", "onnx/model.onnx", "pytorch_model.bin"]
+    assert wanted("a/b", more) == ["config.json", "tokenizer.json", "model.safetensors"]
+    graphs = ["config.json", "onnx/model.onnx", "onnx/model.onnx_data", "onnx/model_int8.onnx"]
+    assert wanted("a/b", graphs) == ["config.json", "onnx/model.onnx", "onnx/model.onnx_data"]
+    with pytest.raises(ModelError, match="a pickle"):
+        wanted("a/b", ["config.json", "pytorch_model.bin"])

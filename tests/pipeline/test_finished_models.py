@@ -17,6 +17,7 @@ from bertender.models.families import FAMILIES
 from bertender.models.importing import open_artifact
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
+from tests.front import fail
 from tests.toy_models import save_classifier, save_encoder
 from tests.toys import toy_task
 
@@ -96,6 +97,26 @@ def test_what_learns_from_labels_says_that_it_has_none(
         bertender.prune(finished, {"dev": dev}, out=tmp_path / "o", heads=0.5)
     with pytest.raises(ConfigError, match="--train FILE"):
         bertender.quantize(finished, {"dev": dev}, out=tmp_path / "o", scheme="qat")
+
+
+def test_texts_that_calibrated_do_not_score(finished: Path, dev: Path, tmp_path: Path) -> None:
+    made = bertender.import_model(finished, {"dev": dev}, out=tmp_path / "made")
+    assert len(recorded_task(made, {}).dev) < 400
+    for changes in ({"select": 0.0}, {"select": 0.1}, {"train": dev, "dev": dev}):
+        with pytest.raises(ConfigError, match=r"was chosen and calibrated on a share of 0\.2"):
+            recorded_task(made, changes)
+
+
+def test_a_model_of_pairs_is_imported_without_data(finished: Path, tmp_path: Path) -> None:
+    made = bertender.import_model(finished, {"pair_column": "hypothesis"}, out=tmp_path / "pairs")
+    assert made.card.task.text_columns == ("text", "hypothesis")
+    with pytest.raises(ConfigError, match="label_column: for data"):
+        bertender.import_model(finished, {"label_column": "x"}, out=tmp_path / "other")
+
+
+def test_a_folder_that_is_not_there_is_asked_of_no_hub(tmp_path: Path) -> None:
+    """By the command line, too: a dot before a name means a folder."""
+    assert "no such directory. Give a directory" in fail("show", "./nowhere")
 
 
 def test_without_data_the_flag_is_named(finished: Path, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ def task_of(*labels: str) -> Task:
         (("a", "b"), ("b", "c", "a"), None, (2, 0)),  # fewer, in another order
         (("good", "bad"), ("Bad", "GOOD"), None, (1, 0)),
         (("0", "1"), ("NEGATIVE", "POSITIVE"), None, (0, 1)),
-        (("1",), ("NEGATIVE", "POSITIVE"), None, (1,)),  # a file of one class
+        (("0",), ("NEGATIVE", "POSITIVE"), None, (0,)),  # a file of one class
+        (("good",), ("sad", "glad"), "bad=sad,good=glad", (1,)),  # a map for more of them
         (("bad", "good"), ("LABEL_0", "LABEL_1"), None, (0, 1)),
         (("bad", "good"), ("LABEL_0", "LABEL_1"), "bad=LABEL_1,good=LABEL_0", (1, 0)),
         (("bad", "good"), ("pos", "bad"), "good = pos", (1, 0)),
@@ -75,7 +76,8 @@ def test_equal_names_say_and_record_nothing(caplog: pytest.LogCaptureFixture) ->
         (("bad", "good"), ("sad", "glad"), None, "--label-map bad=sad"),
         (("bad", "good"), ("LABEL_0", "LABEL_1", "LABEL_2"), None, "--label-map"),
         (("0", "5"), ("a", "b"), None, "--label-map"),
-        (("bad", "good"), ("sad", "glad"), "goood=glad", "Did you mean 'good'"),
+        (("1", "2"), ("a", "b", "c", "d"), None, "--label-map"),  # from 0 on, or from 1?
+        (("bad", "good"), ("sad", "glad"), "goood=glad,bad=sad", "Did you mean 'good'"),
         (("bad", "good"), ("sad", "glad"), "good=gladd,bad=sad", "Did you mean 'glad'"),
         (("bad", "good"), ("sad", "glad"), "good=glad", "bad=bad"),
     ],
