@@ -31,7 +31,7 @@ from bertender.measure.latency import LatencyReport
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Task
-from bertender.text.batch import Tokenize, load_tokenizer
+from bertender.text.batch import Tokenize, load_tokenizer, longest_input
 
 __all__ = ["RuntimeBenchmark", "compare_runtimes", "run"]
 
@@ -63,7 +63,9 @@ def compare_runtimes(
         )
     if config.runtime[0] != DEFAULT_RUNTIME:
         raise ConfigError(f"{DEFAULT_RUNTIME} is what others are compared with: name it first.")
-    encode = Tokenize(load_tokenizer(first.path), LONG_TOKENS)
+    tokenizer = load_tokenizer(first.path)
+    tokens = min(LONG_TOKENS, longest_input(tokenizer))
+    encode = Tokenize(tokenizer, tokens)
     texts = long_texts(task.dev.examples, encode, LONG_TEXTS)
     comparison = compare(artifacts, task, config)
     alone = config.model_copy(update={"batch_size": 1})
@@ -71,7 +73,7 @@ def compare_runtimes(
     return RuntimeBenchmark(
         comparison=comparison,
         layers=graph.layers,
-        long=measure_models(models, texts, alone, max_length=LONG_TOKENS),
+        long=measure_models(models, texts, alone, max_length=tokens),
     )
 
 

@@ -60,7 +60,12 @@ def build_once(
     if not fresh and stamp.holds():
         return True
     stamp.begin()  # the last one does not hold for what is built now
-    build()
+    try:
+        build()
+    except BaseException:
+        if not places[0].exists():
+            stamp.path.unlink(missing_ok=True)
+        raise
     stamp.write()
     return False
 

@@ -25,10 +25,9 @@ from bertender.models.fusions import FUSIONS
 from bertender.report.cells import speedup_cell
 from distill.augmentation import AUGMENTATIONS
 from distill.corpora.files import READERS
-from distill.corpora.rows import full_sentence_rows
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.methods.method import Method
-from distill.objectives import OBJECTIVES
+from distill.objectives import FULL_SENTENCES, OBJECTIVES
 from distill.vocabularies import TOKENIZERS
 from export.onnx_export import ExportConfig
 from quantize.schemes import SCHEMES
@@ -119,7 +118,7 @@ def test_every_objective_is_explained(name: str) -> None:
     chosen = OBJECTIVES[name]
     for paper in re.findall(r"arXiv [0-9.]+\d", chosen.paper):
         assert paper in papers
-    assert kind == ("full sentences" if chosen.rows is full_sentence_rows else "pairs")
+    assert kind == ("full sentences" if chosen.rows is FULL_SENTENCES else "pairs")
     shape = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=9)
     assert written == type(chosen.model(shape)).__name__
 

@@ -179,6 +179,7 @@ UNLIKE_THEIR_DEFAULT = {
     "rate": "0.5",
     "percentile": "99.5",
     "select": "0.25",
+    "grpc_port": "15",
     "label_map": "good=fruit",
     "sensitivity": "hessian-trace",
     "target": "avx2",

@@ -100,7 +100,7 @@ def test_answers_that_are_kept_for_students_are_those_of_each_text_alone(
     trained: Trained, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path))
-    classifier = open_classifier(trained.artifact, max_length=LONGEST)
+    classifier = open_classifier(trained.artifact)
     examples = (*task.dev.examples, *AWKWARD)
     split = Split(examples, (0,) * len(examples))
     tokens = token_dataset(split, load_tokenizer(trained.artifact.path))

@@ -11,6 +11,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConstantError
+from bertender.measure import constant
 from bertender.measure.accuracy import evaluate
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Split, Task
@@ -63,6 +64,12 @@ STAGES: dict[str, Make] = {
     "prune": _prune,
     "baseline": _baseline,
 }
+
+
+@pytest.fixture(autouse=True)
+def few_texts_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy task has few texts."""
+    monkeypatch.setattr(constant, "FEWEST_OTHERS", 10)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 
 from bertender.core.errors import ConstantError
 from bertender.core.findings import ConstantFindings
+from bertender.measure import constant
 from bertender.measure.constant import check_teacher_varied, found_constant, is_fault
 from bertender.models.predictor import FakePredictor
 from bertender.problems import TOKEN_CLASSIFICATION
@@ -63,11 +64,11 @@ def test_nothing_is_said_of_what_is_sound(task: Task, true: Any, predicted: Any)
     ("share", "n", "score", "fault"),
     [
         (0.5, 872, 0.5, True),
-        (0.25, 40, 0.25, True),
+        (0.25, 200, 0.25, True),
         (0.8, 1000, 0.8, True),
-        (0.5, 30, 0.5, False),
+        (0.5, 190, 0.5, False),
         (0.97, 2000, 0.97, False),
-        (0.97, 2000, 0.0, True),
+        (0.97, 4000, 0.0, True),
         (0.97, 200, 0.0, False),
     ],
     ids=["halves", "quarters", "most", "few texts", "skewed", "worth nothing", "few others"],
@@ -84,7 +85,8 @@ def test_of_a_sound_teacher_few_texts_are_read() -> None:
     assert sum(map(len, classifier.predictor.batches)) <= 64
 
 
-def test_a_teacher_of_one_label_is_refused() -> None:
+def test_a_teacher_of_one_label_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constant, "FEWEST_OTHERS", 20)
     with pytest.raises(ConstantError, match=r"stuck predicts 'no' everywhere.*train this one"):
         check_teacher_varied(fake_classifier(answer=always(0)), Path("stuck"), TASK)
 

@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConstantError, ModelError
+from bertender.measure import constant
 from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
 from bertender.pipeline.stages import STAGES
 from bertender.tasks.task import Split, Task
@@ -206,10 +207,11 @@ def test_training_lowers_the_loss_and_leaves_the_source(task: Task, tmp_path: Pa
 
 
 def test_a_model_of_one_label_is_refused_unless_it_is_allowed(
-    teacher: Artifact, tmp_path: Path
+    teacher: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, stage, out = toy_task(dev_size=64), STAGES["quantize"], tmp_path / "int8"
     unmoved = {"learning_rate": 1e-9}
+    monkeypatch.setattr(constant, "FEWEST_OTHERS", 10)
     with pytest.raises(ConstantError, match=r"^scheme=qat, learning_rate=1e-09.* everywhere"):
         stage.make([teacher], task, config_of("qat", **unmoved), out)
     assert not out.exists()

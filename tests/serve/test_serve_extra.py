@@ -29,6 +29,7 @@ from tests.fresh_environment import (
     fresh_environment,
     written_packages,
 )
+from tests.front import write_toy_files
 from tests.locked import locked_command, skip_unless_lockable
 
 MAKES_MODELS = {"torch", "datasets", "scikit-learn", "scipy", "accelerate", "optimum", "onnx"}
@@ -140,14 +141,23 @@ def test_the_python_functions_serve_with_the_extra(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("distill --help", "'torch', which is not installed"),
-        ("compare --help", "pip install 'bertender[train]'"),
+        ("finetune", "which is not installed"),
+        ("distill", "pip install 'bertender[train]'"),
     ],
 )
 def test_what_makes_models_names_its_extra(
-    words: str, said: str, environment: FreshEnvironment
+    words: str,
+    said: str,
+    environment: FreshEnvironment,
+    onnx_artifact: Artifact,
+    task: Task,
+    tmp_path: Path,
 ) -> None:
-    done = environment.run("-m", "bertender", *words.split(), status=1)
+    """What it needs is loaded after the help and the settings."""
+    assert "--epochs" in environment.run("-m", "bertender", words, "--help").stdout
+    flags = (*write_toy_files(tmp_path, task).flags, "--out", tmp_path / "out")
+    place = ("--teacher", onnx_artifact.path)
+    done = environment.run("-m", "bertender", words, *place, *flags, status=1)
     assert said in " ".join(done.stderr.split()) and "Traceback" not in done.stderr
 
 

@@ -13,7 +13,7 @@ from distill.corpora import sentences as corpus_sentences
 from distill.corpora.held_out import part_of
 from distill.corpora.rows import full_sentence_rows
 from distill.corpora.sentences import split_sentences, tokenised_sentences
-from distill.objectives import OBJECTIVES
+from distill.objectives import FULL_SENTENCES, OBJECTIVES
 from distill.vocabularies import TOKENIZERS
 from tests.toys import tiny_tokenizer
 
@@ -152,7 +152,7 @@ def test_where_sentences_end() -> None:
 
 def test_objectives_without_pairs_train_on_full_sentences() -> None:
     pairs = {"mlm+nsp", "mlm+sop"}
-    assert {OBJECTIVES[name].rows for name in OBJECTIVES.keys() - pairs} == {full_sentence_rows}
+    assert {OBJECTIVES[name].rows for name in OBJECTIVES.keys() - pairs} == {FULL_SENTENCES}
 
 
 def test_held_out_rows_are_like_the_others() -> None:
