@@ -194,9 +194,9 @@ class TritonServer:
         """Check what the server needs, and make its workspace."""
         if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
             check_installed(runtime)
-        check_shared_memory(self.config, self._inputs())
         check_temporary_folder()
-        self.workspace.create()
+        self.workspace.create()  # which also frees the shared memory of servers that were killed
+        check_shared_memory(self.config, self._inputs())
         folder = self.workspace.path
         check_room(folder)
         installation.assemble(folder)

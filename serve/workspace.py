@@ -100,8 +100,9 @@ def _sweep(lock: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         name = os.read(descriptor, 100).decode(errors="replace")
-        if SHARED_MEMORY_NAME.fullmatch(name):
-            remove_traces(name, lock.parent)
+        if not SHARED_MEMORY_NAME.fullmatch(name):  # somebody else's folder of such a name
+            return
+        remove_traces(name, lock.parent)
         shutil.rmtree(lock.parent, ignore_errors=True)
         logger.info("removed what a server that was killed had left: %s", lock.parent)
     finally:

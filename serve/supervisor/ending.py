@@ -22,6 +22,10 @@ ENVIRONMENTS = Path("/tmp")  # noqa: S108 - Triton's own choice, nothing is made
 ENVIRONMENT = "python_env_??????"
 """Of the folder that Triton's Python backend makes at each start, and removes when it ends itself.
 It stays empty here: no model brings an environment of its own."""
+ENVIRONMENT_MODE = 0o700
+"""Of a folder that mkdtemp makes, as the backend does."""
+LEAST_AGE_S = 60.0
+"""Of a folder that is removed: a newer one may be somebody's who is about to fill it."""
 BACKEND_LIBRARY = b"/libtriton_python.so"
 CLOCK_S = 2.0
 """Least age of a process's folder to be that of an earlier process; clocks are read one by one."""
@@ -65,23 +69,30 @@ def remove_traces(shared_memory: str, workspace: Path) -> None:
         left.unlink(missing_ok=True)
 
 
-def remove_abandoned_environments(folder: Path = ENVIRONMENTS, processes: Path = PROCESSES) -> None:
+def remove_abandoned_environments(
+    folder: Path = ENVIRONMENTS, processes: Path = PROCESSES, least_age_s: float = LEAST_AGE_S
+) -> None:
     """Remove the empty folders that Triton has made there for processes which have ended.
 
     A folder has no owner's name. It is that of a process of the same user which runs the Python
     backend and is not younger than the folder; where there is none, its process has ended.
     """
-    found = [(each, each.lstat()) for each in folder.glob(ENVIRONMENT)]
-    own = [
-        (each, state.st_ctime)
-        for each, state in found
-        if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid()
-    ]
+    own = [*_environments(folder, time.time() - least_age_s)]
     starts = [*_starts_of_backends(processes)] if own else []
     for each, made in own:
         if all(start > made + CLOCK_S for start in starts):
             with contextlib.suppress(OSError):  # it has something in it, or is gone
                 each.rmdir()
+
+
+def _environments(folder: Path, made_before: float) -> Iterator[tuple[Path, float]]:
+    """Yield the folders that may be Triton's of this user, and when they were made."""
+    for each in folder.glob(ENVIRONMENT):
+        with contextlib.suppress(OSError):  # it has just gone
+            state = each.lstat()
+            is_like_one = stat.S_ISDIR(state.st_mode) and state.st_mode & 0o777 == ENVIRONMENT_MODE
+            if is_like_one and state.st_uid == os.geteuid() and state.st_ctime <= made_before:
+                yield each, state.st_ctime
 
 
 def _starts_of_backends(processes: Path) -> Iterator[float]:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bertender.core.errors import ServingError
+from serve.config import ServeConfig
+from serve.server import TritonServer
 from serve.supervisor.ending import remove_abandoned_environments
+from serve.triton_config import CONFIG_NAME, triton, write_model_config
 from serve.workspace import WORKSPACE_PREFIX, Workspace, check_temporary_folder, sweep
+from tests.served import ANY_PORTS
 
 SHARED_MEMORY = Path("/dev/shm")
 KILLED = """
@@ -89,7 +95,8 @@ def test_what_is_in_use_is_not_swept(temporary: Path) -> None:
 
 
 def test_what_is_not_ours_is_not_swept(temporary: Path) -> None:
-    """A folder without a lock, one whose lock is a link, and one that is a link itself."""
+    """A folder without a lock, one whose lock is a link, one that is a link itself, and one with a
+    lock of somebody else's."""
     elsewhere = temporary / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "lock").write_text("bertender-serve-x")
@@ -98,9 +105,29 @@ def test_what_is_not_ours_is_not_swept(temporary: Path) -> None:
         folder.mkdir()
     (linked / "lock").symlink_to(elsewhere / "lock")
     (temporary / f"{WORKSPACE_PREFIX}link").symlink_to(elsewhere)
+    notes = temporary / f"{WORKSPACE_PREFIX}notes"
+    notes.mkdir()
+    (notes / "lock").write_text("my own lock")
+    (notes / "thesis.tex").touch()
     before = sorted(temporary.rglob("*"))
     sweep()
     assert sorted(temporary.rglob("*")) == before
+
+
+def test_what_was_left_is_swept_before_shared_memory_is_checked(
+    temporary: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be what the server to come lacks."""
+    name = left_by_a_killed_server().communicate()[0].strip()
+    model = tmp_path_factory.mktemp("models") / "classifier"
+    model.mkdir()
+    own = triton.ModelConfig(name="classifier", input=[triton.ModelInput()])
+    write_model_config(model / CONFIG_NAME, own)
+    server = TritonServer(model.parent, ServeConfig(**ANY_PORTS))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    with pytest.raises(ServingError, match="free, and the server takes"):
+        server.__enter__()
+    assert not regions(name) and [*temporary.iterdir()] == []
 
 
 def process(processes: Path, number: int, started_s: float, maps: str) -> None:
@@ -125,9 +152,29 @@ def test_the_empty_folder_of_an_ended_process_goes(
 ) -> None:
     """Triton makes one at each start; a process that runs its backend may be its owner."""
     empty, full, other = (tmp_path / f"python_env_{name}" for name in ("abcdef", "ABCDEF", "long"))
-    for folder in (empty, full / "0", other):
-        folder.mkdir(parents=True)
+    for folder in (empty, full, other):
+        folder.mkdir(mode=0o700)
+    (full / "0").mkdir()
     process(tmp_path / "proc", 7, started_s, maps)
-    remove_abandoned_environments(tmp_path, tmp_path / "proc")
+    remove_abandoned_environments(tmp_path, tmp_path / "proc", least_age_s=0)
     assert empty.exists() is not goes
     assert full.exists() and other.exists()
+
+
+def test_an_empty_folder_of_another_kind_stays(tmp_path: Path) -> None:
+    """One that others may read is not Triton's; a new one may be about to be filled."""
+    shared, new = tmp_path / "python_env_backup", tmp_path / "python_env_abcdef"
+    shared.mkdir(mode=0o755)
+    new.mkdir(mode=0o700)
+    remove_abandoned_environments(tmp_path, tmp_path / "proc", least_age_s=0.5)
+    assert shared.exists() and new.exists()
+    remove_abandoned_environments(tmp_path, tmp_path / "proc", least_age_s=0)
+    assert shared.exists() and not new.exists()
+
+
+def test_a_folder_that_goes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = [tmp_path / "python_env_abcdef"]
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: gone if "env" in pattern else [])
+    remove_abandoned_environments(tmp_path, tmp_path / "proc")
