@@ -11,11 +11,23 @@ from types import FrameType
 from serve.config import ServeConfig
 from serve.placing import Watch
 from serve.repository import Models, by_name
+from serve.served_runtimes import ENCODER_NAME
 from serve.server import TritonServer, prepared
+from serve.wire import MODEL_NAME
 
-__all__ = ["serve_forever"]
+__all__ = ["report_overwritten", "serve_forever"]
 
 logger = logging.getLogger(__name__)
+
+OVERWRITTEN = (
+    "files of %s were overwritten while they are served: %s The server goes on with the model that "
+    "it has loaded. It could not be started with these files again: write a new model to a folder "
+    "of its own, and let it take over with `bertender deploy`."
+)
+UNREADABLE = (
+    "files of %s cannot be read while they are served: %s. The server goes on with the model that "
+    "it has loaded. It could not be started again while that lasts."
+)
 
 
 def serve_forever(
@@ -36,21 +48,23 @@ def serve_forever(
             watch = Watch(server.repository)
             with server:
                 on_ready(server)
-                server.wait(lambda: _report_overwritten(watch, models))
+                server.wait(lambda: report_overwritten(watch, models))
     except KeyboardInterrupt:
         logger.info("stopped on request")
 
 
-def _report_overwritten(watch: Watch, models: Models) -> None:
-    """Warn at once that somebody writes into what is served, not at the next start."""
-    sources = ", ".join(str(each.path) for each in by_name(models).values())
-    for reason in watch.overwritten().values():
-        logger.warning(
-            "files of %s were overwritten while they are served: %s The server goes on with the "
-            "model that it has loaded. It could not be started with these files again: write a "
-            "new model to a folder of its own, and let it take over with `bertender deploy`.",
-            *(sources, reason),
-        )
+def report_overwritten(watch: Watch, models: Models) -> None:
+    """Warn at once that somebody writes into what is served, not at the next start.
+
+    Args:
+        watch: of the repository of the server.
+        models: what it serves.
+    """
+    sources = by_name(models)
+    for folder, wrong in watch.overwritten().items():
+        name = folder.relative_to(watch.repository).parts[0]
+        source = sources[MODEL_NAME if name == ENCODER_NAME else name].path
+        logger.warning(UNREADABLE if isinstance(wrong, OSError) else OVERWRITTEN, source, wrong)
 
 
 class _Signals:

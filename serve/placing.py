@@ -85,27 +85,35 @@ class Watch:
     """Notices files of a repository that were overwritten since it was written."""
 
     def __init__(self, repository: Path) -> None:
+        self.repository = repository
         cards = [*repository.glob(f"*/*/{CARD_NAME}"), *repository.glob(f"*/*/*/{CARD_NAME}")]
         self.artifacts = [Artifact.load(card.parent, verify=False) for card in cards]
-        self.stamps = [stamp_of(each.path, each.card.files) for each in self.artifacts]
+        self.seen = [stamp_of(each.path, each.card.files) for each in self.artifacts]
+        """Of each artifact the stamp of its files, or why they could not be read."""
 
-    def overwritten(self) -> dict[Path, str]:
+    def overwritten(self) -> dict[Path, DamagedArtifactError | OSError]:
         """Return what was found since the last call: folder of an artifact -> what is wrong.
 
         Files are read only where something has touched them. Those of a version that `deploy` has
-        removed are no damage.
+        removed are no damage. Those that cannot be read, as where storage is away for a while, are
+        an OSError once, and are looked at again with the next call.
         """
-        found = {}
+        found: dict[Path, DamagedArtifactError | OSError] = {}
         for number, artifact in enumerate(self.artifacts):
-            stamp = stamp_of(artifact.path, artifact.card.files)
-            if stamp == self.stamps[number]:
-                continue
-            self.stamps[number] = stamp
-            if all((artifact.path / name).is_file() for name in artifact.card.files):
-                try:
+            before = self.seen[number]
+            wrong: DamagedArtifactError | OSError | None = None
+            try:
+                self.seen[number] = stamp_of(artifact.path, artifact.card.files)
+                if self.seen[number] == before:
+                    continue
+                if all((artifact.path / name).is_file() for name in artifact.card.files):
                     artifact.check_files()
-                except DamagedArtifactError as error:
-                    found[artifact.path] = str(error)
+            except DamagedArtifactError as error:
+                wrong = error
+            except OSError as error:
+                wrong, self.seen[number] = error, str(error)
+            if wrong and self.seen[number] != before:
+                found[artifact.path] = wrong
         return found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from bertender.core.errors import ArtifactError, DamagedArtifactError, ModelErro
 from bertender.core.findings import QuantizationFindings
 from serve import repository
 from serve.config import ServeConfig
+from serve.foreground import report_overwritten
 from serve.placing import Watch, load_checked, stamp_of
 from serve.repository import is_repository, write_repository
 from serve.triton_config import model_config, read_model_config
@@ -184,10 +186,47 @@ def test_who_writes_into_what_is_served_is_noticed_once(
     assert watch.overwritten() == {}
     with (artifact.path / name).open("r+b") as file:
         file.write(b"other")
-    assert f"{name} differs" in watch.overwritten()[placed]
+    assert f"{name} differs" in str(watch.overwritten()[placed])
     assert watch.overwritten() == {}
     shutil.rmtree(placed)  # a version that was removed
     assert watch.overwritten() == {}
+
+
+@pytest.mark.parametrize("method", ["stat", "open"])
+def test_storage_that_is_away_for_a_while_is_reported_once(
+    method: str, onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = write_repository(onnx_artifact, tmp_path / "models", ServeConfig())
+    placed = repository / "classifier" / "1" / "artifact"
+    watch, original = Watch(repository), getattr(Path, method)
+
+    def away(path: Path, *words: Any, **settings: Any) -> Any:
+        if path.name == "model.onnx":
+            raise OSError(errno.EIO, "Input/output error")
+        return original(path, *words, **settings)
+
+    os.utime(placed / "model.onnx")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, method, away)
+        assert "Input/output error" in str(watch.overwritten()[placed])
+        assert watch.overwritten() == {}
+    assert watch.overwritten() == {}
+    (placed / "model.onnx").write_bytes(b"another model")
+    assert "model.onnx differs" in str(watch.overwritten()[placed])
+
+
+def test_the_artifact_that_was_overwritten_is_named(
+    onnx_artifact: Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b = (
+        Artifact.load(shutil.copytree(onnx_artifact.path, tmp_path / name)) for name in ("a", "b")
+    )
+    models = {"first": a, "second": b}
+    watch = Watch(write_repository(models, tmp_path / "models", ServeConfig(), is_temporary=True))
+    (b.path / "model.onnx").write_bytes(b"another model")
+    report_overwritten(watch, models)
+    (message,) = caplog.messages
+    assert f"files of {b.path} were overwritten" in message and str(a.path) not in message
 
 
 def test_a_repository_outlives_its_artifact(onnx_artifact: Artifact, tmp_path: Path) -> None:
