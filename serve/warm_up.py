@@ -14,6 +14,7 @@ import numpy as np
 
 from bertender.core.errors import ModelError
 from bertender.text.batch import Batch
+from serve.adaptive_threads import AdaptiveThreads
 from serve.bucketing import BucketedClassifier
 
 __all__ = ["bucket_shapes", "warm_up"]
@@ -32,6 +33,8 @@ def warm_up(
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Classify one text, then run a full bucket of each length while that takes under a second.
+
+    Where small buckets have a thread of their own, the largest of these comes first.
 
     Where buckets have few shapes, the others follow in what is left of the second.
     Where several buckets run at once, so many of them do: each reserves memory of its own.
@@ -70,6 +73,8 @@ def _shapes(
     classifier: BucketedClassifier, longest: int, most_texts: int
 ) -> Iterator[tuple[int, int]]:
     """Yield full buckets, which take the most memory, and then what else buckets are padded to."""
+    if isinstance(adaptive := classifier.predictor, AdaptiveThreads):
+        yield 1, min(adaptive.tokens_for_all - 1, longest)
     yield from bucket_shapes(classifier.tokens_per_bucket, longest, most_texts)
     yield from classifier.shapes.every(classifier.tokens_per_bucket, most_texts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,17 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.models.onnx_predictor import ONNX_DATA_NAME, OnnxPredictor
-from bertender.models.predictor import Classifier
+from bertender.models.predictor import Classifier, FakePredictor
+from bertender.problems import SINGLE_LABEL
 from bertender.text.batch import Batch
 from bertender.text.example import Example
 from serve import adaptive_threads
 from serve.adaptive_threads import TOKENS_FOR_ALL_THREADS, AdaptiveThreads, adaptive
 from serve.backend_parameters import BackendParameters
+from serve.bucketing import BucketedClassifier
 from serve.classifier_backend import open_artifact
+from serve.warm_up import warm_up
+from tests.toys import tiny_tokenizer
 
 
 class Noting:
@@ -28,6 +33,10 @@ class Noting:
     def logits(self, batch: Batch) -> np.ndarray:
         self.shapes.append(batch.arrays["attention_mask"].shape)
         return np.full((len(batch), 2), self.threads, np.float32)
+
+
+def single_label(batch: Batch) -> np.ndarray:
+    return np.zeros((len(batch), 2), np.float32)
 
 
 def bucket(rows: int, tokens: int) -> Batch:
@@ -45,6 +54,29 @@ def test_small_buckets_have_one_thread_and_larger_ones_all(graph: Path) -> None:
     for shape in ((1, TOKENS_FOR_ALL_THREADS - 1), (2, TOKENS_FOR_ALL_THREADS // 2)):
         small = np.prod(shape) < TOKENS_FOR_ALL_THREADS
         assert (predictor.logits(bucket(*shape)) == (1 if small else 4)).all()
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "tokens"),
+    [(2**20, 64), (24 * 2**20, 64), (48 * 2**20, 32), (110 * 10**6, 14)],
+)
+def test_a_larger_model_has_all_threads_from_fewer_tokens_on(
+    size_bytes: int, tokens: int, graph: Path
+) -> None:
+    """A BERT-base in int8 has 110 MB, and takes 10 GOP for 60 tokens."""
+    os.truncate(graph, size_bytes)
+    predictor = adaptive(Noting, graph, threads=4)
+    assert (predictor.logits(bucket(1, tokens - 1)) == 1).all()
+    assert (predictor.logits(bucket(1, tokens)) == 4).all()
+
+
+def test_both_numbers_of_threads_are_warm() -> None:
+    one, several = FakePredictor(single_label), FakePredictor(single_label)
+    encode = SINGLE_LABEL.encoder(tiny_tokenizer(), 20)
+    predictor = AdaptiveThreads(one, several, tokens_for_all=16)
+    warm_up(BucketedClassifier(encode, predictor, 2, 64), 1, most_texts=64)
+    largest = {each.arrays["attention_mask"].shape for each in one.batches}
+    assert (1, 15) in largest and several.batches
 
 
 def test_one_thread_is_opened_once(graph: Path) -> None:
