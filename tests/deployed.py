@@ -133,6 +133,8 @@ def _apply(patch: Mapping[str, Any], objects: Sequence[Manifest]) -> None:
         elif last == "-":
             assert operation["op"] == "add"
             target.append(operation["value"])
+        elif operation["op"] == "add" and isinstance(target, dict):
+            target[last] = operation["value"]
         else:
             assert operation["op"] == "replace" and last in target
             target[last] = operation["value"]

@@ -71,6 +71,7 @@ PREDICTOR = closed(
     automountServiceAccountToken=FLAG,
     enableServiceLinks=FLAG,
     securityContext=ANYTHING,
+    affinity=ANYTHING,
 )
 
 SCHEMAS: Mapping[str, Mapping[str, Any]] = {

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_the_image_with_the_model_is_that_of_the_endpoint() -> None:
     lines = (DEPLOY / "Dockerfile.model").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line and not line.startswith("#")] == [
         f"FROM bertender-serve:{__version__}",
-        "COPY . /model",
+        f"COPY --chown={the('USER')} . /model",
     ]
     assert any("--tag bertender-model:1 " in line for line in lines)
 
@@ -131,6 +132,30 @@ def test_the_claim_takes_the_place_of_the_model_in_the_image() -> None:
     assert filled["containers"][0]["volumeMounts"][0]["mountPath"] == mount["mountPath"]
 
 
+CLAIM = "bertender-model"
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_who_shares_a_claim_of_one_node_is_on_that_node(entry: str) -> None:
+    """A replica on another node would wait for the volume for ever."""
+    for pod in pods(entry):
+        claims = [each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["volumes"]]
+        if CLAIM in claims or CLAIM in pod.get("model", {}).get("storageUri", ""):
+            (claim,) = (
+                each
+                for name, each in OBJECTS.items()
+                if name == f"{entry} PersistentVolumeClaim {CLAIM}"
+            )
+            assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+            if entry == "fill":  # one pod, before the others
+                continue
+            rules = pod["affinity"]["podAffinity"]
+            (rule,) = rules["requiredDuringSchedulingIgnoredDuringExecution"]
+            assert rule["topologyKey"] == "kubernetes.io/hostname"
+            assert rule["labelSelector"]["matchLabels"].items() <= pod["labels"].items()
+            assert "topologySpreadConstraints" not in pod
+
+
 def pods(entry: str) -> Iterator[Manifest]:
     """Yield the pods of an entry, their labels with them."""
     kinds = {name.split()[1]: each for name, each in OBJECTS.items() if name.split()[0] == entry}
@@ -139,7 +164,9 @@ def pods(entry: str) -> Iterator[Manifest]:
         yield {**template["spec"], "labels": template["metadata"]["labels"]}
     if "ServingRuntime" in kinds:
         predictor = kinds["InferenceService"]["spec"]["predictor"]
-        yield {**kinds["ServingRuntime"]["spec"], **predictor, "labels": {}}
+        service = kinds["InferenceService"]["metadata"]["name"]
+        labels = {"serving.kserve.io/inferenceservice": service}  # as KServe sets it
+        yield {**kinds["ServingRuntime"]["spec"], **predictor, "labels": labels}
     if "Pod" in kinds:
         yield {**kinds["Pod"]["spec"], "labels": {}}
 
@@ -245,9 +272,26 @@ def test_it_is_locked_down_and_can_write_what_it_must(own: Container) -> None:
 def test_its_shared_memory_is_in_memory_and_large_enough(own: Container) -> None:
     volume = own.mounts["/dev/shm"]["emptyDir"]
     assert volume["medium"] == "Memory"
-    size = volume["sizeLimit"]
     two_versions = 2 * needed_bytes(own.config, [2])  # of a model that reads pairs
-    assert int(size[:-2]) * UNITS[size[-2:]] >= two_versions
+    assert size_bytes(volume["sizeLimit"]) >= two_versions
+
+
+def test_bodies_of_slow_clients_fit_the_memory_of_the_proxy(own: Container) -> None:
+    """And none is on a disk: what nginx does not hold itself is in a volume that is memory."""
+    setting = partial(re.findall, string=NGINX.read_text("utf-8"))
+    (workers,) = setting(r"worker_processes (\d+);")
+    (connections,) = setting(r"worker_connections (\d+);")
+    (buffer_kib,) = setting(r"client_body_buffer_size (\d+)k;")
+    (mount,) = (each for each in own.proxy["volumeMounts"] if each["mountPath"] == "/tmp")
+    files = own.volumes[mount["name"]]["emptyDir"]
+    assert files["medium"] == "Memory"
+    limit = own.proxy["resources"]["limits"]["memory"]
+    held = int(workers) * int(connections) * int(buffer_kib) * UNITS["Ki"]
+    assert held + size_bytes(files["sizeLimit"]) < size_bytes(limit)
+
+
+def size_bytes(quantity: str) -> int:
+    return int(quantity[:-2]) * UNITS[quantity[-2:]]
 
 
 def base(kind: str, name: str = "bertender") -> Manifest:
