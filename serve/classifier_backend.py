@@ -47,7 +47,6 @@ from serve.bucket_runners import bucket_runner
 from serve.bucketing import BucketedClassifier, longest_input_of
 from serve.candidate_mark import mark_candidate
 from serve.in_flight import WORKSPACE_VARIABLE, InFlight
-from serve.installation import STUB_NAME
 from serve.merged_batch import Predictions, Reading, Refusal, predictions
 from serve.metrics_thread import MetricsThread
 from serve.placing import load_checked
@@ -55,7 +54,7 @@ from serve.request_queue import RequestQueue, Waiting
 from serve.run_time import RunTime
 from serve.served_runtimes import SERVED_RUNTIMES, Opening
 from serve.shapes import OwnShapes, PaddedShapes
-from serve.shared_memory import SHARED_MEMORY
+from serve.shared_memory import close_region
 from serve.warm_up import warm_up
 from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
 
@@ -66,9 +65,6 @@ LOOK_FOR_CANCELLATION_S = 0.005
 
 CHARACTERS_OF_TOKEN = 6
 """At most, about: what an example has beyond the model's input is cut, and costs little."""
-
-REGION_WORD = 1
-"""Of a stub's arguments: the model, the name of its region in shared memory."""
 
 CANCELLED = Refusal("CANCELLED", "the client has gone")
 
@@ -87,7 +83,7 @@ class TritonPythonModel:
             ModelError: the runtime or the tokenizer cannot open it.
         """
         self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
-        _close_shared_memory()
+        close_region(Path("/proc/self/cmdline").read_bytes())
         config = json.loads(args["model_config"])
         self.parameters = BackendParameters.from_model_config(config)
         self.max_batch_size = int(config["max_batch_size"])
@@ -232,17 +228,6 @@ class _Pending:
     request: Any
     sender: Any
     reading: Reading
-
-
-def _close_shared_memory() -> None:
-    """Let no other user read this stub's region, before it has a text.
-
-    `bertender serve` makes it so from the start; another Triton does not.
-    """
-    program, *words = map(os.fsdecode, Path("/proc/self/cmdline").read_bytes().split(b"\0"))
-    if Path(program).name == STUB_NAME:
-        with suppress(OSError):  # of a later version that says it in another place
-            (SHARED_MEMORY / words[REGION_WORD]).chmod(0o600)
 
 
 def _release_memory() -> None:

@@ -19,12 +19,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["main", "parse", "request_body"]
+__all__ = ["NO_ROOM", "main", "parse", "request_body"]
 
 MODEL_NAME = "classifier"
 TEXT = "ready?"
 RETRY_S = 0.1
 REJECTED = frozenset({http.HTTPStatus.SERVICE_UNAVAILABLE, http.HTTPStatus.TOO_MANY_REQUESTS})
+NO_ROOM = "Failed to increase the shared memory pool size"
+"""Part of Triton's message where its shared memory is full, by other requests that are under way.
+It has no status of its own for that."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,8 +91,9 @@ def _classify(url: str, model: str, timeout_s: float) -> int:
         return status
     body = request_body(json.loads(content))
     while True:
-        status, _ = _ask(url, "POST", f"{model}/infer", body, deadline)
-        if status not in REJECTED or time.monotonic() + RETRY_S >= deadline:
+        status, content = _ask(url, "POST", f"{model}/infer", body, deadline)
+        is_rejected = status in REJECTED or NO_ROOM.encode() in content
+        if not is_rejected or time.monotonic() + RETRY_S >= deadline:
             return status
         time.sleep(RETRY_S)
 

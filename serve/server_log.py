@@ -14,6 +14,8 @@ STANDARD_OUTPUT = Path("-")
 
 ENDS = re.compile(r"^bertender: (the Python stub\b.+|the server was ended by .+)$", re.M)
 """What the supervisor writes about the end of a server, before it may start it again."""
+STARTS_AGAIN = re.compile(r"^bertender: the server ended, status .+; it starts again in .+$", re.M)
+"""What it writes next: a later start may end for another reason, which is then the one."""
 FOLLOWS_FROM_AN_ERROR = "SIGABRT"
 NEAR_LINES = 20
 """Lines before such an end that may have its cause."""
@@ -61,14 +63,19 @@ def failure_reason(log_file: Path, start: int = 0) -> str:
         return "the reason is in its log, on standard output."
     content = log_file.read_bytes() if log_file.is_file() else b""
     log = content[start if start <= len(content) else 0 :].decode(errors="replace")
-    if ends := [*ENDS.finditer(log)]:
-        end = ends[-1][1]
-        near = "\n".join(log[: ends[-1].start()].splitlines()[-NEAR_LINES:])
-        cause = _error_in(near) if FOLLOWS_FROM_AN_ERROR in end else None
-        return f"{end}; before that: {cause}" if cause else end
-    if error := _error_in(log):
-        return error
+    if reason := _reason_in(STARTS_AGAIN.split(log)[-1]) or _reason_in(log):
+        return reason
     return f"its log has no reason; its last lines: {' | '.join(log.splitlines()[-3:]) or '-'}"
+
+
+def _reason_in(log: str) -> str | None:
+    """Return what the supervisor says of an end, or else the clearest error."""
+    if not (ends := [*ENDS.finditer(log)]):
+        return _error_in(log)
+    end = ends[-1][1]
+    near = "\n".join(log[: ends[-1].start()].splitlines()[-NEAR_LINES:])
+    cause = _error_in(near) if FOLLOWS_FROM_AN_ERROR in end else None
+    return f"{end}; before that: {cause}" if cause else end
 
 
 def _error_in(log: str) -> str | None:

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bertender.core.errors import ServingError
 from serve.config import ServeConfig
+from serve.installation import STUB_NAME
 
-__all__ = ["check_shared_memory", "needed_bytes"]
+__all__ = ["check_shared_memory", "close_region", "needed_bytes"]
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
 
 REGION_BYTES = 2 * 1024 * 1024
 """What Triton takes for each stub before the first request, and a little more for responses."""
+
+REGION_WORD = 1
+"""Of a stub's arguments: the model, the name of its region in shared memory."""
+
+
+def close_region(command: bytes, folder: Path = SHARED_MEMORY) -> None:
+    """Let no other user read a stub's region, before it has a text.
+
+    `bertender serve` makes it so from the start; another Triton does not. A later version may name
+    the region in another place: nothing but a file of the folder is closed.
+
+    Args:
+        command: the stub's program and arguments, each with a zero byte at its end.
+        folder: of the regions.
+    """
+    program, *words = map(os.fsdecode, command.split(b"\0"))
+    if Path(program).name != STUB_NAME or len(words) <= REGION_WORD:
+        return
+    name = words[REGION_WORD].removeprefix("/")
+    with suppress(OSError):  # it has gone, or is of another user
+        if "/" not in name and (folder / name).is_file():
+            (folder / name).chmod(0o600)
 
 
 def needed_bytes(config: ServeConfig, inputs: Sequence[int] = (1,)) -> int:

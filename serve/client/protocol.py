@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.utils import InferenceServerException
 
 from serve.client.failures import OVERLOADED, REFUSED, Failure
+from serve.probe import NO_ROOM
 from serve.wire import TRUNCATE
 
 if TYPE_CHECKING:  # which needs the protocols of addresses
@@ -19,10 +20,6 @@ __all__ = ["TRUNCATING", "Headers", "Protocol", "StatusFailures", "failure_of"]
 
 TRUNCATING = {TRUNCATE: True}
 """Parameters of a request whose texts may be longer than the model's input, as locally."""
-
-NO_ROOM = "Failed to increase the shared memory pool size"
-"""Part of Triton's message where its shared memory is full, by other requests that are under way.
-It has no status of its own for that."""
 
 Headers = Mapping[str, str]
 """Of one request: the key of the server."""

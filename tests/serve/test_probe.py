@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from serve.probe import main, parse, request_body
 from serve.server import TritonServer
 from tests.packages import ROOT
+from tests.serve.scripted import FULL
 
 
 @pytest.mark.server
@@ -68,6 +70,47 @@ def test_odd_servers_fail_in_time(
         assert main(["--url", url, "--timeout-s", "0.5"]) == 1
         assert time.monotonic() - started < 8, "the slow server takes 10 s"
     assert capsys.readouterr().err == f"{url}: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "asked"),
+    [
+        (503, "the queue is full", 2),
+        (429, "too many requests", 2),
+        (500, FULL, 2),
+        (500, "the run of the model failed", 1),
+    ],
+)
+def test_what_is_rejected_for_now_is_asked_again(status: int, message: str, asked: int) -> None:
+    """Triton has no status of its own for a full shared memory."""
+    seen: list[str] = []
+
+    class Once(BaseHTTPRequestHandler):
+        """Rejects the first text."""
+
+        def do_GET(self) -> None:
+            inputs = [{"name": "TEXT", "datatype": "BYTES"}]
+            self.send(200, {"inputs": inputs})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append(self.path)
+            self.send(*((status, {"error": message}) if len(seen) == 1 else (200, {})))
+
+        def send(self, code: int, content: object) -> None:
+            body = json.dumps(content).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Once) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert main(["--url", f"http://127.0.0.1:{server.server_port}"]) == (asked == 1)
+        server.shutdown()
+    assert len(seen) == asked
 
 
 def test_it_has_a_text_for_each_input() -> None:

@@ -19,6 +19,7 @@ from serve.shared_memory import (
     REGION_BYTES,
     SHARED_MEMORY,
     check_shared_memory,
+    close_region,
     needed_bytes,
 )
 from serve.supervisor.private_files import keep_files_private
@@ -78,6 +79,32 @@ def test_no_other_user_reads_the_texts_of_requests(served: TritonServer) -> None
         os.setuid(65534)
         os._exit(sum(os.access(region, os.R_OK | os.W_OK) for region in regions))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "closed"),
+    [
+        (("/opt/triton_python_backend_stub", "model.py", "region", "1048576"), True),
+        (("/opt/triton_python_backend_stub", "model.py", "/region", "1048576"), True),
+        (("/opt/python", "model.py", "region"), False),
+        (("/opt/triton_python_backend_stub",), False),
+        (("/opt/triton_python_backend_stub", "model.py"), False),
+        (("/opt/triton_python_backend_stub", "model.py", ""), False),
+        (("/opt/triton_python_backend_stub", "model.py", ".."), False),
+        (("/opt/triton_python_backend_stub", "model.py", "../regions/region"), False),
+    ],
+)
+def test_a_stub_closes_its_region_and_nothing_else(
+    words: tuple[str, ...], closed: bool, tmp_path: Path
+) -> None:
+    region = tmp_path / "regions" / "region"
+    region.parent.mkdir(mode=0o755)
+    region.touch()
+    region.chmod(0o644)
+    folders = [each.stat().st_mode for each in (tmp_path, region.parent)]
+    close_region("".join(f"{word}\0" for word in words).encode(), region.parent)
+    assert stat.S_IMODE(region.stat().st_mode) == (0o600 if closed else 0o644)
+    assert [each.stat().st_mode for each in (tmp_path, region.parent)] == folders
 
 
 @pytest.mark.parametrize("where", ["of a command", "of what it starts"])
