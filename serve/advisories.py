@@ -15,6 +15,7 @@ __all__ = [
     "by_version",
     "none_known",
     "predated",
+    "release_numbers",
     "short_names",
 ]
 
@@ -53,7 +54,7 @@ class Advisory:
 
     def fixes(self, version: str) -> bool:
         """Return whether a version has the fix."""
-        return _numbers(version) >= _numbers(self.fixed_in)
+        return release_numbers(version) >= release_numbers(self.fixed_in)
 
 
 def _of(release: str, *rows: tuple[str, float, str]) -> Iterator[Advisory]:
@@ -203,6 +204,6 @@ def none_known() -> str:
     return f"no advisory of it is known as of {AS_OF}; later ones are in NVIDIA's bulletins"
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def release_numbers(version: str) -> tuple[int, ...]:
     """Return the numbers of a released version; none of another, which is before all of them."""
     return tuple(map(int, version.split("."))) if RELEASED.fullmatch(version) else ()

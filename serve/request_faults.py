@@ -6,15 +6,14 @@ keeps them away: each passes with a valid key. What reads and rebuilds every req
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from serve.advisories import release_numbers
 
 __all__ = ["REQUEST_FAULTS", "WITHOUT_FAULTS", "RequestFault", "advice", "faults_of", "named"]
 
 WITHOUT_FAULTS = "2.69.0"
 """First version of the server that other machines may reach."""
-
-RELEASED = re.compile(r"\d+\.\d+\.\d+")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ REQUEST_FAULTS = (
 
 def faults_of(version: str | None, *protocols: str) -> tuple[RequestFault, ...]:
     """Return the faults that a server has on some protocols: all of them where it is unknown."""
-    if version and RELEASED.fullmatch(version) and _numbers(version) >= _numbers(WITHOUT_FAULTS):
+    if release_numbers(version or "") >= release_numbers(WITHOUT_FAULTS):
         return ()
     return tuple(each for each in REQUEST_FAULTS if {*each.protocols} & {*protocols})
 
@@ -75,7 +74,3 @@ def advice(version: str) -> str | None:
         f"{sentence}. `bertender serve` listens on this machine only, over HTTP; other machines "
         f"need Triton {WITHOUT_FAULTS} or newer: --tritonserver PATH"
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
