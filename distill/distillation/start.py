@@ -131,9 +131,9 @@ def find_start(
 
     Raises:
         ConfigError: the method wants an encoder, and none is named.
-        ModelError: it is not there, or it reads other tokens than the teacher and the method
-            compares single tokens; or the teacher is of an architecture that gives no more than
-            logits, and more is asked of it.
+        ModelError: it is not there, or its projections are damaged; or it reads other tokens than
+            the teacher and the method compares single tokens; or the teacher is of an architecture
+            that gives no more than logits, and more is asked of it.
     """
     artifact = teacher.artifact
     check_teacher(teacher.model.config, method, student)
@@ -152,7 +152,7 @@ def find_start(
             "teacher and student must read the same tokens, and these do not. Methods that compare "
             f"whole texts: {', '.join(free)}; or distilbert with weights cosine=0."
         )
-    projections = load_projections(source)
+    projections = load_projections(source, method.name)
     weights = {**model.base_model.state_dict(), **projections}
     digest = tensors_digest(weights)
     return Start(source, model, digest, reads_teacher_tokens=same, projections=projections)
