@@ -79,6 +79,9 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
             "change of runtime is not in it"
         )
+    lines += [
+        f"`{row.name}` {row.constant.words}" for row in comparison.rows if row.constant is not None
+    ]
     lines += _cut(comparison)
     lines += _front(comparison)
     if again := comparison.noise_floor:
