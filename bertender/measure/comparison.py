@@ -82,7 +82,8 @@ class Conditions(Record):
     chosen_on: tuple[ChosenOn, ...] | None = Field(
         None,
         description="where the settings of the rows were chosen; more than one where rows differ, "
-        "None in files that do not record it",
+        "empty where no row records it, as finished models do not; None in files that do not "
+        "record it",
     )
 
 

@@ -26,6 +26,7 @@ __all__ = [
 NOISY = "~"
 """Stands before every figure that was timed on a busy machine."""
 CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
+    (): "no row records which texts its settings were chosen on",
     ("selection",): "settings were chosen on texts set apart, that no row learned from",
     ("dev",): "settings were chosen on the same texts (select=0), which flatters what was chosen",
     ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "

@@ -134,12 +134,18 @@ def test_parity_comes_from_the_card_and_is_missing_where_none_was_measured(
 
 
 def test_the_comparison_says_where_its_rows_were_chosen(comparison: Comparison) -> None:
-    assert comparison.circumstances.chosen_on == ("dev",), "nothing was set apart"
+    assert comparison.circumstances.chosen_on == (), "the toys do not record it"
 
 
 @pytest.mark.parametrize(
     ("shares", "chosen_on"),
-    [((0.1, 0.2), ("selection",)), ((0.0, None), ("dev",)), ((0.1, None), ("dev", "selection"))],
+    [
+        ((0.1, 0.2), ("selection",)),
+        ((0.0, None), ("dev",)),
+        ((0.1, 0.0), ("dev", "selection")),
+        ((0.1, None), ("selection",)),
+        ((None, None), ()),
+    ],
 )
 def test_where_settings_were_chosen_is_in_the_cards(
     teacher: Artifact, shares: tuple[float | None, ...], chosen_on: tuple[str, ...]
