@@ -43,6 +43,8 @@ class TrainedModel:
     """Tokens that it reads of a text; None of an encoder, which has no task."""
     projections: Tensors = field(default_factory=dict)
     """Those that the next stage takes up, of an encoder; see `distill.losses.projections`."""
+    method: str = ""
+    """By which the projections were learned."""
 
     @classmethod
     def classifier(
@@ -92,7 +94,7 @@ class TrainedModel:
         ) as draft:
             _drop_leftovers(self.model.config, self.task)
             self.model.save_pretrained(draft.directory)
-            save_projections(self.projections, draft.directory)
+            save_projections(self.projections, draft.directory, self.method)
             _save_tokenizer(self.tokenizer, draft.directory)
             parameters = self.model.num_parameters()
             draft.findings = self.findings.model_copy(update={"parameters": parameters})

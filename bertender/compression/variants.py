@@ -59,8 +59,8 @@ def variants_of(config: CompressConfig) -> list[Variant]:
     for variant in _combinations(config):
         try:
             STAGES["quantize"].config.parse(variant.settings)
-        except UnknownNameError:
-            raise
+        except UnknownNameError as error:  # of `scheme`; runtimes are checked by the config
+            raise UnknownNameError(error.kind, error.name, error.known, setting="schemes") from None
         except ConfigError as error:
             refusals[variant] = str(error)
         else:

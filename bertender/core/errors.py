@@ -90,7 +90,8 @@ class UnknownNameError(ConfigError):
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, setting: str | None = None
     ) -> None:
-        names = sorted(known)
+        self.kind, self.name, self.known = kind, name, tuple(known)
+        names = sorted(self.known)
         where = f"{setting}: " if setting else ""
         super().__init__(
             f"{where}no {kind} {name!r}.{nearest_hint(name, names)} Known: {', '.join(names)}."

@@ -17,7 +17,7 @@ import numpy as np
 from bertender.core.artifact import Artifact
 from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.findings import ParitySummary, TextLengths
+from bertender.core.findings import ConstantFindings, ParitySummary, TextLengths
 from bertender.core.lineage import lineage
 from bertender.measure.accuracy import evaluate, text_lengths, word_count
 from bertender.measure.comparison import (
@@ -29,7 +29,7 @@ from bertender.measure.comparison import (
     LengthsRead,
     PrunedHeads,
 )
-from bertender.measure.constant import constant_row
+from bertender.measure.constant import constant_row, found_constant
 from bertender.measure.fresh import TimedModel, measure_models
 from bertender.measure.latency import Latency, LatencyReport, threads_of
 from bertender.measure.load import check_load_now
@@ -151,6 +151,7 @@ class _Scored:
     parameters: int
     score: Score
     predictions: Any
+    constant: ConstantFindings | None
 
 
 def _scored(model: TimedModel, task: Task, config: CompareConfig) -> _Scored:
@@ -159,7 +160,8 @@ def _scored(model: TimedModel, task: Task, config: CompareConfig) -> _Scored:
         classifier, task.dev, task.metric, tokens_per_batch=config.tokens_per_batch
     )
     lengths = _lengths_read(classifier.encode, task.dev)
-    return _Scored(classifier.encode, lengths, classifier.parameters, score, predictions)
+    constant = found_constant(task, task.dev, predictions)
+    return _Scored(classifier.encode, lengths, classifier.parameters, score, predictions, constant)
 
 
 def _lengths_read(encode: Encode, split: Split) -> LengthsRead | None:
@@ -206,6 +208,7 @@ def _row(
         latency=latency,
         parity=_parity(artifact, model.runtime),
         lengths=scored.lengths,
+        constant=scored.constant,
         pruned=_pruned_heads(artifact),
     )
 

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Record, parts_of
 from bertender.core.environment import Environment
-from bertender.core.findings import TextLengths
+from bertender.core.findings import ConstantFindings, TextLengths
 from bertender.measure.accuracy import TOKENS_PER_BATCH
 from bertender.measure.constant import ConstantRow
 from bertender.measure.latency_records import Latency, LatencyConfig, of_one_process
@@ -82,7 +82,8 @@ class Conditions(Record):
     chosen_on: tuple[ChosenOn, ...] | None = Field(
         None,
         description="where the settings of the rows were chosen; more than one where rows differ, "
-        "None in files that do not record it",
+        "empty where no row records it, as finished models do not; None in files that do not "
+        "record it",
     )
 
 
@@ -126,6 +127,11 @@ class ComparisonRow(Record):
         None,
         description="of the texts in the row's own tokens; None where it reads words, and in files "
         "that do not record it",
+    )
+    constant: ConstantFindings | None = Field(
+        None,
+        description="where it predicts one label for all held-out texts; None in files that do not "
+        "record it, too",
     )
     pruned: PrunedHeads | None = Field(
         None, description="of a model whose heads were pruned, and of its export; else None"

@@ -26,6 +26,7 @@ __all__ = [
 NOISY = "~"
 """Stands before every figure that was timed on a busy machine."""
 CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
+    (): "no row records which texts its settings were chosen on",
     ("selection",): "settings were chosen on texts set apart, that no row learned from",
     ("dev",): "settings were chosen on the same texts (select=0), which flatters what was chosen",
     ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "
@@ -79,6 +80,9 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
             "change of runtime is not in it"
         )
+    lines += [
+        f"`{row.name}` {row.constant.words}" for row in comparison.rows if row.constant is not None
+    ]
     lines += _cut(comparison)
     lines += _front(comparison)
     if again := comparison.noise_floor:

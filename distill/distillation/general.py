@@ -69,7 +69,14 @@ def distill_general(
         corpus = corpus_record(config.corpus, config.text_column, "loss")
         findings = Findings(training=training_findings(trained.reports))
         tokenizer, projections = distillation.tokenizer, trained.projections
-        made = TrainedModel(student, tokenizer, corpus, findings, projections=projections)
+        made = TrainedModel(
+            student,
+            tokenizer,
+            corpus,
+            findings,
+            projections=projections,
+            method=config.method,
+        )
         return made.write
 
     identity = ready.identity

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, family_name
+from bertender.problems import ProblemType
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 from bertender.training.weights import tensors_digest
@@ -73,7 +75,7 @@ def start_student(
             the method cannot compare it with this teacher.
     """
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
-    start = find_start(teacher, method, encoder)
+    start = find_start(teacher, method, encoder, task.problem)
     counts = method.student.counts_tokens
     student = build_student(
         start.model,
@@ -120,14 +122,18 @@ def _token_use(start: Start, task: Task) -> TokenUse:
     return token_use(tokenizer, task.train.examples)
 
 
-def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
+def find_start(
+    teacher: Teacher, method: Method, student: str | None, problem: ProblemType[Any]
+) -> Start:
     """Load what the student starts from: the encoder named `student`, or else the teacher.
+
+    An encoder is read as the problem's teachers are: its tokenizer has the settings of theirs.
 
     Raises:
         ConfigError: the method wants an encoder, and none is named.
-        ModelError: it is not there, or it reads other tokens than the teacher and the method
-            compares single tokens; or the teacher is of an architecture that gives no more than
-            logits, and more is asked of it.
+        ModelError: it is not there, or its projections are damaged; or it reads other tokens than
+            the teacher and the method compares single tokens; or the teacher is of an architecture
+            that gives no more than logits, and more is asked of it.
     """
     artifact = teacher.artifact
     check_teacher(teacher.model.config, method, student)
@@ -136,7 +142,7 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
         check_even_start(teacher.model.config, method)
         return Start(str(artifact.path), teacher.model, "", is_teacher=True)
     source = find_encoder(student, setting="student")
-    model, tokenizer = load_classifier(source, artifact.card.task.labels)
+    model, tokenizer = load_classifier(source, artifact.card.task.labels, problem)
     check_even_start(model.config, method)
     same = _read_alike(tokenizer, load_tokenizer(artifact.path))
     if method.wants_teacher_tokens and not same:
@@ -146,7 +152,7 @@ def find_start(teacher: Teacher, method: Method, student: str | None) -> Start:
             "teacher and student must read the same tokens, and these do not. Methods that compare "
             f"whole texts: {', '.join(free)}; or distilbert with weights cosine=0."
         )
-    projections = load_projections(source)
+    projections = load_projections(source, method.name)
     weights = {**model.base_model.state_dict(), **projections}
     digest = tensors_digest(weights)
     return Start(source, model, digest, reads_teacher_tokens=same, projections=projections)

@@ -8,6 +8,7 @@ torch artifact + task + PruneConfig
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,6 +53,8 @@ from distill.writing import TrainedModel, artifact_at
 
 __all__ = ["check_architecture", "check_possible", "check_vocabulary_stays", "prune"]
 
+logger = logging.getLogger(__name__)
+
 
 def prune(
     parent: Artifact,
@@ -70,9 +73,9 @@ def prune(
             teacher predicts other labels; raised before anything is trained.
         DataError: the file of unlabelled texts is wrong.
         AccuracyError: it lost more than `max_drop`.
-        ConstantError: it predicts one label everywhere, or the teacher that it recovers with does.
-            Nothing is written then but checkpoints, from which the same run with another
-            `max_drop`, or with `allow_constant`, continues.
+        ConstantError: it predicts one label everywhere, though it was to recover; or the teacher
+            that it recovers with does. Nothing is written then but checkpoints, from which the
+            same run with another `max_drop`, or with `allow_constant`, continues.
     """
     config.check_rules()
     task.require_training("prune")
@@ -120,7 +123,7 @@ class _Ready:
 
         Raises:
             AccuracyError: it lost more than `max_drop`.
-            ConstantError: it has learned nothing but one label.
+            ConstantError: it predicts one label everywhere, though it was to recover.
         """
         task, context = self.task, self._context(description, work)
         before = choice_score(self.unpruned.model, self.whole, task)[task.metric]
@@ -131,7 +134,7 @@ class _Ready:
             unpruned=before, rounds=rounds, layers=layers, vocabulary=self.vocabulary
         )
         scores = _held_out(self.whole, model, context, pruning)
-        check_varied(scores, task, self.config, _settings_of(self.config), _advice(self.config))
+        self._check_varied(scores)
 
         def write(**artifact_settings: Any) -> None:
             findings = self._findings(model, context, _joined(reports), pruning, scores)
@@ -140,6 +143,34 @@ class _Ready:
             trained.write(**artifact_settings)
 
         return write
+
+    def _check_varied(self, scores: ScoreFindings) -> None:
+        """Raise ConstantError for a model of one label; only warn where no recovery was wanted.
+
+        Without recovery, a later stage is to train what was cut, and may well recover it.
+        """
+        config, task = self.config, self.task
+        if scores.constant is None or config.allow_constant:
+            return
+        if config.recover:
+            check_varied(scores, task, config, _settings_of(config), self._advice())
+            return
+        logger.warning(
+            "task %s: on the held-out texts, the pruned model %s, and nothing has trained it since "
+            "the cut (recover=False). If no later stage trains it, try %s",
+            task.name,
+            scores.constant.words,
+            self._advice(),
+        )
+
+    def _advice(self) -> str:
+        """Return what to try where the pruned model predicts one label."""
+        config = self.config
+        if config.recovers:
+            return f"to cut less, in more rounds; more epochs; or {another_rate(config)}"
+        if final_score(self.unpruned.model, self.whole, self.task).constant:
+            return "another model to prune: this one predicts one label before it is cut, too"
+        return "to cut less, or a recovery"
 
     def _findings(
         self,
@@ -229,13 +260,6 @@ def _settings_of(config: PruneConfig) -> tuple[str, ...]:
     """Return the settings that an error of a model which predicts one label names."""
     cuts = ("heads", "ffn", "layers", "target_latency", "vocab")
     return (*filter(config.is_explicit, cuts), *(SETTINGS_OF_RUN if config.recovers else ()))
-
-
-def _advice(config: PruneConfig) -> str:
-    """Return what to try where a pruned model predicts one label."""
-    if config.recovers:
-        return f"to cut less, in more rounds; more epochs; or {another_rate(config)}"
-    return "to cut less, or a recovery"
 
 
 def check_architecture(model: PreTrainedModel, config: PruneConfig) -> None:

@@ -1,4 +1,7 @@
-"""Every stage that trains refuses a model of one label, and writes it where that is allowed."""
+"""Every stage that trains refuses a model of one label, and writes it where that is allowed.
+
+A model that is pruned and not trained is written: a later stage may recover it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +23,7 @@ from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.finetuning.finetune import FinetuneConfig, finetune
 from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
+from distill.pruning import pruner
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from tests.listening import no_training
@@ -47,7 +52,7 @@ def _distill(teacher: Artifact, task: Task, allowed: bool, out: Path) -> Artifac
 
 
 def _prune(teacher: Artifact, task: Task, allowed: bool, out: Path) -> Artifact:
-    config = PruneConfig(ffn=0.5, recover=False, allow_constant=allowed)
+    config = PruneConfig(ffn=0.5, retraining_free=True, allow_constant=allowed)
     return prune(teacher, task, config, out)
 
 
@@ -102,6 +107,58 @@ def test_a_model_of_one_label_is_refused_unless_it_is_allowed(
     score, predictions = evaluate(open_classifier(made), lopsided.dev, "accuracy")
     assert {lopsided.labels[label] for label in predictions} == {constant.label}
     assert (score.value, constant.share, constant.n) == (0.5, 0.5, 64)
+
+
+@pytest.fixture
+def ruinous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any cut leaves a model of one label; the toys' heads and neurons matter too little."""
+    whole = pruner.in_rounds
+
+    def cut(*given: Any) -> Any:
+        model, *others = whole(*given)
+        model.classifier.bias.data[0] += 100
+        return model, *others
+
+    monkeypatch.setattr(pruner, "in_rounds", cut)
+
+
+@pytest.mark.usefixtures("ruinous")
+@pytest.mark.parametrize("allowed", [False, True])
+def test_what_is_cut_to_one_label_is_written_for_a_stage_that_recovers_it(
+    allowed: bool,
+    trained_teacher: Artifact,
+    lopsided: Task,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = PruneConfig(ffn=0.5, recover=False, allow_constant=allowed)
+    with caplog.at_level(logging.WARNING, "distill.pruning"):
+        made = prune(trained_teacher, lopsided, config, tmp_path / "out")
+    constant = made.card.findings.scores.constant
+    assert constant is not None and constant.share == 0.5
+    said = [line for line in caplog.messages if constant.words in line]
+    assert ["to cut less, or a recovery" in line for line in said] == [True] * (not allowed)
+
+
+@pytest.mark.usefixtures("ruinous")
+def test_what_should_have_recovered_and_predicts_one_label_is_refused(
+    trained_teacher: Artifact, lopsided: Task, tmp_path: Path
+) -> None:
+    config = PruneConfig(ffn=0.5, **UNMOVED)
+    with pytest.raises(ConstantError, match="cut less, in more rounds; more epochs; or a higher"):
+        prune(trained_teacher, lopsided, config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_predicted_one_label_before_the_cut_needs_no_recovery(
+    teacher: Artifact, lopsided: Task, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A smaller cut, or more training of it, is not what helps."""
+    with pytest.raises(ConstantError, match="Try another model to prune: this one predicts one"):
+        _prune(teacher, lopsided, False, tmp_path / "refused")
+    with caplog.at_level(logging.WARNING, "distill.pruning"):
+        prune(teacher, lopsided, PruneConfig(ffn=0.5, recover=False), tmp_path / "out")
+    assert "another model to prune" in caplog.text
 
 
 @pytest.mark.parametrize("make", [distill, prune])

@@ -26,6 +26,7 @@ from bertender.measure.load import CpuSeconds, MachineLoad
 from bertender.measure.parity import TOLERANCES, check_parity
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
+from bertender.report.notes import comparison_lines
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from tests.toys import FRUIT, TOOLS, NoConfig
@@ -133,12 +134,18 @@ def test_parity_comes_from_the_card_and_is_missing_where_none_was_measured(
 
 
 def test_the_comparison_says_where_its_rows_were_chosen(comparison: Comparison) -> None:
-    assert comparison.circumstances.chosen_on == ("dev",), "nothing was set apart"
+    assert comparison.circumstances.chosen_on == (), "the toys do not record it"
 
 
 @pytest.mark.parametrize(
     ("shares", "chosen_on"),
-    [((0.1, 0.2), ("selection",)), ((0.0, None), ("dev",)), ((0.1, None), ("dev", "selection"))],
+    [
+        ((0.1, 0.2), ("selection",)),
+        ((0.0, None), ("dev",)),
+        ((0.1, 0.0), ("dev", "selection")),
+        ((0.1, None), ("selection",)),
+        ((None, None), ()),
+    ],
 )
 def test_where_settings_were_chosen_is_in_the_cards(
     teacher: Artifact, shares: tuple[float | None, ...], chosen_on: tuple[str, ...]
@@ -234,6 +241,19 @@ def test_the_constant_row_is_the_most_frequent_training_label(task: Task) -> Non
     assert (constant.label, constant.name) == ("tool", "always tool")
     assert constant.score.value == share and constant.score.n == len(task.dev)
     assert most_frequent((2, 1, 1, 2)) == 1, "the lowest of several"
+
+
+def test_a_row_of_one_label_is_said_below_the_table(
+    comparison: Comparison, teacher: Artifact, task: Task
+) -> None:
+    """Its card may not say so, as those of finished models do not; its score looks like one."""
+    assert teacher.card.findings.scores is None
+    constant, again, other = (row.constant for row in comparison.rows)
+    assert constant is not None and constant == again and other is None
+    share = sum(task.labels[own] == constant.label for own in task.dev.label_ids) / len(task.dev)
+    said = f"`{teacher.name}` predicts {constant.label!r} everywhere; {share:.1%} of"
+    lines = [each for each in comparison_lines(comparison) if "everywhere" in each]
+    assert lines[0].startswith(said) and len(lines) == 2
 
 
 def test_answering_the_same_to_every_pair_of_mrpc_is_shown(data_directory: Path) -> None:

@@ -148,7 +148,8 @@ def test_brackets_in_names_are_no_markup() -> None:
 
 
 SAID = {
-    ("selection",): "texts of the training file that no row learned from",
+    (): "no row records which texts",
+    ("selection",): "texts set apart, that no row learned from",
     ("dev",): "chosen on the same texts (select=0)",
     ("dev", "selection"): "for some rows",
 }

@@ -11,6 +11,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
+from distill.distillation.distill_config import ALL_TOKENS
 from distill.distillation.distiller import DistillConfig, distill
 from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
 from distill.methods import METHODS
@@ -24,7 +25,7 @@ def test_a_roberta_teaches_a_student_with_berts_vocabulary_by_its_sentence_state
     teacher = save_artifact(tiny_classifier("roberta"), task, tmp_path / "teacher")
     encoder = other_vocabulary(tmp_path / "encoder")
     settings = {**QUICK, "method": "pkd", "weights": {"soft": 0, "hard": 0}}
-    config = DistillConfig(**settings, student=str(encoder))
+    config = DistillConfig(**settings, student=str(encoder), vocab_size=ALL_TOKENS)
     student = distill(teacher, task, config, tmp_path / "student")
     first, *_, last = (parts["patience"] for parts in student.card.findings.training.losses)
     assert student.card.family == "bert" and last < 0.5 * first
@@ -37,7 +38,7 @@ def test_a_student_may_start_from_another_encoder_with_its_own_vocabulary(
 ) -> None:
     encoder = other_vocabulary(tmp_path / "encoder")
     logits = {"method": "distilbert", "weights": {"cosine": 0, "hard": 0}}
-    config = DistillConfig(**QUICK, student=str(encoder), **logits)
+    config = DistillConfig(**QUICK, student=str(encoder), vocab_size=ALL_TOKENS, **logits)
     student = distill(trained_teacher, task, config, tmp_path / "student")
     assert student.card.findings.training.epochs[-1]["accuracy"] > 0.9, (
         "it learned from answers alone"

@@ -30,6 +30,7 @@ from distill.students.word_head import with_head
 from distill.teachers import outputs
 from distill.teachers.encoders import load_classifier
 from distill.teachers.outputs import teacher_token_logits
+from tests.distill.architectures import save_teacher
 from tests.distill.distillation.settings import OF_METHOD
 from tests.listening import interrupted_at
 from tests.toy_models import other_vocabulary, save_encoder
@@ -256,6 +257,23 @@ def test_a_student_may_start_from_another_encoder_of_the_same_vocabulary(
     with pytest.raises(ModelError, match="must read the same ones, and these do not"):
         distill(teacher, TASK, config, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.parametrize("method", ["distilbert", "tinybert"])
+def test_a_student_whose_tokenizer_takes_words_by_a_setting_reads_as_its_teacher(
+    method: str, tmp_path: Path
+) -> None:
+    """RoBERTa's puts a space before each word only where it is told to, as a tagger's is."""
+    encoder = str(save_teacher("roberta", tmp_path / "encoder"))
+    settings: dict[str, Any] = {**SETTINGS, "epochs": 1}
+    teacher = finetune_by_name(
+        TASK, FinetuneConfig(teacher=encoder, **settings), tmp_path / "teacher"
+    )
+    assert load_tokenizer(teacher.path)("a").input_ids != load_tokenizer(encoder)("a").input_ids
+    config = DistillConfig(
+        method=method, student=encoder, layers=1, **settings, **OF_METHOD.get(method, {})
+    )
+    on_task(teacher, TASK, config)
 
 
 def test_a_teacher_of_other_tags_is_refused(teacher: Artifact, tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModel
 
 from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
 from distill.distillation.distiller import DistillConfig
 from distill.distillation.general import GeneralConfig, distill_general_by_name
 from distill.distillation.on_task import on_task
-from distill.losses.projections import PROJECTIONS_NAME, load_projections
+from distill.losses.projections import PROJECTIONS_NAME, load_projections, save_projections
 from distill.methods import GENERAL_METHODS
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import save_language_model
@@ -42,7 +45,7 @@ def test_a_task_stage_goes_on_with_the_projection_of_the_general_stage(
     method: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     start = general(tmp_path, method, **NARROW)
-    learned = load_projections(str(start.path))
+    learned = load_projections(str(start.path), method)
     assert {name: tuple(each.shape) for name, each in learned.items()} == {
         "hidden_states.weight": (32, 16),
         "hidden_states.bias": (32,),
@@ -80,4 +83,26 @@ def test_one_of_another_width_is_drawn_anew(
 
 
 def test_an_encoder_as_wide_as_its_teacher_has_none(tmp_path: Path) -> None:
-    assert not load_projections(str(general(tmp_path, "tinybert").path))
+    assert not load_projections(str(general(tmp_path, "tinybert").path), "tinybert")
+
+
+def test_those_of_another_method_are_drawn_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They have the same names and shapes, and lead to what other terms compare."""
+    save_projections({"hidden_states.weight": torch.ones(32, 16)}, tmp_path, "mobilebert")
+    assert load_projections(str(tmp_path), "mobilebert").keys() == {"hidden_states.weight"}
+    with caplog.at_level(logging.INFO):
+        assert not load_projections(str(tmp_path), "tinybert")
+    assert "learned by method mobilebert, not by tinybert" in caplog.text
+
+
+def test_those_of_an_unknown_method_are_drawn_anew(tmp_path: Path) -> None:
+    save_file({"hidden_states.weight": torch.ones(32, 16)}, tmp_path / PROJECTIONS_NAME)
+    assert not load_projections(str(tmp_path), "tinybert")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / PROJECTIONS_NAME).write_bytes(b"damaged")
+    with pytest.raises(ModelError, match=f"cannot read .*{PROJECTIONS_NAME}.*delete it"):
+        load_projections(str(tmp_path), "tinybert")
