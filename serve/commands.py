@@ -118,6 +118,7 @@ def _ready(
     lines = [
         f"ready at {server.http_url}{f' and {server.grpc_url}' if has_grpc else ''}; stop it with "
         "Ctrl-C.",
+        f"metrics: {server.metrics_url}",
         *([] if profile is None else [f"{profile}; --no-profile ignores it"]),
         f"try it: {command}{_model_option(server)}",
         *(f"the page: {url}" for url in page.values()),

@@ -239,6 +239,13 @@ def _check_foreign(directory: Path) -> None:
             f"{directory} exists and is not a model repository of bertender, so it will not be "
             "replaced. Choose another directory, or remove it yourself."
         )
+    if deployed := [path for path in directory.glob("*/[0-9]*") if path.name != "1"]:
+        raise ArtifactError(
+            f"{directory} holds versions that were deployed there: "
+            f"{', '.join(f'{path.name} of {path.parent.name}' for path in deployed)}. They would "
+            f"be gone. Deploy another: bertender deploy ARTIFACT --to {directory}; or choose "
+            "another directory."
+        )
     if foreign := _foreign_files(directory):
         raise ArtifactError(
             f"{directory} holds files that bertender has not written, and they would be gone: "

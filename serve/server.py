@@ -132,7 +132,8 @@ class TritonServer:
             except subprocess.TimeoutExpired:
                 look()
         raise ServingError(
-            f"the server ended, status {status}: {self._failure_reason()}{self._saved_log()}"
+            f"the server ended, status {status}: {self._failure_reason().rstrip('.')}."
+            f"{self._saved_log()}"
         )
 
     def stop(self) -> None:

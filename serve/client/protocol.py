@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tritonclient.utils import InferenceServerException
 
-from serve.client.failures import OVERLOADED, REFUSED, Failure
+from serve.client.failures import CLOSED, OVERLOADED, REFUSED, Failure
 from serve.probe import NO_ROOM
 from serve.wire import TRUNCATE
 
@@ -20,6 +20,10 @@ __all__ = ["TRUNCATING", "Headers", "Protocol", "StatusFailures", "failure_of"]
 
 TRUNCATING = {TRUNCATE: True}
 """Parameters of a request whose texts may be longer than the model's input, as locally."""
+
+STUB_DIED = "is not healthy"
+"""Part of Triton's response to a request that the process of the model died with, a 500; the server
+goes on, or starts again."""
 
 Headers = Mapping[str, str]
 """Of one request: the key of the server."""
@@ -62,7 +66,10 @@ def failure_of(
 ) -> Failure | None:
     """Return what an error means: by the status of a response, or by the first kind that it is."""
     if isinstance(error, InferenceServerException):
-        if NO_ROOM in (error.message() or ""):
+        message = error.message() or ""
+        if NO_ROOM in message:
             return OVERLOADED
+        if STUB_DIED in message:
+            return CLOSED
         return statuses.get(error.status() or "", REFUSED)
     return next((failure for kind, failure in kinds if isinstance(error, kind)), None)

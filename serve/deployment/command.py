@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,14 +48,14 @@ def deploy_command() -> Callable[..., None]:
         if as_json:
             print_json(deployment.model_dump(mode="json"))
             return
-        for line in lines_of_deployment(deployment):
+        for line in lines_of_deployment(deployment, to):
             print_words(line)
 
     return command_with_flags(command, (DeployConfig,))
 
 
-def lines_of_deployment(deployment: Deployment) -> Iterator[str]:
-    """Return the lines that show a deployment."""
+def lines_of_deployment(deployment: Deployment, to: str) -> Iterator[str]:
+    """Return the lines that show a deployment to a place."""
     golden = deployment.golden
     yield (
         f"{deployment.model}: version {deployment.version} is {deployment.state}; "
@@ -71,4 +72,5 @@ def lines_of_deployment(deployment: Deployment) -> Iterator[str]:
         )
     for version in deployment.earlier_versions:
         place = Path(deployment.repository, deployment.model, str(version), "artifact")
-        yield f"  to go back to version {version}: deploy {place}"
+        command = shlex.join(["bertender", "deploy", str(place), "--to", to])
+        yield f"  to go back to version {version}: {command}"

@@ -218,7 +218,7 @@ def _server(url: str, config: DeployConfig) -> Server:
         )
     if config.admin_token_file is None:
         raise ConfigError(
-            f"admin_token_file={config.admin_token_file}: models are loaded by who has the "
+            "admin_token_file is not set: models are loaded by who has the "
             "server's token. Start it with `bertender serve --admin-token-file FILE`, and name "
             "the same file here."
         )

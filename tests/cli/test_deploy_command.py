@@ -55,7 +55,8 @@ def test_the_way_back_is_shown() -> None:
         repository="/srv/models",
         earlier_versions=(5, 6),
     )
-    lines = [*lines_of_deployment(deployment)]
+    lines = [*lines_of_deployment(deployment, "/srv/models")]
     assert lines[0] == "classifier: version 7 is serving; every request is answered by it now"
     assert lines[2].startswith("  3 golden texts are beyond the server's --max-length")
-    assert lines[-1] == "  to go back to version 6: deploy /srv/models/classifier/6/artifact"
+    place = "/srv/models/classifier/6/artifact"
+    assert lines[-1] == f"  to go back to version 6: bertender deploy {place} --to /srv/models"

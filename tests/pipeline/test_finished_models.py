@@ -17,6 +17,8 @@ from bertender.models.families import FAMILIES
 from bertender.models.importing import open_artifact
 from bertender.pipeline.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
+from serve.config import ServeConfig
+from serve.repository import write_repository
 from tests.front import fail
 from tests.toy_models import save_classifier, save_encoder
 from tests.toys import toy_task
@@ -191,13 +193,23 @@ def test_a_task_of_other_labels_names_the_map(finished: Path, tmp_path: Path) ->
 def test_a_finished_classifier_of_each_family_goes_the_whole_way(
     model_type: str, dev: Path, tmp_path: Path
 ) -> None:
-    """Nobody has trained it, so that only a scheme in floats is sure to pass the gate."""
+    """Its parameters are random: what a gate says of its 8 bits decides which scheme is taken."""
     theirs, task = save_classifier(tmp_path / "theirs", model_type), {"dev": dev}
     onnx = bertender.export(theirs, task, out=tmp_path / "onnx")
     assert bertender.verify(theirs, onnx, texts=40).passed
-    bertender.quantize(theirs, task, out=tmp_path / "int8")
+    int8 = bertender.quantize(theirs, task, out=tmp_path / "int8")
+    assert int8.card.precision in ("int8", "int4")
+    quick = {"noisy": True, "processes": 1, "rounds": 2, "single_texts": 4}
+    rows = bertender.compare([theirs, onnx, int8], task, **quick).rows
+    assert [row.name for row in rows] == ["theirs", "onnx", "int8"]
+    assert rows[1].score == rows[0].score
+    config = ServeConfig.parse({"http_port": 0})
+    repository = write_repository({"classifier": int8}, tmp_path / "models", config)
+    assert (repository / "classifier" / "config.pbtxt").is_file()
     texts = tmp_path / "texts.txt"
     texts.write_text("".join(f"{text}\n" for (text,) in toy_task(60).train.examples))
     encoder = save_encoder("bert", tmp_path / "encoder")
     start = {"student": encoder, "layers": 1, "method": "distilbert", "allow_constant": True}
-    bertender.distill(theirs, task, out=tmp_path / "student", unlabelled=texts, epochs=1, **start)
+    out = tmp_path / "student"
+    student = bertender.distill(theirs, task, out=out, unlabelled=texts, epochs=1, **start)
+    assert student.card.findings.training.unlabelled_texts == 60

@@ -116,6 +116,14 @@ def test_a_repository_with_a_model_of_someone_else_is_foreign(
         write_repository(onnx_artifact, repository, ServeConfig())
 
 
+def test_a_deployed_version_is_not_replaced(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    repository = write_repository(onnx_artifact, tmp_path / "models", ServeConfig())
+    (repository / "classifier" / "1").rename(repository / "classifier" / "2")
+    with pytest.raises(ArtifactError, match=r"2 of classifier.*bertender deploy ARTIFACT --to"):
+        write_repository(onnx_artifact, repository, ServeConfig())
+    assert (repository / "classifier" / "2").is_dir()
+
+
 def test_a_torch_artifact_is_sent_to_export(teacher: Artifact, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"`bertender export .*teacher --out FOLDER`"):
         write_repository(teacher, tmp_path / "models", ServeConfig())

@@ -216,7 +216,7 @@ def test_a_server_that_nobody_started_is_named(
 
 def test_a_wrong_token_is_named(versions: Versions, running: Deployable, tmp_path: Path) -> None:
     url = running.server.http_url
-    with pytest.raises(ConfigError, match=r"admin_token_file=None.*--admin-token-file FILE"):
+    with pytest.raises(ConfigError, match=r"admin_token_file is not set.*--admin-token-file FILE"):
         deploy(versions.new, url, DeployConfig())
     with pytest.raises(ConfigError, match=r"admin_token_file=.*absent"):
         deploy(versions.new, url, DeployConfig(admin_token_file=tmp_path / "absent"))
