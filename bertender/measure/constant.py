@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.core.errors import ConstantError
+from bertender.core.errors import ConfigError, ConstantError
 from bertender.core.findings import ConstantFindings, ScoreFindings
 from bertender.metrics.scores import Score, score
 from bertender.problems.problem import NO_LABEL
@@ -27,9 +27,11 @@ __all__ = [
     "ConstantRow",
     "another_rate",
     "check_teacher_varied",
+    "check_labels_fit",
     "check_varied",
     "constant_row",
     "found_constant",
+    "is_below_chance",
     "is_fault",
     "most_frequent",
     "warn_early",
@@ -81,6 +83,36 @@ def constant_row(task: Task) -> ConstantRow:
             labels=task.labels,
         ),
     )
+
+
+def is_below_chance(score: Score, labels: int) -> bool:
+    """Return whether a model scores less than a guess, as one whose labels are swapped does.
+
+    What a guess gives by other metrics depends on the shares of the labels.
+    """
+    chance = {"accuracy": 1 / labels, "matthews": 0.0}.get(score.metric)
+    return chance is not None and score.high < chance
+
+
+def check_labels_fit(classifier: Classifier, task: Task) -> None:
+    """Say where a model scores below chance on the texts to choose by.
+
+    Raises:
+        ConfigError: it does, and its labels were matched with those of the data by a map or a
+            guess: damage to such a model would count as a gain.
+    """
+    from bertender.measure.accuracy import evaluate  # which imports scikit-learn
+
+    found, _ = evaluate(classifier, task.choices, task.metric)
+    if not is_below_chance(found, len(task.labels)):
+        return
+    said = (
+        f"{classifier.name} has {found.metric} {found.value:.3f} [{found.low:.3f}, "
+        f"{found.high:.3f}] on {found.n} texts, less than a guess: its labels look swapped"
+    )
+    if label_map := task.source.get("label_map"):
+        raise ConfigError(f"label_map={label_map}: {said}. Give another --label-map.")
+    logger.warning("%s. Compare their order with that of the data (--label-map)", said)
 
 
 def most_frequent(label_ids: Sequence[int]) -> int:

@@ -13,6 +13,7 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings
 from bertender.core.golden import write_golden
+from bertender.measure.constant import check_labels_fit
 from bertender.measure.gate_config import GateConfig
 from bertender.measure.golden import Conditions, golden_examples, golden_texts
 from bertender.measure.parity import (
@@ -75,6 +76,7 @@ def write_proven(
     """
     task.check_problem(source)
     opened = open_classifier(source)
+    check_labels_fit(opened, task)
     with new_artifact(
         out,
         kind="onnx",

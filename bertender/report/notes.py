@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from bertender.core.environment import Environment
 from bertender.core.processors import has_int8_acceleration
 from bertender.measure.comparison import Comparison, Conditions, Lengths, LengthsRead
+from bertender.measure.constant import is_below_chance
 from bertender.measure.load import BUSY_SHARE
 from bertender.models.runtimes import RUNTIMES
 from bertender.report.cells import DASH, Cell, short, speedup_cell
@@ -83,6 +84,11 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     lines += [
         f"`{row.name}` {row.constant.words}" for row in comparison.rows if row.constant is not None
     ]
+    lines += [
+        f"`{row.name}` scores less than a guess: its labels look swapped (--label-map)"
+        for row in comparison.rows
+        if is_below_chance(row.score, len(comparison.circumstances.labels))
+    ]
     lines += _cut(comparison)
     lines += _front(comparison)
     if again := comparison.noise_floor:
@@ -90,7 +96,8 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         lines.append(f"noise floor, the same model ({again.name}) twice: {value} {interval}")
     if constant := comparison.constant:
         lines.append(
-            f"`{constant.name}` reads no text: it is the most frequent label of the training texts"
+            f"`{constant.name}` reads no text: it is the most frequent label of the texts to learn "
+            "from, or to choose by where there are none"
         )
     return lines
 

@@ -143,6 +143,11 @@ def _mapped(
             )
     found = {label: label_map.get(label, label) for label in own}
     for label, theirs in found.items():
+        if theirs not in labels and label not in label_map:
+            raise ConfigError(
+                f"label_map: it has nothing for {label!r} of the data, and the model has no label "
+                f"of that name. It has {_listed(labels)}."
+            )
         if theirs not in labels:
             raise ConfigError(
                 f"label_map: {label}={theirs}: {theirs!r} is no label of {model}."

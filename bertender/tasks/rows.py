@@ -93,7 +93,8 @@ class Table:
             if column not in self.columns:
                 raise DataError(
                     f"{self.path}: no column {column!r}.{nearest_hint(column, self.columns)} "
-                    f"{_columns_shown(self.columns)}"
+                    f"{_columns_shown(self.columns)} Name those of your file by --text-column and "
+                    "--label-column."
                 )
             if self.columns.count(column) > 1:
                 raise DataError(f"{self.path}: two columns are named {column!r}; rename one.")

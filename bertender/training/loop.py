@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import torch
 
 from bertender.core.distributed import is_main_process
@@ -23,6 +24,7 @@ from bertender.core.errors import TrainingError
 from bertender.core.progress import progress_bar
 from bertender.core.timing import Stopwatch
 from bertender.models.own_models import not_finite
+from bertender.problems.problem import NO_LABEL
 from bertender.text.batching import POOLINGS, BatchLimits, BatchPlan, plan_batches
 from bertender.training.attention import attention_of
 from bertender.training.checkpoint import last_checkpoint
@@ -96,11 +98,20 @@ def train(
         vars(model).pop(wrapped, None)
     report = trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)
     if is_main_process():
-        _warn_of_idle_losses(report, description)
+        unread = () if _has_labels(examples) else ("hard",)  # texts that a teacher alone labels
+        _warn_of_idle_losses(report, description, unread)
     return report
 
 
-def _warn_of_idle_losses(report: TrainingReport, description: str) -> None:
+def _has_labels(examples: TokenDataset) -> bool:
+    """Return whether an example is labelled."""
+    labels = examples.columns.get("labels", ())
+    return any(np.any(np.not_equal(each, NO_LABEL)) for each in labels)
+
+
+def _warn_of_idle_losses(
+    report: TrainingReport, description: str, unread: Sequence[str] = ()
+) -> None:
     """Log a warning of a loss that never moved, or a part that was 0 throughout.
 
     A divergence from a teacher is 0 where there is nothing to learn from it.
@@ -115,6 +126,8 @@ def _warn_of_idle_losses(report: TrainingReport, description: str) -> None:
         )
         return
     for name, value in first.items():
+        if name in unread:
+            continue
         if later and not value and not any(losses.get(name, 1.0) for losses in later):
             logger.warning(
                 "%s: the loss %r was 0 from the first step to the last: nothing was learned from "

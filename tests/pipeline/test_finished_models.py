@@ -101,6 +101,16 @@ def test_what_learns_from_labels_says_that_it_has_none(
         bertender.quantize(finished, {"dev": dev}, out=tmp_path / "o", scheme="qat")
 
 
+def test_swapped_labels_are_refused(finished: Path, tmp_path: Path) -> None:
+    """Nothing else shows them: what damages such a model raises its score."""
+    dev = write_rows(tmp_path / "dev.csv", toy_task(2, 200).dev, ("sweet", "hard"))
+    swapped = {"dev": dev, "label_map": "sweet=tool,hard=fruit"}
+    with pytest.raises(ConfigError, match=r"less than a guess: its labels look swapped"):
+        bertender.export(finished, swapped, out=tmp_path / "onnx")
+    right = {"dev": dev, "label_map": "sweet=fruit,hard=tool"}
+    assert bertender.export(finished, right, out=tmp_path / "onnx").card.kind == "onnx"
+
+
 def test_texts_that_calibrated_do_not_score(finished: Path, dev: Path, tmp_path: Path) -> None:
     made = bertender.import_model(finished, {"dev": dev}, out=tmp_path / "made")
     assert len(recorded_task(made, {}).dev) < 400
