@@ -25,7 +25,7 @@ from bertender.core.findings import (
     ScoreFindings,
     VocabularyFindings,
 )
-from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied
+from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied, found_constant
 from bertender.models.families import check_positions
 from bertender.models.pruned import heads_of, neurons_of
 from bertender.tasks.task import Split, Task
@@ -46,7 +46,7 @@ from distill.pruning.recovery_texts import (
 )
 from distill.pruning.rounds import PruningContext, in_rounds, without_some_layers
 from distill.pruning.target import find_target
-from distill.scoring import check_teacher, choice_score, dev_score, final_score
+from distill.scoring import check_teacher, choice_score, dev_score, evaluated, final_score
 from distill.teachers.teacher import Teacher
 from distill.vocabularies.cutting import cut_and_read, needed_tokens
 from distill.writing import TrainedModel, artifact_at
@@ -168,7 +168,9 @@ class _Ready:
         config = self.config
         if config.recovers:
             return f"to cut less, in more rounds; more epochs; or {another_rate(config)}"
-        if final_score(self.unpruned.model, self.whole, self.task).constant:
+        choices = self.task.choices  # the held-out texts are read for the scores alone
+        _, predictions = evaluated(self.unpruned.model, self.whole, self.task, choices)
+        if found_constant(self.task, choices, predictions):
             return "another model to prune: this one predicts one label before it is cut, too"
         return "to cut less, or a recovery"
 

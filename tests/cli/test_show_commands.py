@@ -23,7 +23,7 @@ def test_lineage_goes_back_to_the_encoder(made: Made, teacher: Artifact) -> None
     stages = [entry["stage"] for entry in said]
     assert stages == ["quantize", "export", "distill", "finetune", "finetune"]
     assert said[-1]["digest"] == teacher.digest
-    assert said[0]["card"]["config"]["scheme"] == "dynamic"
+    assert said[0]["card"]["config"]["scheme"] == "four-bit-embeddings"
 
 
 def test_words_for_a_person(made: Made) -> None:

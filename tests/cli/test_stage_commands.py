@@ -19,7 +19,7 @@ def test_the_chain_of_commands_is_the_lineage(made: Made) -> None:
     }
     assert [card.stage for card in cards.values()] == ["finetune", "distill", "export", "quantize"]
     assert [card.kind for card in cards.values()] == ["torch", "torch", "onnx", "onnx"]
-    assert [card.precision for card in cards.values()] == ["float32"] * 3 + ["int8"]
+    assert [card.precision for card in cards.values()] == ["float32"] * 3 + ["int4"]
     for name, parent in (("student", "teacher"), ("onnx", "student"), ("int8", "onnx")):
         found = cards[name].parent
         assert found and found.digest == Artifact.load(made[parent]).digest
@@ -77,7 +77,7 @@ def test_a_control_is_compared_in_one_sentence(made: Made, tmp_path: Path) -> No
             ("quantize", "{onnx}", "--scheme", "dinamic"),
             "no quantization scheme 'dinamic'. Did you mean 'dynamic'?",
         ),
-        (("quantize", "{int8}"), "int8 already"),
+        (("quantize", "{int8}"), "int4 already"),
         (("export", "{onnx}"), "only torch classifiers can be exported"),
         (("export", "{onnx}/gone"), "no model at"),
         (("export", "{student}", "--dev", "gone.csv"), "gone.csv"),
@@ -135,5 +135,5 @@ def test_what_a_run_took_is_said_at_its_end(made: Made, tmp_path: Path) -> None:
 
 def test_words_for_a_person(made: Made, tmp_path: Path) -> None:
     said = succeed("quantize", made["onnx"], "--out", tmp_path / "out").stdout
-    assert said.startswith(f"{tmp_path / 'out'}: onnx, int8, ")
+    assert said.startswith(f"{tmp_path / 'out'}: onnx, int4, ")
     assert "parity with onnx: agreement" in said

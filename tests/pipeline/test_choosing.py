@@ -128,7 +128,8 @@ def test_a_pruning_is_judged_apart(
 ) -> None:
     config = STAGES["prune"].config.parse({**PRUNINGS[name], "max_drop": 100.0})
     made = STAGES["prune"].make([teacher], apart, config, tmp_path / "out")
-    assert read[-2:] == ["dev", "dev"] and set(read[:-2]) == {"selection"}
+    # where it predicts one label, the advice reads the selection once more
+    assert read.count("dev") == 2 and set(read[: read.index("dev")]) == {"selection"}
     scores, pruning = made.card.findings.scores, made.card.findings.pruning
     assert scores.chosen_on == "selection"
     assert scores.score == pytest.approx(score_of(made, apart.dev))

@@ -133,6 +133,8 @@ def test_the_pod_runs_as_it_is_written(name: str, onnx_artifact: Artifact) -> No
             pytest.skip(f"no {program} here")
     if os.geteuid() or subprocess.run([*NAMESPACES, "true"], capture_output=True).returncode:
         pytest.skip("this user may have no namespaces with another user in them")
+    if any(Path(each).is_relative_to("/tmp") for each in (sys.executable, ROOT)):
+        pytest.skip("the pod has a /tmp of its own, and this checkout lies in /tmp")
     user, group = the("USER").split(":")
     as_user = ("setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups")
     as_user += ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -220,7 +221,12 @@ def test_by_default_nothing_listens_for_grpc(onnx_artifact: Artifact, tmp_path: 
     repository = write_repository(onnx_artifact, tmp_path / "models", config)
     with TritonServer(repository, config) as server:
         ports = (server.config.http_port, server.config.metrics_port)
-        assert listening(server) == {("127.0.0.1", port) for port in ports}
+        wanted = {("127.0.0.1", port) for port in ports}
+        for _ in range(50):  # its metrics come after it is ready
+            if listening(server) >= wanted:
+                break
+            time.sleep(0.1)
+        assert listening(server) == wanted
         assert not [each for each in server.workspace.path.iterdir() if each.is_socket()]
         assert classify([("apple saw",)], server.http_url)
         with pytest.raises(ConfigError, match="grpc_port=None: the server has no gRPC"):
