@@ -1,0 +1,235 @@
+"""The figures of the source tree itself: files, lines, imports, indirection, benchmarks, pages.
+
+    python -m benchmarks.house [--one-caller FOLDER] [--circles]
+
+`--one-caller` lists the private functions with a single caller, `--circles` the files that
+import each other.  Code lines are those without blanks, comments and docstrings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import statistics
+import tokenize
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("bertender", "distill", "export", "quantize", "serve")
+FACES = {"bertender/__init__.py", "bertender/api.py"}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Python file and what can be counted in it."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+    @property
+    def module(self) -> str:
+        return self.name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text()
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def code_lines(self) -> set[int]:
+        lines: set[int] = set()
+        silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type not in silent | {tokenize.ENDMARKER}:
+                lines |= set(range(token.start[0], token.end[0] + 1))
+        for node in self.nodes:
+            if isinstance(node, ast.Module | ast.ClassDef | Function):
+                first = node.body[0] if node.body else None
+                if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                    lines -= set(range(first.lineno, (first.end_lineno or 0) + 1))
+        return lines
+
+    def lines_of(self, *kinds: type[ast.AST]) -> int:
+        """How many code lines the nodes of these kinds take."""
+        return len(
+            {
+                line
+                for node in self.nodes
+                if isinstance(node, kinds)
+                for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)  # type: ignore[attr-defined]
+            }
+            & self.code_lines
+        )
+
+    @property
+    def dunder_all_lines(self) -> int:
+        return sum(
+            (node.end_lineno or node.lineno) - node.lineno + 1
+            for node in self.tree.body
+            if isinstance(node, ast.Assign)
+            and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+        )
+
+    def imported_modules(self, known: set[str]) -> set[str]:
+        """The product modules that this file imports, at its head or inside functions."""
+        found: set[str] = set()
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                below = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= (below & known) or {node.module}
+        return (found & known) - {self.module}
+
+
+def sources(*folders: str) -> list[Source]:
+    return [Source(path) for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def one_caller(files: list[Source]) -> tuple[list[tuple[str, str]], int]:
+    """The private functions that their file names once, and the number of all functions."""
+    once: list[tuple[str, str]] = []
+    functions = 0
+    for file in files:
+        used = Counter(
+            getattr(node, "id", None) or getattr(node, "attr", "") for node in file.nodes
+        )
+        for node in file.nodes:
+            if isinstance(node, Function):
+                functions += 1
+                if re.match("_[^_]", node.name) and used[node.name] == 1:
+                    once.append((f"{file.name}:{node.lineno}", node.name))
+    return once, functions
+
+
+def function_fields(files: list[Source]) -> list[str]:
+    """Annotated class fields that hold a function."""
+    return [
+        f"{file.name}:{field.lineno}"
+        for file in files
+        for node in file.nodes
+        if isinstance(node, ast.ClassDef)
+        and not any("Protocol" in ast.dump(base) for base in node.bases)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and "Callable" in ast.dump(field.annotation)
+    ]
+
+
+def code_strings(files: list[Source]) -> list[str]:
+    """Strings that name a module of the product, `package.module` or `package.module:NAME`."""
+    known = {file.module for file in files if "." in file.module}
+    return [
+        f"{file.name}:{node.lineno} {node.value}"
+        for file in files
+        for node in file.nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value.partition(":")[0] in known
+    ]
+
+
+def circles(files: list[Source]) -> list[list[str]]:
+    """Groups of files that import each other, directly or by way of others."""
+    known = {file.module for file in files}
+    arrows = {file.module: file.imported_modules(known) for file in files}
+    reach: dict[str, set[str]] = {}
+    for start in arrows:
+        seen, todo = set(), list(arrows[start])
+        while todo:
+            module = todo.pop()
+            if module not in seen:
+                seen.add(module)
+                todo += arrows.get(module, ())
+        reach[start] = seen
+    groups = {
+        tuple(sorted({a} | {b for b in reach[a] if a in reach[b]})) for a in arrows if a in reach[a]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def words_of_pages() -> int:
+    """Words of README, CONTRIBUTING, CHANGELOG and docs, without what is generated."""
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    pages += [p for p in (ROOT / "docs").rglob("*.md") if p.stem not in ("reference", "api")]
+    return sum(len(re.findall(r"\S+", page.read_text())) for page in pages)
+
+
+def figures() -> list[tuple[str, str, str]]:
+    """Rows of name, value today, and the bound that is kept."""
+    product, benchmarks = sources(*PRODUCT), sources("benchmarks")
+    lines = [len(file.code_lines) for file in product]
+    # a package's empty face says nothing about how long a file is
+    filled = [count for count in lines if count > 3]
+    imports = sum(file.lines_of(ast.Import, ast.ImportFrom) for file in product)
+    dunder_all = sum(f.dunder_all_lines for f in product if not f.name.endswith("__init__.py"))
+    once, functions = one_caller(product)
+    results = [p for p in (ROOT / "benchmarks/results").rglob("*") if p.is_file()]
+    megabytes = sum(p.stat().st_size for p in results) / 1e6
+    return [
+        ("product files", str(len(product)), "at most 200"),
+        ("median code lines a file", f"{statistics.median(filled):.0f}", "110 or more"),
+        ("product code lines", f"{sum(lines):,}", "at most 30,000"),
+        ("import lines", f"{imports:,} ({imports / sum(lines):.1%})", "at most 9 %"),
+        ("lines of __all__ outside faces", f"{dunder_all:,}", "0"),
+        (
+            "private functions with one caller",
+            f"{len(once)} of {functions:,} ({len(once) / functions:.1%})",
+            "under 15 %",
+        ),
+        ("class fields that are functions", str(len(function_fields(product))), "under 20"),
+        ("strings that name code", str(len(code_strings(product))), "at most 6"),
+        ("circles of files", str(len(circles(product))), "0"),
+        ("benchmark files", str(len(benchmarks)), "at most 60"),
+        (
+            "benchmark code lines",
+            f"{sum(len(file.code_lines) for file in benchmarks):,}",
+            "at most 4,500",
+        ),
+        ("result files", f"{len(results)}, {megabytes:.1f} MB", "at most 40, 4 MB"),
+        ("words of pages", f"{words_of_pages():,}", "at most 25,000"),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--one-caller", metavar="FOLDER")
+    parser.add_argument("--circles", action="store_true")
+    parser.add_argument("--fields", action="store_true", help="fields that hold functions")
+    parser.add_argument("--strings", action="store_true", help="strings that name code")
+    options = parser.parse_args()
+    product = sources(*PRODUCT)
+    if options.one_caller:
+        listed = [
+            f"{where} {name}"
+            for where, name in one_caller(product)[0]
+            if where.startswith(options.one_caller)
+        ]
+        print(*listed, sep="\n")
+    elif options.circles:
+        print(*(" <-> ".join(group) for group in circles(product)), sep="\n")
+    elif options.fields:
+        print(*function_fields(product), sep="\n")
+    elif options.strings:
+        print(*code_strings(product), sep="\n")
+    else:
+        for name, value, bound in figures():
+            print(f"{name:36} {value:24} {bound}")
+
+
+if __name__ == "__main__":
+    main()
