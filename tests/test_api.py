@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,6 @@ import pytest
 import yaml
 
 import bertender
-from benchmarks.documents.api_page import NAMES, example_of
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.measure.verify import Verification
@@ -31,6 +32,7 @@ PROMISED = {
     *("finetune", "distill", "prune", "export", "quantize", "verify", "compare", "open_model"),
     *("serve", "classify", "deploy", "compress", "run_recipe", "import_model"),
 }
+NAMES = tuple(name for name in bertender.__all__ if not name.startswith("_"))
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(bertender, name))]
 LIGHT = (
     *("Artifact", "BertenderError", "distill", "compare", "serve", "classify", "deploy"),
@@ -38,6 +40,13 @@ LIGHT = (
 )
 """To name them loads none of these."""
 HEAVY = {"torch", "transformers", "datasets", "sklearn", "onnxruntime", "tritonclient"}
+
+
+def example_of(name: str) -> str:
+    """The example in the docstring of a promised name."""
+    docstring = (inspect.getdoc(getattr(bertender, name)) or "") + "\n"
+    (example,) = re.findall(r"^Example:\n((?:(?: {4}.*)?\n)+)", docstring, re.M)
+    return textwrap.dedent(example).strip()
 
 
 def test_these_names_are_promised() -> None:

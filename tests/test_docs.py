@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-from benchmarks.documents.block import ROOT
-from benchmarks.documents.command_table import parameters_of
-from bertender.cli.main import commands, main
+from bertender.cli.main import build_app, commands, main
 from bertender.core import errors
 from bertender.core.artifact import Artifact
 from bertender.core.errors import RowError, ServingError
@@ -30,6 +30,7 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.rows import READERS
 from bertender.tasks.task import Task, TaskConfig
 
+ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 TEXTS = (*PAGES, "CONTRIBUTING.md", "CHANGELOG.md")
 RUN = tuple(page for page in PAGES if "```bash\n" in (ROOT / page).read_text(encoding="utf-8"))
@@ -64,7 +65,9 @@ def shown_commands(page: str) -> Iterator[list[str]]:
 
 @cache
 def flags_of(command: str) -> frozenset[str]:
-    options = parameters_of(command, "option")
+    group: Any = typer.main.get_command(build_app(command))
+    parameters = group.commands[command].params
+    options = [each for each in parameters if each.param_type_name == "option" and not each.hidden]
     return frozenset(flag for each in options for flag in (*each.opts, *each.secondary_opts))
 
 

@@ -1,14 +1,13 @@
 """Sends good requests at a rate, alone and while a bad client of each kind acts, in turns.
 
-    python -m benchmarks.bad_clients ARTIFACT --out FILE.json [--limit N] [--nginx]
+    python -m benchmarks.bad_clients ARTIFACT --out FILE.json [--limit N]
 
 The good requests come at 40 % of the highest rate that holds a p99, in an open loop, over HTTP as
 the bad ones do: they share the threads of the server that read it. In every round each row of KINDS
 has a turn, in an order that is drawn: good requests alone, and the same ones at the same times
 while one client of that kind sends a bad request a few times a second, or some hold connections.
 The bad clients are a process of their own, on the generator's core, so that they take no time of
-the server's. Triton's memory is read before and after them. With `--nginx`, good and bad clients
-alike come through nginx with the configuration of deploy/, on the generator's core.
+the server's. Triton's memory is read before and after them.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -26,7 +23,6 @@ import typer
 from pydantic import Field
 
 from benchmarks.bad_clients.kinds import KINDS, Target
-from benchmarks.bad_clients.nginx import nginx_before
 from benchmarks.bad_clients.process import MODULE, begin_turn, end_turn
 from benchmarks.common.options import (
     HeldOutTaskOption,
@@ -78,7 +74,6 @@ class BadClientsConfig(Record):
     kinds: tuple[str, ...] = Field(tuple(KINDS), description="rows of KINDS")
     rounds: int = 5
     seconds: float = Field(1.8, description="of good requests alone, and again of both, a turn")
-    nginx: bool = Field(False, description="in front of the server, for good and bad clients")
     pause_s: float = Field(0.3, description="of a bad client from a response to its next request")
     measured: ServingConfig = Field(description="of the limit, its p99, and the cores")
 
@@ -216,17 +211,12 @@ class _Served:
 
 @contextmanager
 def _served(artifact: Artifact, config: BadClientsConfig) -> Iterator[_Served]:
-    """Serve the artifact on the server's core; nginx and bad clients are on the generator's."""
+    """Serve the artifact on the server's core; bad clients are on the generator's."""
     generator = config.measured.pins.generator
     with ExitStack() as stack:
         with pinned(config.measured.pins.server):
             server = stack.enter_context(serving(artifact, PORTS))
         url, access = server.http_url, NO_ACCESS
-        if config.nginx:
-            folder = Path(stack.enter_context(TemporaryDirectory()))
-            port = server.config.http_port
-            proxy = stack.enter_context(nginx_before(port, folder, generator))
-            url, access = proxy.url, proxy.access
         with pinned(generator):
             clients = stack.enter_context(line_process(MODULE, "the process of bad clients"))
         yield _Served(server, url, access, clients)
@@ -266,7 +256,6 @@ def run(
     limit: LimitOption = None,
     rounds: Annotated[int, typer.Option(min=3, max=10, help="turns of each kind")] = 5,
     seconds: Annotated[float, typer.Option(help="alone, and again with bad clients")] = 1.8,
-    nginx: Annotated[bool, typer.Option("--nginx", help="all clients come through nginx")] = False,
     slo_p99_ms: SloOption = 50.0,
     pin: PinFlag = True,
     noisy: NoisyFlag = False,
@@ -279,7 +268,6 @@ def run(
         limit=limit,
         rounds=rounds,
         seconds=seconds,
-        nginx=nginx,
         measured=ServingConfig(warmup_s=0.2, slo_p99_ms=slo_p99_ms, pins=pins, noisy=noisy),
     )
     texts = [example[0] for example in load_task(TaskConfig(task=task)).dev.examples]

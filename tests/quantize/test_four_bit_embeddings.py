@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from packaging.requirements import Requirement
 
-from benchmarks.documents.block import ROOT
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
@@ -220,7 +219,8 @@ def _compared(context: QuantizationContext, graph: Path):  # type: ignore[no-unt
 
 def test_the_runtime_that_is_required_has_the_look_up() -> None:
     """The operator reads bytes of two values from ONNX Runtime 1.23 on."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    project = tomllib.loads(text)["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     required = [Requirement(line) for lines in lists for line in lines]
     runtimes = [each.specifier for each in required if each.name == "onnxruntime"]

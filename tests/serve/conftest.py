@@ -14,7 +14,6 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from benchmarks.bad_clients.nginx import make_certificate
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
 from bertender.core.findings import Findings
@@ -27,6 +26,7 @@ from serve.server import TritonServer
 from tests.cli.fakes import endpoint
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import BATCH, QUEUE, marked_server
+from tests.serve.nginx import make_certificate
 from tests.serve.proxies import SECRET, Proxy, proxy_before
 from tests.served import served as running
 from tests.toys import NoConfig, toy_task

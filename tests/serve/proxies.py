@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bad_clients.nginx import Nginx, make_certificate, nginx_before, nginx_binary
 from bertender.core.errors import ServerMissingError
+from tests.serve.nginx import Nginx, make_certificate, nginx_before, nginx_binary
 
 __all__ = ["KEY", "SECRET", "Proxy", "proxy_before", "skipped_where_absent"]
 

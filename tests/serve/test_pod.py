@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bad_clients.nginx import nginx_binary
 from bertender.core.artifact import Artifact
 from tests.deployed import KUBERNETES, Container, containers
 from tests.packages import ROOT
+from tests.serve.nginx import nginx_binary
 from tests.serve.proxies import skipped_where_absent
 from tests.serve.test_dockerfile import the
 

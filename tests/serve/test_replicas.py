@@ -14,9 +14,9 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from benchmarks.replicas.processes import Proxy, Replica, proxied, replicas_on
 from bertender.core.artifact import Artifact
 from serve.client import Endpoint
+from tests.serve.haproxy import Proxy, Replica, proxied, running_replicas
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def replicas(onnx_artifact: Artifact, folder: Path) -> Iterator[list[Replica]]:
     if shutil.which("haproxy") is None:
         pytest.skip("no haproxy here: install it")
-    with replicas_on(onnx_artifact.path, [None, None], folder) as running:
+    with running_replicas(onnx_artifact.path, folder) as running:
         yield running
 
 

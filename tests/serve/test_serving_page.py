@@ -21,9 +21,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from benchmarks.bad_clients.nginx import configured, is_listening, nginx_binary
-from benchmarks.common.proxy_process import proxy_process
-from benchmarks.replicas.processes import SOCKET, Proxy
 from bertender.core.artifact import Artifact
 from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.environment import data_directory
@@ -39,8 +36,11 @@ from serve.tuning import measuring
 from tests.deployed import DEPLOY, parsed_arguments
 from tests.front import last_line, succeed, write_csv
 from tests.packages import ROOT
+from tests.serve.haproxy import SOCKET, Proxy
 from tests.serve.layouts import lay_out
+from tests.serve.nginx import configured, is_listening, nginx_binary
 from tests.serve.proxies import skipped_where_absent
+from tests.serve.proxy_process import proxy_process
 from tests.serve.test_tuning import Visits
 from tests.served import ANY_PORTS, PORTS
 from tests.test_docs import DEFAULT_ADDRESS, served_by, text_of

@@ -15,18 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common.proxy_process import proxy_process
 from bertender.core.errors import ServerMissingError
 from serve.client.access import AccessConfig
-
-__all__ = [
-    "Nginx",
-    "configured",
-    "is_listening",
-    "make_certificate",
-    "nginx_before",
-    "nginx_binary",
-]
+from tests.serve.proxy_process import proxy_process
 
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "nginx" / "nginx.conf"
 HTTP_PORT = 8000
@@ -70,16 +61,14 @@ class Nginx:
 def nginx_before(
     http_port: int,
     folder: Path,
-    core: int | None = None,
     key: str | None = None,
     rate: tuple[int, int] | None = None,
 ) -> Iterator[Nginx]:
-    """Run nginx in front of a server, on one core or all, until the block ends.
+    """Run nginx in front of a server until the block ends.
 
     Args:
         http_port: of the server.
         folder: an empty one, for nginx's files.
-        core: its number; None: all cores.
         key: the one that lets a client through; by default a random one.
         rate: requests a second of a client, and those beyond it at once; by default those of the
             file.
@@ -93,7 +82,7 @@ def nginx_before(
     (folder / API_KEY_FILE).write_text(f"{key}\n", encoding="ascii")
     (folder / "api-keys.conf").write_text(f'"Bearer {key}" shop;\n', encoding="ascii")
     command = [binary, "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"]
-    with proxy_process(command, folder, lambda: is_listening(proxy.port), core):
+    with proxy_process(command, folder, lambda: is_listening(proxy.port)):
         yield proxy
 
 

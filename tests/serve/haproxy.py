@@ -1,4 +1,4 @@
-"""Replicas of `bertender serve`, each a process on its core, and a real haproxy in front of them.
+"""Replicas of `bertender serve`, and a real haproxy in front of them.
 
 The proxy has the configuration of deploy/haproxy, changed in nothing but its ports and, for one
 replica, without the lines of the other.
@@ -18,18 +18,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from benchmarks.common.pinning import pinned
-from benchmarks.common.proxy_process import PROXY_TIMEOUT_S, proxy_process, wait_until
-from benchmarks.serving.http_server import READY_TIMEOUT_S, child_environment
 from bertender.core.errors import ServerMissingError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
 from serve.launch import STOP_TIMEOUT_S, is_ready
 from serve.ports import with_free_ports
 from serve.wire import MODEL_NAME
-
-__all__ = ["CONFIG", "Proxy", "Replica", "cpu_seconds_of", "proxied", "replicas_on"]
+from tests.serve.proxy_process import PROXY_TIMEOUT_S, proxy_process, wait_until
 
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
 UPSTREAM = {"http_port": (8000, 8010), "grpc_port": (8001, 8011)}
@@ -41,15 +35,15 @@ SERVERS = ("http_replicas/first", "http_replicas/second")
 SOCKET = Path("/run/haproxy/admin.sock")
 """Where that file has the proxy listen for its administrator."""
 HOST = "127.0.0.1"
+READY_TIMEOUT_S = 120.0
 
 
 class Replica:
     """A `bertender serve` that may be stopped by SIGTERM and started again on the same ports."""
 
-    def __init__(self, artifact: Path, log_file: Path, core: int | None = None) -> None:
+    def __init__(self, artifact: Path, log_file: Path) -> None:
         self.artifact = artifact
         self.log_file = log_file
-        self.core = core
         self.config = with_free_ports(ServeConfig(http_port=0, grpc_port=0, metrics_port=0))
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -62,15 +56,13 @@ class Replica:
         ports = (
             f"--{field.replace('_', '-')}={getattr(self.config, field)}" for field in PORT_FIELDS
         )
-        with pinned(self.core):
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "bertender", "serve", str(self.artifact), *ports),
-                    *("--threads-per-instance", "1", "--log-file", str(self.log_file)),
-                ],
-                stdout=subprocess.DEVNULL,
-                env=child_environment(),
-            )
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "bertender", "serve", str(self.artifact), *ports),
+                *("--threads-per-instance", "1", "--log-file", str(self.log_file)),
+            ],
+            stdout=subprocess.DEVNULL,
+        )
         port = self.config.http_port
         wait_until(lambda: is_ready(HOST, port, (MODEL_NAME,)), self.process, READY_TIMEOUT_S)
 
@@ -92,13 +84,9 @@ class Replica:
 
 
 @contextmanager
-def replicas_on(
-    artifact: Path, cores: Sequence[int | None], folder: Path
-) -> Iterator[list[Replica]]:
-    """Run a replica on each of the cores; all are ready inside the block."""
-    replicas = [
-        Replica(artifact, folder / f"replica-{place}.log", core) for place, core in enumerate(cores)
-    ]
+def running_replicas(artifact: Path, folder: Path) -> Iterator[list[Replica]]:
+    """Run two replicas; both are ready inside the block."""
+    replicas = [Replica(artifact, folder / f"replica-{place}.log") for place in (0, 1)]
     with ExitStack() as stack:
         for replica in replicas:
             stack.callback(_end, replica)
@@ -159,8 +147,8 @@ class Proxy:
 
 
 @contextmanager
-def proxied(replicas: Sequence[Replica], folder: Path, core: int | None = None) -> Iterator[Proxy]:
-    """Run haproxy with the configuration of deploy/ in front of one or two replicas.
+def proxied(replicas: Sequence[Replica], folder: Path) -> Iterator[Proxy]:
+    """Run haproxy with the configuration of deploy/ in front of replicas.
 
     Raises:
         ServerMissingError: haproxy is not installed.
@@ -175,7 +163,7 @@ def proxied(replicas: Sequence[Replica], folder: Path, core: int | None = None) 
     config.write_text(text, encoding="utf-8")
     command = [binary, "-f", config.name]
     with proxy_process(
-        command, folder, lambda: is_ready(HOST, own.http_port, (MODEL_NAME,)), core
+        command, folder, lambda: is_ready(HOST, own.http_port, (MODEL_NAME,))
     ) as process:
         assert own.grpc_port is not None
         yield Proxy(own.http_port, own.grpc_port, folder, process)
@@ -195,10 +183,3 @@ def _config(own: ServeConfig, replicas: Sequence[Replica]) -> str:
     if len(replicas) == 1:
         lines = [line for line in lines if not line.startswith("    server second ")]
     return re.sub(r"(?<=127\.0\.0\.1:)\d+", lambda port: str(ports[int(port[0])]), "".join(lines))
-
-
-def cpu_seconds_of(process: subprocess.Popen[bytes]) -> float:
-    """Return the processor time of a process and of those below it that run."""
-    own = psutil.Process(process.pid)
-    times = [each.cpu_times() for each in (own, *own.children(recursive=True))]
-    return float(sum(each.user + each.system for each in times))

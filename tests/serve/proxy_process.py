@@ -1,4 +1,4 @@
-"""The process of a proxy, and the wait for any process that is to listen."""
+"""The process of a proxy, and the wait for a process that is to listen."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.common.pinning import pinned
 from bertender.core.errors import ServingError
-
-__all__ = ["LOG", "PROXY_TIMEOUT_S", "proxy_process", "wait_until"]
 
 LOG = "log"
 """File of a proxy's output, in its folder."""
@@ -22,14 +19,14 @@ POLL_S = 0.05
 
 @contextmanager
 def proxy_process(
-    command: Sequence[str], folder: Path, is_ready: Callable[[], bool], core: int | None = None
+    command: Sequence[str], folder: Path, is_ready: Callable[[], bool]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the command of a proxy in its folder, on one core or all, until the block ends.
+    """Run the command of a proxy in its folder until the block ends.
 
     Raises:
         ServingError: it ends, or is not ready in time.
     """
-    with (folder / LOG).open("wb") as log, pinned(core):
+    with (folder / LOG).open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
     try:
         try:

@@ -1,1 +1,0 @@
-"""Distilling against labels alone."""

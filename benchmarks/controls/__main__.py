@@ -1,8 +1,0 @@
-"""`python -m benchmarks.controls`; see `measuring`."""
-
-import typer
-
-from benchmarks.controls.measuring import run
-
-if __name__ == "__main__":
-    typer.run(run)

@@ -1,1 +1,0 @@
-"""The marked parts of the documents, and what each is made from."""

@@ -1,1 +1,0 @@
-"""Latency of an endpoint next to that of its model in process."""

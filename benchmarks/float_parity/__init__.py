@@ -1,1 +1,0 @@
-"""Float graphs in other runtimes against ONNX Runtime."""

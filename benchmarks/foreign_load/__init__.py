@@ -1,1 +1,0 @@
-"""Timings beside other work."""

@@ -1,1 +1,0 @@
-"""Graphs with fused operators."""

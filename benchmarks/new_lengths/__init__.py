@@ -1,1 +1,0 @@
-"""The first batch of a length."""

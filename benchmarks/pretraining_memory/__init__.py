@@ -1,1 +1,0 @@
-"""Memory of pre-training on a corpus."""

@@ -1,1 +1,0 @@
-"""Times of a graph's operators."""

@@ -1,1 +1,0 @@
-"""One endpoint and several, and their restarts."""

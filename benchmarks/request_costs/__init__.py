@@ -1,1 +1,0 @@
-"""Time of a request outside of its model."""

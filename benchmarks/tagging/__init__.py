@@ -1,1 +1,0 @@
-"""Distilling on tags of words."""
