@@ -12,10 +12,8 @@ from bertender.cli.output import print_json, print_listing, print_words
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.methods.automatic import CHOICES
 
-if TYPE_CHECKING:  # it imports PyTorch, and a list of names and summaries should not
-    from distill.methods.phase import Phase
-
-__all__ = ["methods_command"]
+if TYPE_CHECKING:
+    from distill.methods.method import Phase
 
 LISTED_LAYERS = 2
 """The depth that phases are listed for; a method that goes layer by layer has one for each."""

@@ -8,10 +8,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from bertender.core.config import Rule
-from bertender.measure.gate_config import GateConfig
-from bertender.models.onnx_predictor import MOST_MB
-
-__all__ = ["OVERFLOWING", "RULES", "ExportConfig"]
+from bertender.gate.config import GateConfig
+from bertender.models.onnx_session import MOST_MB
 
 OVERFLOWING = ("float16",)
 """Precisions whose largest number is below that of float32."""

@@ -1,7 +1,4 @@
-"""EXPORT: a classifier as an ONNX graph.
-
-What does the work loads PyTorch and is imported where it runs: settings are read without it.
-"""
+"""EXPORT: a classifier as an ONNX graph."""
 
 from __future__ import annotations
 
@@ -15,25 +12,22 @@ from filelock import FileLock
 
 from bertender.core.artifact import Artifact, digest_of
 from bertender.core.build_once import build_once
-from bertender.core.cache_folder import cache_directory
 from bertender.core.card import library_versions
-from bertender.pipeline.products import TORCH_CLASSIFIER, Product, Want
-from bertender.pipeline.stage import Inputs, Stage
+from bertender.core.files import cache_directory
+from bertender.recipes.stage import TORCH_CLASSIFIER, Inputs, Product, Stage, Want
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 
-__all__ = ["EXPORT"]
-
 
 def _export(inputs: Inputs, config: ExportConfig, out: Path) -> Artifact:
-    from export.onnx_export import export
+    from export.exporter import export
 
     return export(inputs.sources[0], inputs.task, config, out)
 
 
 def _write(source: Artifact, task: Task, directory: Path) -> None:
     """Write the graph of a torch artifact with the default settings."""
-    from export.onnx_export import write_onnx
+    from export.exporter import write_onnx
 
     write_onnx(source, task, ExportConfig(), directory)
 
@@ -41,7 +35,7 @@ def _write(source: Artifact, task: Task, directory: Path) -> None:
 def _cached(source: Artifact, task: Task) -> Artifact:
     """Return the export of a torch artifact with the default settings, from the cache folder where
     it is there; what is made of it finds it there again."""
-    from export.onnx_export import export
+    from export.exporter import export
 
     record = task.record().model_dump(mode="json")
     identity = [source.digest, record, EXPORT.code_version(), library_versions()]
@@ -54,7 +48,7 @@ def _cached(source: Artifact, task: Task) -> Artifact:
 
 
 def _wants(config: ExportConfig, position: int) -> Want:
-    from export.onnx_export import check_architecture
+    from export.exporter import check_architecture
 
     return replace(TORCH_CLASSIFIER, class_checks=(partial(check_architecture, config=config),))
 

@@ -6,13 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bertender.cli.flags import JsonFlag
 from bertender.cli.output import print_entry, print_json, print_listing
-from quantize.calibrators import CALIBRATORS
-from quantize.candidates import CANDIDATES
-from quantize.schemes import SCHEMES
+from quantize.integers import AUTO, CALIBRATORS, TARGETS
+from quantize.schemes import CANDIDATES, SCHEMES
 from quantize.sensitivity import SENSITIVITIES
-from quantize.targets import AUTO, TARGETS
-
-__all__ = ["schemes_command"]
 
 
 def schemes_command() -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Settings of `quantize`; each scheme's row of SCHEMES lists those that it reads."""
+"""Settings of every scheme."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from bertender.core.errors import ConfigError
-from bertender.measure.gate_config import GateConfig
+from bertender.gate.config import GateConfig
 from bertender.models.runtimes import DEFAULT_RUNTIME, WITH_INTEGERS, RuntimeName
 from bertender.training.config import JudgedConfig, TrainingConfig
-from quantize.calibrators import CALIBRATORS
+from quantize.integers import AUTO, CALIBRATORS, TARGETS
 from quantize.sensitivity import SENSITIVITIES
-from quantize.targets import AUTO, TARGETS
-
-__all__ = ["SchemeConfig"]
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 """Numbers of values that share a 4-bit scale."""

@@ -1,16 +1,20 @@
-"""Run context of a quantization: the input of every scheme."""
+"""Run context of a quantization: the input of every scheme, and its calibration texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from bertender.comparison.accuracy import evaluate, found_constant, text_lengths, word_count
 from bertender.core.artifact import Artifact
+from bertender.core.errors import DataError
 from bertender.core.findings import (
     ChoiceScores,
     Curvature,
@@ -18,20 +22,110 @@ from bertender.core.findings import (
     SensitivityFindings,
     TrainingFindings,
 )
-from bertender.measure.accuracy import evaluate
-from bertender.measure.constant import found_constant
-from bertender.measure.parity import TOLERANCES, Arrangement, check_parity, labelled_sample
+from bertender.core.progress import track
+from bertender.gate.cases import Arrangement
+from bertender.gate.judge import check_parity, labelled_sample
+from bertender.gate.tolerances import TOLERANCES
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
 from bertender.models.runtimes import RUNTIMES
+from bertender.problems.problem import ProblemType
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
-from quantize.calibration import Batches
-from quantize.calibrators import Range
+from bertender.text.batch import Batch, Encode, Example
+from bertender.text.batching import length_buckets
 from quantize.config import SchemeConfig
-from quantize.graph import Inventory, take_inventory
-from quantize.targets import Target
+from quantize.graph import Inventory, open_watched, take_inventory
+from quantize.integers import Histogram, Range, Target
 
-__all__ = ["QuantizationContext", "Sensitivities", "Written"]
+# --- from quantize.calibration
+# Calibration: what values a graph's activations take on real text.
+#
+# Two passes over the texts, batch by batch: the first finds each tensor's least and largest
+# value,
+# the second counts its values between them. Nothing of a batch is stored, so memory is bounded by
+# one
+# batch whatever the number of texts. Batches have the lengths that texts have; padding is left
+# out,
+# for what a model computes there is never read.
+
+FloatArray = npt.NDArray[np.float32]
+BINS = 2048
+TOKENS_PER_BATCH = 2048
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Texts as batches of like length, which can be iterated over more than once."""
+
+    encode: Encode
+    examples: Sequence[Example]
+    description: str = "calibrate"
+    problem: ProblemType[Any] = SINGLE_LABEL
+
+    def __post_init__(self) -> None:
+        if not self.examples:
+            raise DataError(
+                "no texts to calibrate on, and at least 1 is needed: the task has no training "
+                "examples. Give a task with some, by --task or --train."
+            )
+
+    def __iter__(self) -> Iterator[Batch]:
+        buckets = length_buckets(text_lengths(self.encode, self.examples), TOKENS_PER_BATCH)
+        for bucket in track(buckets, self.description, len(buckets)):
+            yield self.encode([self.examples[row] for row in bucket])
+
+    def of_two_lengths(self) -> Batch:
+        """Return the longest text and its first word: batches are of like lengths otherwise."""
+        longest = max(self.examples, key=word_count)
+        shortest, _ = self.problem.edge_examples([longest], 1)
+        return self.encode([longest, shortest])
+
+
+def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[str, Histogram]:
+    """Count the values of some tensors of a graph, without padding.
+
+    Args:
+        graph: a float graph.
+        tensors: names of activations; those of (batch, seq, ...) are read where text is.
+        batches: the texts to run.
+    """
+    lows, highs = dict.fromkeys(tensors, np.inf), dict.fromkeys(tensors, -np.inf)
+    for values in observed(graph, tensors, batches):
+        for name, array in values.items():
+            lows[name] = min(lows[name], float(array.min()))
+            highs[name] = max(highs[name], float(array.max()))
+    counts = {name: np.zeros(BINS, dtype=np.int64) for name in tensors}
+    for values in observed(graph, tensors, batches):
+        for name, array in values.items():
+            counts[name] += np.histogram(array, BINS, (lows[name], highs[name]))[0]
+    return {name: Histogram(lows[name], highs[name], counts[name]) for name in tensors}
+
+
+def observed(
+    graph: Path, tensors: Sequence[str], batches: Batches
+) -> Iterator[Mapping[str, FloatArray]]:
+    """Yield, for each batch, the values of some tensors where there is text."""
+    names = list(dict.fromkeys(tensors))
+    with TemporaryDirectory() as folder:
+        session = open_watched(graph, names, Path(folder))
+        inputs = [node.name for node in session.get_inputs()]
+        for batch in batches:
+            arrays = session.run(names, {name: batch.arrays[name] for name in inputs})
+            real = batch.arrays["attention_mask"].astype(bool)
+            yield {
+                name: array[real] if _is_of_tokens(array, real) else array.reshape(-1)
+                for name, array in zip(names, arrays, strict=True)
+            }
+
+
+def _is_of_tokens(array: FloatArray, real: npt.NDArray[np.bool_]) -> bool:
+    """Distinguish (batch, seq, ...) from a pooled (batch, hidden)."""
+    return array.ndim > real.ndim and array.shape[:2] == real.shape
+
+
+# --- from quantize.context
+# Run context of a quantization: the input of every scheme.
 
 
 @dataclass(frozen=True)

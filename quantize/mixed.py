@@ -1,10 +1,4 @@
-"""Mixed precision: the parts that suffer most go back until the score holds.
-
-Shen et al. 2020 (Q-BERT, arXiv 1909.05840): sensitive layers get more bits. There the bits are set
-once, from the sensitivity alone; here a part at a time goes back, the most sensitive first, until
-the score on the texts to choose by (not the held-out ones, where the task sets others apart) has
-lost no more than `max_drop`.
-"""
+"""Mixed precision: the most sensitive parts go back until the score holds."""
 
 from __future__ import annotations
 
@@ -17,11 +11,8 @@ from bertender.core.findings import SensitivityFindings
 from bertender.core.progress import progress_bar
 from quantize.context import QuantizationContext, Sensitivities, Written
 from quantize.curvature import WeightError, eight_bit_error, four_bit_error
-from quantize.dynamic import write_dynamic
+from quantize.post_training import calibrated_ranges, write_dynamic, write_with_ranges
 from quantize.sensitivity import SENSITIVITIES, Write
-from quantize.static import calibrated_ranges, write_with_ranges
-
-__all__ = ["BASES", "EIGHT_BITS", "Level", "returned", "write_mixed"]
 
 
 def _dynamic(context: QuantizationContext) -> Write:

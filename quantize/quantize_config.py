@@ -8,17 +8,16 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from bertender.core.config import Rule
-from quantize.candidates import CANDIDATES, candidates
 from quantize.config import SchemeConfig
 from quantize.schemes import (
     AUTO_SCHEME,
+    CANDIDATES,
     QUICKEST_CURVATURE,
     RULES,
     SCHEMES,
     SCHEMES_OF_MORE_BITS,
+    candidates,
 )
-
-__all__ = ["QuantizeConfig"]
 
 
 def _all_skipped(config: QuantizeConfig) -> bool:

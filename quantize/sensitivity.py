@@ -1,10 +1,4 @@
-"""SENSITIVITIES: which parts of a model suffer most from being quantized.
-
-Shen et al. 2020 (Q-BERT, arXiv 1909.05840) give more bits to layers that the loss is most sensitive
-to. Its curvature is one row here; the plainest measure, the loss that a part's quantization adds,
-another.
-What measures is imported when it does.
-"""
+"""SENSITIVITIES: which parts of a model suffer most from being quantized."""
 
 from __future__ import annotations
 
@@ -13,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from bertender.core.table import Table, on_demand
+from bertender.core.config import Table, on_demand
 
-if TYPE_CHECKING:  # they load PyTorch
+if TYPE_CHECKING:
     from quantize.context import QuantizationContext, Sensitivities, Written
     from quantize.curvature import WeightError
-
-__all__ = ["SENSITIVITIES", "Sensitivity", "Write"]
 
 Write: TypeAlias = "Callable[[QuantizationContext, Path, Sequence[str]], Written]"
 """(context, graph to write, nodes to leave as they were)"""
@@ -39,7 +31,7 @@ SENSITIVITIES = Table(
     {
         "leave-one-out": Sensitivity(
             "what leaving one part in float wins of the loss",
-            on_demand("quantize.leave_one_out:leave_one_out"),
+            on_demand("quantize.curvature:leave_one_out"),
         ),
         "hessian-trace": Sensitivity(
             "the loss's mean curvature by a part's weights",

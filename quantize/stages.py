@@ -1,25 +1,19 @@
-"""QUANTIZE: a graph with products of 8 or 4 bits.
-
-What does the work loads PyTorch and is imported where it runs: settings are read without it.
-"""
+"""QUANTIZE: a graph with products of 8 or 4 bits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+from bertender.comparison.runtimes import check_installed
 from bertender.core.artifact import Artifact, check_writable
-from bertender.core.table import on_demand
-from bertender.measure.runtimes import check_installed
-from bertender.pipeline.products import GRAPH_TO_QUANTIZE, Product, Want
-from bertender.pipeline.stage import Inputs, Stage
-from bertender.pipeline.stages import STAGES
+from bertender.core.config import on_demand
+from bertender.recipes.stage import GRAPH_TO_QUANTIZE, Inputs, Product, Stage, Want
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
+from quantize.integers import target_of
 from quantize.quantize_config import QuantizeConfig
 from quantize.schemes import AUTO_SCHEME, SCHEMES
-from quantize.targets import target_of
-
-__all__ = ["QUANTIZE"]
 
 
 def _quantize(inputs: Inputs, config: QuantizeConfig, out: Path) -> Artifact:
@@ -71,7 +65,7 @@ QUANTIZE = Stage(
     function=_quantize,
     uses=("export.write", "export.cached"),
     provides={
-        "failures": on_demand("quantize.graph_check:failures_if_quantized"),
+        "failures": on_demand("quantize.verification:failures_if_quantized"),
         "write": on_demand("quantize.quantizer:write_graph"),
     },
     source="artifact",

@@ -1,31 +1,40 @@
-"""bertender serve."""
+"""bertender serve, deploy, lint-repository and tune."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
-from bertender.cli.output import console, messages, print_json, print_words
+from bertender.cli.output import console, messages, print_json, print_rows, print_words
+from bertender.comparison.cells import DASH
 from bertender.core.artifact import IMPORT_STAGE, Artifact
 from bertender.core.errors import ConfigError
+from bertender.core.files import check_savable, save_result
 from bertender.models.importing import open_artifact
 from serve.config import ServeCommandConfig
-from serve.foreground import serve_forever
-from serve.installation import installed_version
-from serve.model_arguments import models_by_name
+from serve.deploy import Deployment, deploy
+from serve.lint.findings import Finding
+from serve.lint.linting import lint_repository
+from serve.loadtest import texts_to_send
 from serve.profiles import UsedProfile, with_profile
-from serve.repository import write_repository
-from serve.request_faults import named
-from serve.server import TritonServer
-from serve.server_log import STANDARD_OUTPUT
+from serve.repository.write import models_by_name, write_repository
+from serve.server.installation import installed_version
+from serve.server.log import STANDARD_OUTPUT
+from serve.server.request_faults import named
+from serve.server.server import TritonServer, serve_forever
+from serve.server.targets import DeployConfig
+from serve.tuning import Tried, TuneConfig, TuneResult, tune
 from serve.wire import MODEL_NAME
 
-__all__ = ["serve_command"]
+# --- from serve.commands
+# bertender serve.
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +104,7 @@ def _page(
     """
     if not config.page:
         return {}
-    from serve.page import PageServer  # it loads the client, and so gRPC
+    from serve.page.server import PageServer
 
     name, source = next(iter(models.items()))
     page = stack.enter_context(
@@ -139,3 +148,160 @@ def _print_state(as_json: bool, result: Mapping[str, str | None], words: str) ->
         print_json(result)
     else:
         print_words(words)
+
+
+# --- from serve.deployment.command
+# bertender deploy.
+
+NEXT_STEPS = {
+    "serving": "every request is answered by it now",
+    "written": "a server that reads the repository has to load it, or to be started again",
+}
+"""By the state of a deployment."""
+
+
+def deploy_command() -> Callable[..., None]:
+    """Build `bertender deploy`."""
+
+    def command(
+        artifact: Annotated[
+            str, typer.Argument(metavar="ARTIFACT", help="onnx artifact to deploy")
+        ],
+        to: Annotated[
+            str,
+            typer.Option(
+                metavar="DIR_OR_URL",
+                help="a running `bertender serve` of this machine, http://..., or the directory of "
+                "a model repository",
+            ),
+        ],
+        values: dict[str, Any],
+        as_json: JsonFlag = False,
+    ) -> None:
+        config = DeployConfig.parse(explicit(option_values(DeployConfig, values)))
+        source = open_artifact(artifact, verify=False)  # checked when its files are placed
+        deployment = deploy(source, to, config)
+        if as_json:
+            print_json(deployment.model_dump(mode="json"))
+            return
+        for line in lines_of_deployment(deployment, to):
+            print_words(line)
+
+    return command_with_flags(command, (DeployConfig,))
+
+
+def lines_of_deployment(deployment: Deployment, to: str) -> Iterator[str]:
+    """Return the lines that show a deployment to a place."""
+    golden = deployment.golden
+    yield (
+        f"{deployment.model}: version {deployment.version} is {deployment.state}; "
+        f"{NEXT_STEPS[deployment.state]}"
+    )
+    yield (
+        f"  {golden.texts} golden texts predicted as when it was made, logits within "
+        f"{golden.max_abs_difference:.2g}"
+    )
+    if golden.left_out:
+        yield (
+            f"  {golden.left_out} golden texts are beyond the server's --max-length or "
+            "--max-text-bytes, and were not compared"
+        )
+    for version in deployment.earlier_versions:
+        place = Path(deployment.repository, deployment.model, str(version), "artifact")
+        command = shlex.join(["bertender", "deploy", str(place), "--to", to])
+        yield f"  to go back to version {version}: {command}"
+
+
+# --- from serve.lint.command
+# bertender lint-repository.
+
+
+def lint_repository_command() -> Callable[..., None]:
+    """Build `bertender lint-repository`."""
+
+    def command(
+        directory: Annotated[
+            Path, typer.Argument(metavar="DIR", help="model repository of a Triton server")
+        ],
+        as_json: JsonFlag = False,
+    ) -> None:
+        findings = lint_repository(directory)
+        if as_json:
+            records = [finding.model_dump(mode="json") for finding in findings]
+            print_json({"repository": str(directory), "findings": records})
+        else:
+            _print(directory, findings)
+        if _count(findings, "error"):
+            raise typer.Exit(1)
+
+    return command
+
+
+def _print(directory: Path, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        print_words(f"{finding.severity}: {finding.line}")
+    counts = [_count(findings, severity) for severity in ("error", "warning")]
+    print_words(f"{directory}: {counts[0]} errors, {counts[1]} warnings")
+
+
+def _count(findings: Sequence[Finding], severity: str) -> int:
+    return sum(finding.severity == severity for finding in findings)
+
+
+# --- from serve.tuning.command
+# bertender tune.
+
+
+def tune_command() -> Callable[..., None]:
+    """Build `bertender tune`."""
+
+    def command(
+        artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="onnx artifact to serve")],
+        values: dict[str, Any],
+        out: Annotated[
+            Path | None,
+            typer.Option("--out", metavar="FILE", help="write every figure to this JSON file"),
+        ] = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        check_savable("--out", out, "JSON")
+        config = TuneConfig.parse(explicit(option_values(TuneConfig, values)))
+        source = open_artifact(artifact, verify=False)  # checked when it is served
+        result = tune(source, lambda columns: texts_to_send(config, columns), config)
+        if out:
+            save_result(result, out)
+        if as_json:
+            print_json(result.model_dump(mode="json"))
+        else:
+            _print_command(result)
+
+    return command_with_flags(command, (TuneConfig,))
+
+
+def _print_command(result: TuneResult) -> None:
+    _print_tried("setting", result.tried)
+    if result.fresh:
+        _print_tried("once more", result.fresh)
+    print_words(f"{result.choice.setting}: {result.choice.reason}.")
+    noisy = ": noisy, these figures are not reliable" if result.load.noisy else ""
+    print_words(f"busiest server: {result.load}{noisy}")
+    print_words(
+        f"`bertender serve` now uses {result.profile.settings} for such a model on this machine; "
+        f"the profile is {result.path}"
+    )
+
+
+def _print_tried(title: str, rows: Sequence[Tried]) -> None:
+    print_rows((title, "texts/s", "against the default"), [_row(row) for row in rows])
+    for row in rows:
+        if row.failure:
+            print_words(f"{row.name}: no score, because it could not be served: {row.failure}")
+
+
+def _row(row: Tried) -> tuple[str, str, str]:
+    speed, ratio = row.texts_per_second, row.against_default
+    return (
+        row.name,
+        DASH if speed is None else f"{speed:.4g}",
+        DASH if ratio is None else str(ratio),
+    )

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from bertender.core.config import Config, Rule
+from bertender.core.config import Config, Rule, parts_of
 from bertender.core.errors import ServerMissingError
-from serve.advisories import Advisory, by_version, predated
-from serve.host import is_loopback
-from serve.installation import find_installation, installed_version
-from serve.request_faults import WITHOUT_FAULTS, faults_of
-from serve.served_runtimes import DEFAULT_RUNTIME, SERVED_RUNTIMES, ServedRuntimeName
-from serve.server_log import STANDARD_OUTPUT
+from bertender.models.runtimes import DEFAULT_RUNTIME
+from bertender.problems import PROBLEMS
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from serve.backend.running import SERVED_RUNTIMES, ServedRuntimeName
+from serve.server.addresses import is_loopback
+from serve.server.advisories import Advisory, by_version, predated
+from serve.server.installation import find_installation, installed_version
+from serve.server.log import STANDARD_OUTPUT
+from serve.server.request_faults import WITHOUT_FAULTS, faults_of
 
-__all__ = [
-    "PORT_FIELDS",
-    "RULES",
-    "SERVER_SETTINGS",
-    "EndpointConfig",
-    "LocalServeConfig",
-    "ServeCommandConfig",
-    "ServeConfig",
-]
-
+# --- from serve.config
+# Settings of an endpoint: where it listens, how it batches, how many cores it takes.
 
 QUEUED_BATCHES = 4
 
@@ -330,3 +325,55 @@ class EndpointConfig(Config):
 
     texts: int = Field(8, ge=1, description="held-out texts to classify through it")
     seed: int = Field(0, ge=0, description="which texts are drawn")
+
+
+# --- from serve.backend_parameters
+# Settings of the Python backend, in config.pbtxt. The stub reads them without gRPC or protobuf.
+
+
+class BackendParameters(Config):
+    """Settings in config.pbtxt for the Python backend, besides those for Triton."""
+
+    artifact: str = Field("artifact", description="folder, relative to the model version's")
+    tokens_per_bucket: int
+    digest: str | None = Field(
+        None, description="of the artifact: by it, a client knows whether it is still the same"
+    )
+    stamp: str | None = Field(
+        None,
+        description="of the artifact's files when their digests were checked; while they have it, "
+        "they are not read again",
+    )
+    runtime: ServedRuntimeName = DEFAULT_RUNTIME
+    encoder: str | None = Field(
+        None, description="the Triton model that runs the graph, where the runtime is Triton's"
+    )
+    encoder_inputs: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
+        (), description="names of its inputs, by commas"
+    )
+    threads: int = Field(description="of a run of the model; 0: see `ServeConfig`")
+    concurrent_buckets: int = ServeConfig().concurrent_buckets
+    max_length: int | None = None
+    longest_input: int | None = Field(
+        None,
+        description="most tokens of an input that the artifact's tokenizer states; a client says "
+        "by it, and by max_length, what texts were cut to",
+    )
+    max_text_bytes: int = ServeConfig().max_text_bytes
+    max_queue_texts: int = ServeConfig().queue_texts
+    queue_timeout_ms: float = ServeConfig().queue_timeout_ms
+    problem_type: Annotated[str, PROBLEMS.validator()] = Field(
+        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
+    )
+
+    def as_strings(self) -> dict[str, str]:
+        """Return what is in config.pbtxt: the settings that have a value."""
+        values = self.model_dump(exclude_none=True).items()
+        texts = {name: ",".join(v) if isinstance(v, tuple) else str(v) for name, v in values}
+        return {name: text for name, text in texts.items() if text}
+
+    @classmethod
+    def from_model_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read them back from the model configuration that Triton hands to its backends."""
+        parameters = config["parameters"].items()
+        return cls.parse({name: value["string_value"] for name, value in parameters})

@@ -24,8 +24,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["main"]
-
 MARK = "@"
 VISIBLE = (
     "bertender: {error}. So the token of the administrative routes is in this process's command "

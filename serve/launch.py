@@ -9,20 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from serve.backend.in_flight import WORKSPACE_VARIABLE
 from serve.config import ServeConfig
-from serve.host import in_url, is_ipv6
-from serve.in_flight import WORKSPACE_VARIABLE
-from serve.installation import BACKENDS, Installation
-
-__all__ = [
-    "CONTROL_SOCKET",
-    "REPOSITORY",
-    "STOP_TIMEOUT_S",
-    "SUPERVISOR",
-    "Place",
-    "is_ready",
-    "launch",
-]
+from serve.server.addresses import in_url, is_ipv6
+from serve.server.installation import BACKENDS, Installation
 
 SUPERVISOR = Path(__file__).with_name("supervisor") / "__main__.py"
 HIDDEN_ARGUMENTS = Path(__file__).with_name("hidden_arguments.py")

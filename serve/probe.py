@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["NO_ROOM", "main", "parse", "request_body"]
-
 MODEL_NAME = "classifier"
 TEXT = "ready?"
 RETRY_S = 0.1

@@ -18,34 +18,14 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError
 
-from bertender.core.cache_folder import cache_directory
 from bertender.core.card import Card
 from bertender.core.config import Record
-from bertender.core.cores import usable_cores
-from bertender.core.environment import Environment
 from bertender.core.errors import ConfigError
-from bertender.core.gpu import gpu_name
-from bertender.core.processors import processor_here, processor_name
-from bertender.core.saving import save_result
+from bertender.core.files import cache_directory, save_result
+from bertender.core.hardware import gpu_name, usable_cores
+from bertender.core.machine import Environment, processor_here, processor_name
 from bertender.models.runtimes import RUNTIMES, RuntimeName
 from serve.config import LocalServeConfig, ServeConfig
-
-__all__ = [
-    "MachineKey",
-    "ModelShape",
-    "ProfileKey",
-    "ServeProfile",
-    "TunedSettings",
-    "UsedProfile",
-    "objection_to_profiles",
-    "profile_folder",
-    "profile_path",
-    "profiles_of_machine",
-    "read_profile",
-    "saved_profiles",
-    "with_profile",
-    "write_profile",
-]
 
 logger = logging.getLogger(__name__)
 

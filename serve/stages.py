@@ -8,15 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertender.pipeline.products import ONNX_CLASSIFIER
-from bertender.pipeline.stage import Inputs, Stage
+from bertender.recipes.stage import ONNX_CLASSIFIER, Inputs, Stage
 from serve.config import EndpointConfig
-from serve.installation import find_installation
+from serve.server.installation import find_installation
 
 if TYPE_CHECKING:
     from serve.check import EndpointCheck
-
-__all__ = ["ENDPOINT"]
 
 
 def _check(inputs: Inputs, config: EndpointConfig, out: Path) -> EndpointCheck:
@@ -32,7 +29,7 @@ ENDPOINT = Stage(
     config=EndpointConfig,
     function=_check,
     wants=lambda config, position: ONNX_CLASSIFIER,
-    shown_by="serve.endpoint_table:show_endpoint",
+    shown_by="serve.check:show_endpoint",
     requires=lambda: str(find_installation().binary),
     cacheable=False,
 )

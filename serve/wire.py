@@ -11,20 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.text.example import Example, is_blank
-
-__all__ = [
-    "CANDIDATE_SUFFIX",
-    "INPUT_NAMES",
-    "MODEL_NAME",
-    "TRUNCATE",
-    "TRUNCATED",
-    "RowRefusal",
-    "asks_for_truncation",
-    "from_arrays",
-    "row_in",
-    "to_arrays",
-]
+from bertender.text.batch import Example, is_blank
 
 MODEL_NAME = "classifier"
 """Of the served model, where no other name is set."""

@@ -18,9 +18,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # before torch is imported: tiny models are slower on more threads, and far slower beside other work
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from bertender.core import machine_load as load
 from bertender.core.artifact import Artifact
 from bertender.core.progress import show_progress
-from bertender.measure import load
 from bertender.tasks.task import Task
 from tests.repeats import repeats
 from tests.toys import tiny_bert, tiny_tokenizer, toy_task, write_model
@@ -112,7 +112,7 @@ def trained(once: Once, task: Task) -> Artifact:
 @pytest.fixture(scope="session")
 def plain_export(once: Once, task: Task) -> Callable[[str], tuple[Artifact, Artifact]]:
     """The export of a tiny encoder of each architecture, as `tests.exports` says."""
-    from tests.exports import write_plain_export  # which takes a second, and needs this module
+    from tests.exports import write_plain_export
 
     def exported(model_type: str) -> tuple[Artifact, Artifact]:
         folder = once(
@@ -126,7 +126,8 @@ def plain_export(once: Once, task: Task) -> Callable[[str], tuple[Artifact, Arti
 @pytest.fixture(scope="session")
 def exported(once: Once, teacher: Artifact, task: Task) -> Artifact:
     """The teacher's graph, checked on a few texts."""
-    from export.onnx_export import ExportConfig, export  # only for the tests that want it
+    from export.config import ExportConfig
+    from export.exporter import export
 
     config = ExportConfig(parity_texts=8)
     return Artifact.load(

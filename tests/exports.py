@@ -9,7 +9,8 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
+from export.config import ExportConfig
+from export.exporter import export
 from tests.toy_models import save_artifact, tiny_classifier
 
 __all__ = ["PlainExport", "write_plain_export"]

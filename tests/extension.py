@@ -9,17 +9,15 @@ from pydantic import Field
 from bertender.core.artifact import Artifact
 from bertender.core.findings import Findings
 from bertender.models.opening import load_torch_classifier
-from bertender.pipeline.products import TORCH_CLASSIFIER, Product
-from bertender.pipeline.stage import Inputs, Stage
+from bertender.recipes.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
 from bertender.text.batch import load_tokenizer
 from bertender.training.config import TrainingConfig
 from distill.losses.terms import SoftLabels
-from distill.methods.method import Method
-from distill.methods.phase import one_phase
-from distill.students import SHORTER_STUDENT
-from distill.writing import TrainedModel
+from distill.methods.method import Method, one_phase
+from distill.students.student import SHORTER_STUDENT
+from distill.trained import TrainedModel
 from quantize.context import QuantizationContext, Written
-from quantize.dynamic import write_dynamic
+from quantize.post_training import write_dynamic
 from quantize.schemes import Scheme
 
 WARM = Method(

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from bertender.cli.main import build_app, commands
 from bertender.core.progress import show_progress
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from tests.toys import FRUIT, TOOLS
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bertender.training.steps import Step, listen_to_steps
+from bertender.training.loop import Step, listen_to_steps
 
 
 @contextmanager

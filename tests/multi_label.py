@@ -12,12 +12,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertender.metrics.records import LabelSet
+from bertender.metrics.resampling import LabelSet
 from bertender.metrics.scores import METRICS
-from bertender.problems import SINGLE_LABEL, CellError, Columns, Outputs, ProblemType, Tensor
-from bertender.problems.cells import checked_text, text_of_cell, usable_cell
-from bertender.problems.problem import divergence_of_softmax
-from bertender.text.example import Example
+from bertender.problems.problem import (
+    CellError,
+    Columns,
+    Outputs,
+    ProblemType,
+    Tensor,
+    checked_text,
+    divergence_of_softmax,
+    text_of_cell,
+    usable_cell,
+)
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.text.batch import Example
 
 Names = tuple[str, ...]
 Targets = tuple[int, ...]

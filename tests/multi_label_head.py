@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
-from bertender.problems import SINGLE_LABEL
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import HEADS
 

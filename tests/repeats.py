@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from bertender.models.families import BERT_HEAD, FAMILIES
-from bertender.models.pruned import PRUNABLE
+from bertender.models.own_models import PRUNABLE
 from distill.methods import METHODS
 
 __all__ = ["FOLDERS", "ONE_PATH", "REPEATED", "SAME_PAPER", "repeats"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.core.gpu import gpu_problem
-from bertender.models.cpu_flags import lacking_flags
-from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS
+from bertender.core.hardware import gpu_problem
+from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS, lacking_flags
 
 __all__ = ["ATOL", "EVERY_RUNTIME", "EVERY_RUNTIME_WITH_INTEGERS", "needs"]
 

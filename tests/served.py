@@ -12,11 +12,11 @@ import numpy as np
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier
-from bertender.text.example import Example
-from serve.client import Endpoint
+from bertender.text.batch import Example
+from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.repository import write_repository
-from serve.server import TritonServer
+from serve.repository.write import write_repository
+from serve.server.server import TritonServer
 
 ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 ANY_PORT_OPTIONS = tuple(f"--{name.replace('_', '-')}={port}" for name, port in ANY_PORTS.items())

@@ -17,10 +17,10 @@ import yaml
 import bertender
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.measure.verify import Verification
-from bertender.pipeline.stages import STAGES
+from bertender.gate.verify import Verification
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
-from quantize import targets
+from quantize import integers as targets
 from tests.front import ToyFiles, write_toy_files
 from tests.toy_models import save_classifier
 from tests.toys import toy_task

@@ -13,10 +13,14 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.models.opening import open_classifier
-from distill.distillation.distiller import DistillConfig, distill
-from distill.finetuning.finetune import FinetuneConfig, finetune
-from export.onnx_export import ExportConfig, export
-from quantize.quantizer import QuantizeConfig, quantize
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 from tests.toy_models import tiny_classifier
 from tests.toys import pair_task, tiny_tokenizer
 

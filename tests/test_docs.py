@@ -24,8 +24,8 @@ from bertender.cli.main import build_app, commands, main
 from bertender.core import errors
 from bertender.core.artifact import Artifact
 from bertender.core.errors import RowError, ServingError
-from bertender.measure.parity_checks import CHECKS
-from bertender.pipeline.recipe import parse_recipe, recipe_names
+from bertender.gate.figures import CHECKS
+from bertender.recipes.recipe import parse_recipe, recipe_names
 from bertender.tasks.loading import load_task
 from bertender.tasks.rows import READERS
 from bertender.tasks.task import Task, TaskConfig

@@ -18,22 +18,21 @@ import pytest
 import yaml
 
 from bertender.core.artifact import Artifact
+from bertender.core.config import Place
 from bertender.core.errors import ConfigError
-from bertender.core.table import Place
 from bertender.metrics.scores import METRICS
 from bertender.models.opening import open_classifier
-from bertender.pipeline.recipe import parse_recipe
-from bertender.pipeline.runner import run_recipe
-from bertender.pipeline.stages import STAGES
 from bertender.problems import PROBLEMS
+from bertender.recipes.recipe import parse_recipe, run_recipe
+from bertender.recipes.stages import STAGES
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.training.heads import HEADS
 from distill.methods import METHODS
 from quantize.schemes import SCHEMES
-from serve.classify_command import lines_of
-from serve.client import Classification
-from serve.endpoint_table import show_endpoint
+from serve.asking_commands import lines_of
+from serve.check import show_endpoint
+from serve.client.served_model import Classification
 from tests.extension import WITHOUT_HEAD
 from tests.front import last_line, succeed, write_toy_files
 from tests.toy_models import save_encoder

@@ -18,9 +18,8 @@ import pytest
 import yaml
 
 from bertender.core.artifact import Artifact
-from bertender.pipeline.recipe import Recipe, parse_recipe
-from bertender.pipeline.runner import StepOutcome, run_recipe
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.recipe import Recipe, StepOutcome, parse_recipe, run_recipe
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from tests.forked import start
 from tests.front import write_toy_files
@@ -85,11 +84,11 @@ class Death:
 A_TRAINING_STEP = "bertender.training.loop:report_step"
 A_FILE_OF_A_CHECKPOINT = "bertender.training.checkpoint:save_file"
 """Of optimizer, scheduler and random state: three a checkpoint."""
-MODEL_WRITTEN = "bertender.measure.gate:check_parity"
-BEFORE_THE_CARD = "bertender.core.artifact:library_versions"
-BEFORE_PUBLISHING = "bertender.core.atomic:publish"
-BEFORE_SAVING = "bertender.pipeline.stage:save_result"
-BEFORE_THE_STAMP = "bertender.core.build_once:replacing"
+MODEL_WRITTEN = "bertender.gate.judge:check_parity"
+BEFORE_THE_CARD = "bertender.core.card:library_versions"
+BEFORE_PUBLISHING = "bertender.core.files:publish"
+BEFORE_SAVING = "bertender.core.files:save_result"
+BEFORE_THE_STAMP = "bertender.core.files:replacing"
 
 DEATHS = (
     Death("bag", BEFORE_THE_CARD),
@@ -107,7 +106,7 @@ DEATHS = (
     Death("student-int8", BEFORE_PUBLISHING),
     Death("parity", BEFORE_SAVING),
     Death("table", BEFORE_SAVING),
-    Death("endpoint", "serve.client:Endpoint.classify", calls=1),
+    Death("endpoint", "serve.client.endpoint:Endpoint.classify", calls=1),
 )
 
 

@@ -16,19 +16,18 @@ import pytest
 from transformers import AutoTokenizer
 
 import bertender
-from bertender.core.artifact import Artifact
+from bertender.comparison.compare import compare
+from bertender.comparison.records import CompareConfig
+from bertender.comparison.table import comparison_lines
+from bertender.core.artifact import Artifact, read_golden
 from bertender.core.card import read_card
 from bertender.core.errors import ConfigError
-from bertender.core.golden import read_golden
-from bertender.measure.compare import compare
-from bertender.measure.comparison import CompareConfig
 from bertender.models.opening import open_classifier
-from bertender.problems import SINGLE_LABEL
-from bertender.report.notes import comparison_lines
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
-from serve.backend_parameters import BackendParameters
-from serve.classifier_backend import open_artifact
-from serve.deployment.asking import readable
+from serve.backend.model import open_artifact
+from serve.config import BackendParameters
+from serve.deploy import readable
 from tests.toy_models import save_encoder
 from tests.toys import FRUIT, TOOLS
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from bertender.comparison.compare import compare
+from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
-from bertender.measure.compare import CompareConfig, compare
 from bertender.models.opening import open_classifier
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from tests.exports import PlainExport
 

@@ -18,10 +18,9 @@ from transformers import (
 )
 
 from bertender.core.artifact import Artifact
-from bertender.models.own_models import OWN_MODELS
-from bertender.models.pruned import PRUNABLE
+from bertender.models.own_models import OWN_MODELS, PRUNABLE
 from bertender.tasks.task import Task
-from distill.data import fitting_tokenizer
+from distill.tokenizers import fitting_tokenizer
 from tests.toys import tiny_tokenizer, write_model
 
 LONGEST = 64

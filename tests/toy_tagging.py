@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bertender.problems import TOKEN_CLASSIFICATION
-from bertender.problems.token_classification import tag_names
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION, tag_names
 from bertender.tasks.task import Split, Task
 from tests.toys import FRUIT, TOOLS
 

@@ -40,21 +40,19 @@ from benchmarks.serving.prepared import check_servable, prepared_texts
 from benchmarks.serving.records import ServingConfig
 from benchmarks.serving.systems import PORTS
 from benchmarks.serving.watched_server import SERVER, memory_of
+from bertender.comparison.latency import LineProcess, line_process
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import Environment, Speedup, environment
+from bertender.core.machine_load import LoadMeter, MachineLoad, check_load, check_load_now
 from bertender.core.progress import progress_bar, show_progress
-from bertender.core.speedup import Speedup
-from bertender.measure.line_process import LineProcess, line_process
-from bertender.measure.load import LoadMeter, check_load, check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from serve.client.access import NO_ACCESS, AccessConfig, open_access
 from serve.client.address import parse_url
-from serve.loadtest.records import Limit, LoadRun, Outcome
-from serve.server import TritonServer, serving
-from serve.tuning.rounds import ratio_over_rounds
+from serve.loadtest import Limit, LoadRun, Outcome
+from serve.server.server import TritonServer, serving
+from serve.tuning import ratio_over_rounds
 
 __all__ = [
     "BadClients",

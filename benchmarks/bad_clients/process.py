@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 from benchmarks.bad_clients.kinds import KINDS, Target
-from bertender.measure.line_process import LineProcess
+from bertender.comparison.latency import LineProcess
 
 __all__ = ["MODULE", "begin_turn", "end_turn", "main"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.core.saving import save_result
+from bertender.core.files import save_result
 
 __all__ = ["Amount", "Probe", "amount_for", "amount_in"]
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.measure.load import MachineLoad, watched_load
+from bertender.core.machine_load import MachineLoad, watched_load
 from bertender.models.onnx_session import open_session
 from bertender.text.batch import Batch
 from quantize.kernels import INTEGER_PRODUCTS

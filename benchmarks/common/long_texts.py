@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import cycle, islice
 
+from bertender.comparison.accuracy import text_lengths
 from bertender.core.errors import DataError
-from bertender.measure.accuracy import text_lengths
-from bertender.text.batch import Encode
-from bertender.text.example import Example
+from bertender.text.batch import Encode, Example
 
 __all__ = ["LONG_TOKENS", "long_texts"]
 

@@ -13,13 +13,11 @@ from unittest.mock import patch
 from filelock import FileLock
 
 from bertender.core.artifact import Artifact, digest_of
-from bertender.core.build_once import build_once
-from bertender.core.cache_folder import CACHE_VARIABLE
+from bertender.core.build_once import build_once, forget_work
 from bertender.core.card import library_versions
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError
-from bertender.core.saving import save_text
-from bertender.core.work import forget_work
+from bertender.core.files import CACHE_VARIABLE, save_text
 
 __all__ = ["made_once", "seconds_of", "timed"]
 

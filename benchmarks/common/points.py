@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from bertender.metrics.changes import UNKNOWN, paired_change_of_means
-from bertender.metrics.records import Change, LabelSet
+from bertender.metrics.resampling import Change, LabelSet
+from bertender.metrics.scores import UNKNOWN, paired_change_of_means
 
 __all__ = ["Predicted", "gain", "gained", "points"]
 

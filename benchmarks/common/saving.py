@@ -11,8 +11,8 @@ import typer
 
 from bertender.core.config import Record
 from bertender.core.errors import MachineBusyError
-from bertender.core.saving import save_result
-from bertender.measure.load import BUSY_SHARE, noisy_loads
+from bertender.core.files import save_result
+from bertender.core.machine_load import BUSY_SHARE, noisy_loads
 
 __all__ = ["RESULTS", "NoisyFlag", "check_noisy_files", "check_noisy_out", "save_benchmark"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.common.long_texts import LONG_TOKENS
-from bertender.measure.latency import Latency
-from bertender.measure.samples import Rounds, Speedup, speedup_over_processes
+from bertender.comparison.records import Latency, Rounds, speedup_over_processes
+from bertender.core.machine import Speedup
 
 __all__ = ["SHAPES", "Shape", "Times"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertender.core.environment import Environment
+from bertender.core.machine import Environment
 
 __all__ = ["versions_of"]
 

@@ -36,13 +36,19 @@ from benchmarks.compression.records import CompressionBenchmark, TrainedSystem
 from benchmarks.compression.systems import SYSTEMS
 from benchmarks.compression.training import Sources, Trainer, pretrained_by
 from benchmarks.students.measuring import check_scorable, scored_students
+from bertender.comparison.compare import compare
+from bertender.comparison.records import CompareConfig, Comparison
 from bertender.core.artifact import Artifact
-from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
+from bertender.core.errors import (
+    AccuracyError,
+    ConfigError,
+    GateError,
+    ModelError,
+    ParityError,
+)
+from bertender.core.machine_load import check_load_now
 from bertender.core.progress import show_progress
-from bertender.measure.compare import CompareConfig, compare
-from bertender.measure.comparison import Comparison
-from bertender.measure.load import check_load_now
-from bertender.pipeline.recorded_task import recorded_task
+from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task
 
 __all__ = ["run"]

@@ -7,7 +7,7 @@ import statistics
 from benchmarks.compression.records import CompressionBenchmark
 from benchmarks.compression.systems import CONTROLS
 from benchmarks.students.measuring import groups_of
-from bertender.metrics.records import Change
+from bertender.metrics.resampling import Change
 
 __all__ = ["control_of", "gains_of"]
 

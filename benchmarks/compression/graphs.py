@@ -12,10 +12,12 @@ from typing import Any
 from benchmarks.common.making import made_once
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, GateError, ModelError, ParityError
-from bertender.measure.gate_config import GateConfig
+from bertender.gate.config import GateConfig
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
-from quantize.quantizer import QuantizeConfig, quantize
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 
 __all__ = ["Graphs", "graphs_of"]
 

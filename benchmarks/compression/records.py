@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 
 from benchmarks.students.measuring import StudentsBenchmark
+from bertender.comparison.records import Comparison
 from bertender.core.config import Record
-from bertender.measure.comparison import Comparison
 
 __all__ = ["CompressionBenchmark", "TrainedSystem"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bertender.core.table import Table
+from bertender.core.config import Table
 
 __all__ = ["CONTROLS", "ENCODER", "SYSTEMS", "TEACHER", "Published", "System"]
 

@@ -17,15 +17,18 @@ from bertender.core.errors import ConfigError
 from bertender.models.own_models import open_config
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
-from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation.unlabelled import with_unlabelled
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.distillation.texts import with_unlabelled
 from distill.methods import METHODS
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from distill.teachers.encoders import find_encoder
-from distill.writing import artifact_at
-from export.onnx_export import ExportConfig, write_onnx
-from quantize.quantizer import QuantizeConfig, quantize
+from distill.trained import artifact_at
+from export.config import ExportConfig
+from export.exporter import write_onnx
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 
 __all__ = ["Extent", "Sources", "Trainer", "config_of", "extent_of", "pretrained_by"]
 

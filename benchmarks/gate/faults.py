@@ -20,8 +20,7 @@ from benchmarks.gate.graph_faults import GRAPH_FAULTS, PlantGraph
 from benchmarks.gate.product_faults import FAULTS as PRODUCT_FAULTS
 from benchmarks.gate.product_faults import PlantProduct, change, exchange
 from bertender.models.predictor import Classifier, Predictor
-from bertender.text.batch import Batch, Tokenize
-from bertender.text.example import Example
+from bertender.text.batch import Batch, Example, Tokenize
 
 __all__ = ["FAULTS", "Fault"]
 

@@ -29,33 +29,34 @@ from benchmarks.gate.faults import FAULTS, Fault
 from benchmarks.gate.records import GateBenchmark, Judged
 from benchmarks.gate.saturating import saturating
 from benchmarks.gate.subject import VARIANTS, Ranges, Subject, subject_of
-from bertender.core.environment import environment
+from bertender.comparison.accuracy import evaluate
 from bertender.core.errors import ModelError
+from bertender.core.files import save_result
+from bertender.core.machine import environment
 from bertender.core.progress import show_progress
-from bertender.core.saving import save_result
-from bertender.measure.accuracy import evaluate
-from bertender.measure.parity import (
-    PARITY_TEXTS,
-    TOLERANCES,
-    Parity,
-    check_parity,
-    labelled_sample,
-)
-from bertender.measure.parity_checks import CHECKS, Figures
-from bertender.metrics.changes import paired_change
-from bertender.metrics.records import Change, LabelSet
-from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.gate.config import PARITY_TEXTS
+from bertender.gate.figures import CHECKS, Figures
+from bertender.gate.judge import Parity, check_parity, labelled_sample
+from bertender.gate.tolerances import TOLERANCES
+from bertender.metrics.resampling import Change, LabelSet
+from bertender.metrics.scores import paired_change
+from bertender.models.onnx_session import OnnxPredictor
 from bertender.models.opening import onnx_file
 from bertender.models.predictor import Classifier
-from quantize.cuts import run_cut
-from quantize.part_findings import check_products
-from quantize.products import judge_products
-from quantize.proof import PROBED_TEXTS
-from quantize.quantizer import QuantizeConfig
-from quantize.rest import check_rest, compare_rest
-from quantize.saturation import probe
+from quantize.graph import run_cut
+from quantize.graph_check import check_rest, compare_rest
+from quantize.kernels import probe
+from quantize.product_check import (
+    Sample,
+    Twins,
+    check_products,
+    find_twins,
+    judge_products,
+    sample_rows,
+)
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import PROBED_TEXTS
 from quantize.schemes import SCHEMES
-from quantize.twins import Sample, Twins, find_twins, sample_rows
 
 __all__ = ["judged", "run", "started"]
 

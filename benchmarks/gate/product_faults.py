@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from bertender.models.graph_file import MOST_MB, save_graph
+from bertender.models.graphs import save_graph
+from bertender.models.onnx_session import MOST_MB
 from quantize.graph import Product
 
 Constants = Mapping[str, onnx.TensorProto]

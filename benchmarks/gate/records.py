@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.core.environment import Environment
-from bertender.measure.parity_checks import Figures
-from bertender.measure.tolerances import Tolerance
-from bertender.metrics.records import Change
+from bertender.core.machine import Environment
+from bertender.gate.figures import Figures
+from bertender.gate.tolerances import Tolerance
+from bertender.metrics.resampling import Change
 
 __all__ = ["GateBenchmark", "Judged"]
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
-from quantize.cuts import exact, nodes_between, run_cut
+from quantize.graph import exact, nodes_between, run_cut
 
 FloatArray = npt.NDArray[np.float32]
 LOWEST, HIGHEST = -(2**15), 2**15 - 1

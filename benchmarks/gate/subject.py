@@ -17,20 +17,19 @@ from benchmarks.common.making import made_once
 from benchmarks.gate.faults import Fault
 from benchmarks.gate.product_faults import planted
 from bertender.core.artifact import Artifact
-from bertender.core.table import Table
-from bertender.models.graph_file import MOST_MB, save_graph
-from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.core.config import Table
+from bertender.models.graphs import save_graph
+from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.predictor import Classifier, Predictor
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.recorded_task import recorded_task
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
-from quantize.calibrators import Range
 from quantize.context import QuantizationContext
-from quantize.quantizer import QuantizeConfig
+from quantize.integers import TARGETS, Range
+from quantize.quantize_config import QuantizeConfig
 from quantize.schemes import SCHEMES
-from quantize.targets import TARGETS
 
 __all__ = ["VARIANTS", "Cached", "Ranges", "Subject", "subject_of"]
 

@@ -20,21 +20,22 @@ from pydantic import Field
 
 from benchmarks.common.making import made_once
 from benchmarks.common.options import OptionalOutFile, names_in
+from bertender.comparison.accuracy import ConstantRow, constant_row, evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
+from bertender.core.files import save_result
+from bertender.core.findings import ChosenOn
+from bertender.core.machine import Environment, environment
 from bertender.core.progress import show_progress
-from bertender.core.saving import save_result
-from bertender.measure.accuracy import evaluate
-from bertender.measure.constant import ConstantRow, constant_row
-from bertender.metrics.scores import Score
+from bertender.metrics.resampling import Score
 from bertender.models.opening import open_classifier
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.tasks.task import ChosenOn, Task
-from distill.distillation.distiller import DistillConfig, distill
+from bertender.recipes.recorded_task import recorded_task
+from bertender.tasks.task import Task
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
 from distill.methods import METHODS
-from distill.students import half_the_layers
+from distill.students.student import half_the_layers
 
 __all__ = ["CONTROL", "Budget", "MethodsBenchmark", "StudentResult", "config_of", "with_earlier"]
 

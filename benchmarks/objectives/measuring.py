@@ -25,20 +25,21 @@ from pydantic import Field
 from benchmarks.common.budget import Probe, amount_in
 from benchmarks.common.making import made_once, seconds_of, timed
 from benchmarks.common.options import OptionalOutFile, names_in
+from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
+from bertender.core.files import save_result
+from bertender.core.machine import Environment, environment
 from bertender.core.progress import show_progress
-from bertender.core.saving import save_result
-from bertender.measure.accuracy import evaluate
-from bertender.metrics.scores import Score
+from bertender.metrics.resampling import Score
 from bertender.models.opening import open_classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
-from distill.corpora.corpus import Corpus, survey
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
-from distill.objectives import OBJECTIVES
-from distill.pretraining.pretrain import PretrainConfig, pretrain
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
+from distill.pretraining.config import OBJECTIVES, PretrainConfig
+from distill.pretraining.corpus import Corpus, survey
+from distill.pretraining.pretrain import pretrain
 
 __all__ = ["UNTRAINED", "FineTuned", "ObjectivesBenchmark", "PretrainedEncoder", "run"]
 

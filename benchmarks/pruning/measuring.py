@@ -17,16 +17,17 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.resuming import continued
+from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
+from bertender.core.files import save_result
+from bertender.core.findings import ChosenOn
+from bertender.core.machine import Environment, environment
 from bertender.core.progress import show_progress
-from bertender.core.saving import save_result
-from bertender.measure.accuracy import evaluate
 from bertender.models.opening import load_torch_classifier, open_classifier
-from bertender.models.pruned import heads_of
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.tasks.task import ChosenOn, Task
+from bertender.models.own_models import heads_of
+from bertender.recipes.recorded_task import recorded_task
+from bertender.tasks.task import Task
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 

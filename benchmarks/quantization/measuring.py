@@ -24,18 +24,18 @@ from benchmarks.common.long_texts import LONG_TOKENS, long_texts
 from benchmarks.common.making import made_once
 from benchmarks.common.options import OptionalOutFile
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
+from bertender.comparison.accuracy import evaluate
+from bertender.comparison.compare import compare
+from bertender.comparison.latency import TimedModel, measure_models, threads_of
+from bertender.comparison.records import CompareConfig, Comparison, LatencyConfig, LatencyReport
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import AccuracyError, ModelError, ParityError
 from bertender.core.progress import show_progress
-from bertender.measure.accuracy import evaluate
-from bertender.measure.compare import CompareConfig, Comparison, compare
-from bertender.measure.fresh import TimedModel, measure_models
-from bertender.measure.latency import LatencyConfig, LatencyReport, threads_of
-from bertender.metrics.scores import Score
+from bertender.metrics.resampling import Score
 from bertender.models.opening import onnx_file, open_classifier
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.recorded_task import recorded_task
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.schemes import SCHEMES
 

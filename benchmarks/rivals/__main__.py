@@ -29,17 +29,16 @@ from benchmarks.rivals.measuring import Contest, entries_of
 from benchmarks.rivals.records import MeasuredModel, RivalBenchmark
 from benchmarks.serving.measuring import begin, show_left_out
 from benchmarks.serving.records import ServingConfig
+from bertender.comparison.records import LatencyConfig
 from bertender.core.artifact import Artifact
-from bertender.core.cache_folder import cache_directory
-from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, ModelError
+from bertender.core.files import cache_directory, check_savable
+from bertender.core.machine import environment
+from bertender.core.machine_load import check_load_now
 from bertender.core.progress import show_progress
-from bertender.core.saving import check_savable
-from bertender.measure.latency import LatencyConfig
-from bertender.measure.load import check_load_now
-from bertender.models.recorded_problem import problem_of
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.problems import SINGLE_LABEL
+from bertender.models.predictor import problem_of
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.rivals.records import RivalBenchmark
-from bertender.measure.latency import merged
-from bertender.measure.latency_records import Latency
-from bertender.measure.samples import Speedup, speedup_over_processes
+from bertender.comparison.latency import merged
+from bertender.comparison.records import Latency, speedup_over_processes
+from bertender.core.machine import Speedup
 
 __all__ = ["RivalFigures", "over", "over_in_batches"]
 

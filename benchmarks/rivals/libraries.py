@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertender.core.card import Kind
-from bertender.core.table import Table
+from bertender.core.config import Table
 
 __all__ = ["FIRST", "RIVALS", "Rival"]
 

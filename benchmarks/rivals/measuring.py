@@ -18,20 +18,21 @@ import numpy.typing as npt
 from benchmarks.rivals.environments import python_of
 from benchmarks.rivals.libraries import RIVALS, Rival
 from benchmarks.rivals.records import RivalBenchmark, RivalResults, RivalRow
-from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, ModelError
-from bertender.core.progress import progress_bar, track
-from bertender.measure.compare import row_names
-from bertender.measure.latency import (
-    LatencyConfig,
+from bertender.comparison.compare import row_names
+from bertender.comparison.latency import (
+    ROOT,
+    LineProcess,
     TakeTurn,
     Turn,
     drawn_texts,
+    line_process,
     threads_of,
     time_in_turns,
 )
-from bertender.measure.latency_records import LatencyReport
-from bertender.measure.line_process import ROOT, LineProcess, line_process
+from bertender.comparison.records import LatencyConfig, LatencyReport
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.progress import progress_bar, track
 from bertender.metrics.scores import score
 from bertender.tasks.task import Task
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from bertender.comparison.records import LatencyConfig, LatencyReport
 from bertender.core.config import Record
-from bertender.core.environment import Environment
-from bertender.measure.latency_records import LatencyConfig, LatencyReport
-from bertender.metrics.records import Score
+from bertender.core.machine import Environment
+from bertender.metrics.resampling import Score
 
 __all__ = ["MeasuredModel", "RivalBenchmark", "RivalResults", "RivalRow"]
 

@@ -20,16 +20,15 @@ from pydantic import Field
 from benchmarks.common.long_texts import LONG_TOKENS, long_texts
 from benchmarks.common.options import OptionalOutFile, RuntimesOption, ThreadsOption
 from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
+from bertender.comparison.compare import compare, timed_models
+from bertender.comparison.latency import measure_models
+from bertender.comparison.records import CompareConfig, Comparison, LatencyReport
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError
 from bertender.core.progress import show_progress
-from bertender.measure.compare import CompareConfig, compare, timed_models
-from bertender.measure.comparison import Comparison
-from bertender.measure.fresh import measure_models
-from bertender.measure.latency import LatencyReport
 from bertender.models.runtimes import DEFAULT_RUNTIME
-from bertender.pipeline.recorded_task import recorded_task
+from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer, longest_input
 

@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 
 import aiohttp
 
-from bertender.problems import SINGLE_LABEL
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from serve.client.access import NO_ACCESS, AccessConfig, open_access
 from serve.client.address import parse_url
 from serve.client.served_model import ServedModel
-from serve.loadtest.records import Outcome
-from serve.loadtest.senders import SENDERS, Request
+from serve.loadtest import SENDERS, Outcome, Request
 from serve.wire import to_arrays
 
 __all__ = ["BenchmarkClient", "HttpClient", "Open", "TritonClient"]

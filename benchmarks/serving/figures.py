@@ -13,8 +13,8 @@ from benchmarks.serving.records import (
     ServingVisit,
 )
 from benchmarks.serving.systems import OWN, PADDED
-from bertender.core.speedup import Speedup
-from serve.tuning.rounds import mean_over_rounds, ratio_over_rounds
+from bertender.core.machine import Speedup
+from serve.tuning import mean_over_rounds, ratio_over_rounds
 
 __all__ = ["ServingFigures"]
 

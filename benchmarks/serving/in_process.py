@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from bertender.core.artifact import Artifact
-from bertender.core.cores import usable_cores
-from bertender.text.example import Example
-from serve.backend_parameters import BackendParameters
-from serve.bucketing import BucketedClassifier
-from serve.classifier_backend import open_artifact
-from serve.config import ServeConfig
+from bertender.core.hardware import usable_cores
+from bertender.text.batch import Example
+from serve.backend.batches import BucketedClassifier
+from serve.backend.model import open_artifact
+from serve.config import BackendParameters, ServeConfig
 
 __all__ = ["in_process"]
 

@@ -14,13 +14,21 @@ from benchmarks.serving.clients import BenchmarkClient, Open
 from benchmarks.serving.records import Load, ServingConfig
 from benchmarks.serving.systems import Service, System
 from bertender.core.errors import LoadTestError
-from serve.loadtest.config import LoadConfig
-from serve.loadtest.generator import check_lag, closed_run, open_run
-from serve.loadtest.limit import FIRST_RATE, find_limit
-from serve.loadtest.loops import Send, precise_loop
-from serve.loadtest.records import Limit, LoadRun, Outcome
-from serve.loadtest.senders import Request
-from serve.loadtest.slow_servers import closed_for_long_enough
+from serve.loadtest import (
+    FIRST_RATE,
+    Limit,
+    LoadConfig,
+    LoadRun,
+    Outcome,
+    Request,
+    Send,
+    check_lag,
+    closed_for_long_enough,
+    closed_run,
+    find_limit,
+    open_run,
+    precise_loop,
+)
 
 __all__ = ["StartedSystem", "started"]
 

@@ -31,17 +31,14 @@ from benchmarks.common.pinning import NOT_PINNED, PINNED
 from benchmarks.common.resuming import continued
 from benchmarks.common.saving import NoisyFlag, check_noisy_out
 from benchmarks.serving.prepared import PreparedTexts, check_servable, prepared_texts
-from benchmarks.serving.records import (
-    ServingBenchmark,
-    ServingConfig,
-)
+from benchmarks.serving.records import ServingBenchmark, ServingConfig
 from benchmarks.serving.rounds import LIMITED, ServingMeasurement
 from benchmarks.serving.systems import SYSTEMS
 from bertender.core.artifact import Artifact
-from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
+from bertender.core.machine import environment
+from bertender.core.machine_load import check_load_now
 from bertender.core.progress import show_progress
-from bertender.measure.load import check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 

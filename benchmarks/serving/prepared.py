@@ -12,7 +12,7 @@ from benchmarks.serving.texts import LONGEST_TOKENS, WORKLOADS, TextLengths, len
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.problems import PROBLEMS
-from bertender.text.tokenizer_file import open_tokenizer
+from bertender.text.tokenizer import open_tokenizer
 
 __all__ = ["PreparedTexts", "check_servable", "prepared_texts"]
 

@@ -10,10 +10,9 @@ from pydantic import Field
 from benchmarks.common.pinning import NOT_PINNED, Pins
 from benchmarks.serving.texts import TextLengths
 from bertender.core.config import Record
-from bertender.core.environment import Environment
+from bertender.core.machine import Environment
 from bertender.core.machine_load import MachineLoad
-from serve.loadtest.records import Limit, LoadRun, Outcome
-from serve.loadtest.slow_servers import LONGEST_S, texts_per_second
+from serve.loadtest import LONGEST_S, Limit, LoadRun, Outcome, texts_per_second
 
 __all__ = [
     "CALLS",

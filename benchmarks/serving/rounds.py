@@ -27,9 +27,9 @@ from benchmarks.serving.undisturbed import undisturbed
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError
+from bertender.core.machine_load import LoadMeter, check_load
 from bertender.core.progress import Bar, progress_bar
-from bertender.measure.load import LoadMeter, check_load
-from serve.loadtest.limit import FIRST_RATE
+from serve.loadtest import FIRST_RATE
 
 __all__ = ["LIMITED", "ServingMeasurement"]
 

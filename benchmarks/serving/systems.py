@@ -16,17 +16,16 @@ from tritonclient.grpc import model_config_pb2 as triton
 from benchmarks.serving.clients import HttpClient, Open, TritonClient
 from benchmarks.serving.http_server import free_port, http_server
 from bertender.core.artifact import Artifact
+from bertender.core.config import Table
 from bertender.core.errors import ModelError, RuntimeMissingError
-from bertender.core.table import Table
 from bertender.models.opening import onnx_file
-from bertender.models.runtime_fit import suits
-from bertender.models.runtimes import RUNTIMES
+from bertender.models.runtimes import RUNTIMES, suits
 from serve.config import ServeConfig
-from serve.repository import write_repository
-from serve.server import TritonServer
-from serve.triton_config import CONFIG_NAME, write_model_config
+from serve.repository.config_pbtxt import CONFIG_NAME, write_model_config
+from serve.repository.write import write_repository
+from serve.server.server import TritonServer
+from serve.server.workspace import Workspace
 from serve.wire import MODEL_NAME
-from serve.workspace import Workspace
 
 __all__ = [
     "OWN",

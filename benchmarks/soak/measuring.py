@@ -37,14 +37,14 @@ from benchmarks.serving.systems import System
 from benchmarks.serving.watched_server import WatchedServer
 from benchmarks.soak.records import MemorySample, Overload, Segment, SoakBenchmark, SoakConfig
 from bertender.core.artifact import Artifact
-from bertender.core.environment import environment
+from bertender.core.machine import environment
+from bertender.core.machine_load import LoadMeter, busiest, check_load, check_load_now
 from bertender.core.progress import progress_bar, show_progress
-from bertender.measure.load import LoadMeter, busiest, check_load, check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from serve.config import ServeConfig
-from serve.loadtest.records import Limit, LoadRun
-from serve.server import serving
+from serve.loadtest import Limit, LoadRun
+from serve.server.server import serving
 
 __all__ = ["run", "soak"]
 

@@ -6,9 +6,9 @@ from pydantic import Field
 
 from benchmarks.serving.records import ServingConfig
 from bertender.core.config import Record
-from bertender.core.environment import Environment
+from bertender.core.machine import Environment
 from bertender.core.machine_load import MachineLoad
-from serve.loadtest.records import Limit, Outcome
+from serve.loadtest import Limit, Outcome
 
 __all__ = ["MemorySample", "Overload", "Segment", "SoakBenchmark", "SoakConfig"]
 

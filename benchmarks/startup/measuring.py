@@ -33,16 +33,15 @@ from benchmarks.serving.prepared import check_servable
 from benchmarks.serving.watched_server import role_of
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
 from bertender.core.errors import ServingError
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import Environment, environment
+from bertender.core.machine_load import LoadMeter, MachineLoad, busiest, check_load, check_load_now
 from bertender.core.progress import progress_bar, show_progress
-from bertender.measure.load import LoadMeter, busiest, check_load, check_load_now
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
-from bertender.text.example import Example
-from serve.client import Endpoint
-from serve.ports import PORT_FIELDS
+from bertender.text.batch import Example
+from serve.client.endpoint import Endpoint
+from serve.config import PORT_FIELDS
 
 __all__ = ["COMMAND", "ProcessMemory", "Start", "StartupBenchmark", "measure_starts", "run"]
 

@@ -26,11 +26,10 @@ import typer
 from pydantic import Field
 
 from benchmarks.common.options import OutFile
-from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
 from bertender.core.errors import BertenderError
-from bertender.core.saving import save_result
+from bertender.core.files import CACHE_VARIABLE, save_result
+from bertender.core.machine import Environment, environment
 
 __all__ = ["COMMANDS", "Step", "StepMemoryBenchmark", "StepUse", "measure_step"]
 

@@ -20,26 +20,23 @@ from pydantic import Field
 
 from benchmarks.common.options import OutFile
 from benchmarks.common.points import gained
-from bertender.core.artifact import Artifact
+from bertender.comparison.accuracy import evaluate
+from bertender.comparison.records import Size, measure_size
+from bertender.core.artifact import Artifact, Timing, lineage, read_timing
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
 from bertender.core.errors import ConfigError
-from bertender.core.lineage import lineage
-from bertender.core.processors import processor_name
+from bertender.core.files import save_result
+from bertender.core.findings import ChosenOn
+from bertender.core.machine import Environment, environment, processor_name
 from bertender.core.progress import show_progress, track
-from bertender.core.saving import save_result
-from bertender.core.timing import Timing, read_timing
-from bertender.measure.accuracy import evaluate
-from bertender.measure.size import Size, measure_size
-from bertender.metrics.records import Change, LabelSet
-from bertender.metrics.scores import Score
+from bertender.metrics.resampling import Change, LabelSet, Score
 from bertender.models.opening import open_classifier
-from bertender.models.recorded_problem import problem_of
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.problems import SINGLE_LABEL
-from bertender.tasks.task import ChosenOn, Task
+from bertender.models.predictor import problem_of
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.recipes.recorded_task import recorded_task
+from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
 from quantize.schemes import SCHEMES, SHARED
 

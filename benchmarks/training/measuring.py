@@ -23,14 +23,14 @@ from benchmarks.common.saving import NoisyFlag, check_noisy_out, save_benchmark
 from benchmarks.training.ways_to_distil import WAYS, TrainingRun, distil_by
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.environment import Environment, environment
+from bertender.core.machine import Environment, environment
 from bertender.core.progress import show_progress
-from bertender.pipeline.recorded_task import recorded_task
+from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
-from distill.data import token_dataset
-from distill.distillation.distiller import DistillConfig
+from bertender.training.examples import token_dataset
+from distill.distillation.distill_config import DistillConfig
 
 __all__ = ["TrainingBenchmark", "begun", "run", "take_turns", "without_further"]
 

@@ -19,20 +19,20 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
-from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.config import Record
-from bertender.measure.accuracy import evaluate
-from bertender.measure.load import MachineLoad, watched_load
-from bertender.metrics.scores import Score
+from bertender.core.files import CACHE_VARIABLE
+from bertender.core.machine_load import MachineLoad, watched_load
+from bertender.metrics.resampling import Score
 from bertender.models.predictor import SEQUENCE_COLUMNS, Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Tokenize, longest_input
 from bertender.training.config import POOL_BATCHES
 from bertender.training.examples import TokenDataset
-from bertender.training.objective import Objective
+from bertender.training.loop import Objective
+from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distillation import Trained
-from distill.distillation.distiller import DistillConfig
 from distill.distillation.on_task import OnTask, on_task
 
 __all__ = ["WAYS", "TrainingRun", "Way", "distil_by", "padded"]

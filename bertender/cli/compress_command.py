@@ -18,18 +18,21 @@ from bertender.cli.flags import (
     command_with_flags,
     explicit,
     option_values,
+    task_settings,
 )
 from bertender.cli.output import messages, print_json, print_table, print_words
-from bertender.cli.task_flags import task_settings
 from bertender.compression.config import CompressConfig
-from bertender.compression.records import MODEL, CompressionReport
-from bertender.compression.report import sentence, serve_command, terminal_report
+from bertender.compression.report import (
+    MODEL,
+    CompressionReport,
+    sentence,
+    serve_command,
+    terminal_report,
+)
 from bertender.core.errors import AccuracyError
 from bertender.models.importing import open_artifact
-from bertender.pipeline.recorded_task import recorded_task
+from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import TaskConfig
-
-__all__ = ["compress_command"]
 
 OutOption = Annotated[
     Path,

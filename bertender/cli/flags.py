@@ -1,4 +1,4 @@
-"""Command-line flags made from configs, so that a flag, a recipe key and a field share one name."""
+"""Command-line flags made from configs: a flag, a recipe key and a field share one name."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ import typer
 from pydantic.fields import FieldInfo
 
 from bertender.core.config import Config
+from bertender.tasks.task import TaskConfig
 
-__all__ = [
-    "ForceFlag",
-    "JsonFlag",
-    "TeacherOption",
-    "command_with_flags",
-    "explicit",
-    "option_values",
-]
+# --- from bertender.cli.flags
+# Command-line flags made from configs, so that a flag, a recipe key and a field share one name.
 
 WIDEST_METAVAR = 16
 PLAIN_TYPES = (int, float, bool, str, Path)
@@ -151,3 +146,12 @@ def _plain_type(annotation: Any) -> type:
         kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
         return _plain_type(kinds[0])
     return annotation if annotation in PLAIN_TYPES else str
+
+
+# --- from bertender.cli.task_flags
+# Flags of the task; apart from `flags`, because tasks take seconds to load.
+
+
+def task_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the task flags that the user gave."""
+    return explicit(option_values(TaskConfig, values))

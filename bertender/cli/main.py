@@ -22,10 +22,8 @@ import typer
 from rich.logging import RichHandler
 from rich.markup import escape
 
-from bertender.core.terminal import SafeConsole
-from bertender.pipeline.stages import STAGES
-
-__all__ = ["COMMANDS", "Command", "build_app", "commands", "main"]
+from bertender.core.progress import SafeConsole
+from bertender.recipes.stages import STAGES
 
 logger = logging.getLogger(__name__)
 
@@ -79,23 +77,23 @@ COMMANDS: Mapping[str, Command] = {
         "serve.commands", "serve", "Serve a model through Triton Inference Server.", "serve"
     ),
     "deploy": _command(
-        "serve.deployment.command",
+        "serve.commands",
         "deploy",
         "Replace a served model by a new version that proves itself first.",
         "serve",
     ),
     "lint-repository": Command(
         "Check a Triton model repository offline, against the graphs in it.",
-        "serve.lint.command",
+        "serve.commands",
         "lint_repository_command",
         extra="serve",
     ),
-    "classify": _command("serve.classify_command", "classify", "Ask a served model about texts."),
+    "classify": _command("serve.asking_commands", "classify", "Ask a served model about texts."),
     "loadtest": _command(
-        "serve.loadtest.command", "loadtest", "Measure an endpoint under load, and find its limit."
+        "serve.asking_commands", "loadtest", "Measure an endpoint under load, and find its limit."
     ),
     "tune": _command(
-        "serve.tuning.command",
+        "serve.commands",
         "tune",
         "Find the settings of `serve` that are the fastest on this machine.",
         "serve",

@@ -13,31 +13,22 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values, task_settings
 from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
-from bertender.cli.task_flags import task_settings
+from bertender.comparison.compare import runtime_note
+from bertender.comparison.records import CompareConfig, Comparison
+from bertender.comparison.table import markdown_table, terminal_table
 from bertender.core.config import Record
 from bertender.core.errors import DataError
-from bertender.core.runtime_notes import save_note
-from bertender.core.saving import check_savable, save_result, save_text
-from bertender.measure.comparison import CompareConfig, Comparison
-from bertender.measure.parity import require_parity
-from bertender.measure.runtime_note import runtime_note
-from bertender.measure.verify import Verification, VerifyConfig, verify
+from bertender.core.files import check_savable, save_result, save_text
+from bertender.core.machine import save_note
+from bertender.gate.judge import require_parity
+from bertender.gate.table import parity_table
+from bertender.gate.verify import Verification, VerifyConfig, verify
 from bertender.models.importing import open_artifact
-from bertender.pipeline.recorded_task import task_of_models
-from bertender.pipeline.stage import provided_by
-from bertender.report.parity import parity_table
-from bertender.report.table import markdown_table, terminal_table
+from bertender.recipes.recorded_task import task_of_models
+from bertender.recipes.stage import provided_by
 from bertender.tasks.task import TaskConfig
-
-__all__ = [
-    "compare_command",
-    "print_comparison",
-    "show_comparison",
-    "show_parity",
-    "verify_command",
-]
 
 ON_THE_COMMAND_LINE = "COMMANDLINE"
 """The name that typer gives to where a value came from."""
@@ -114,7 +105,7 @@ def compare_command() -> Callable[..., None]:
         if out:
             save_result(comparison, out)
         if html:
-            from bertender.report.html import html_report
+            from bertender.comparison.html import html_report
 
             save_text(html_report(comparison), html)
         if as_json:
@@ -177,7 +168,7 @@ def _measure(paths: list[str], values: dict[str, Any]) -> tuple[Comparison, dict
     config = CompareConfig.parse(explicit(option_values(CompareConfig, values)))
     artifacts = [open_artifact(path) for path in paths]
     task = task_of_models(artifacts, task_settings(values))
-    from bertender.measure.compare import compare
+    from bertender.comparison.compare import compare
 
     comparison = compare(artifacts, task, config)
     if note := runtime_note(comparison):

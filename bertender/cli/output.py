@@ -13,33 +13,13 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from bertender.core.artifact import Artifact
+from bertender.cli.findings import control_lines, graph_lines, pruning_lines, quantization_lines
+from bertender.comparison.cells import DASH, number
+from bertender.comparison.records import measure_size
+from bertender.core.artifact import Artifact, Timing, read_timing
 from bertender.core.card import LeftOutRows
 from bertender.core.findings import Findings, ParitySummary, TrainingFindings
-from bertender.core.terminal import SafeConsole
-from bertender.core.timing import Timing, read_timing
-from bertender.measure.size import measure_size
-from bertender.report.cells import DASH, number
-from bertender.report.control import control_lines
-from bertender.report.graph import graph_lines
-from bertender.report.heads import pruning_lines
-from bertender.report.quantization import quantization_lines
-
-__all__ = [
-    "artifact_summary",
-    "LeavesOut",
-    "console",
-    "left_out_rows",
-    "messages",
-    "print_artifact",
-    "print_entry",
-    "print_json",
-    "print_listing",
-    "print_rows",
-    "print_table",
-    "print_words",
-    "show_artifact",
-]
+from bertender.core.progress import SafeConsole
 
 WIDEST = 1000
 

@@ -11,27 +11,21 @@ from typing import Annotated, Any
 import typer
 
 from bertender.cli.flags import ForceFlag, JsonFlag
-from bertender.cli.output import (
-    messages,
-    print_entry,
-    print_json,
-    print_words,
-)
+from bertender.cli.output import messages, print_entry, print_json, print_words
+from bertender.comparison.records import Comparison
+from bertender.comparison.table import in_one_sentence
+from bertender.core.config import load_place
 from bertender.core.errors import ConfigError
-from bertender.core.table import load_place
-from bertender.measure.comparison import Comparison
-from bertender.pipeline.recipe import (
+from bertender.recipes.recipe import (
     Recipe,
     Setting,
     Step,
+    StepOutcome,
     load_recipe,
     read_setting,
+    run_recipe,
 )
-from bertender.pipeline.runner import StepOutcome, run_recipe
-from bertender.pipeline.stages import STAGES
-from bertender.report.notes import in_one_sentence
-
-__all__ = ["run_command"]
+from bertender.recipes.stages import STAGES
 
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="a name from `bertender recipes`, or a .yaml file")

@@ -1,4 +1,4 @@
-"""The commands of the stages: bertender pretrain, baseline, finetune, distill, export, quantize."""
+"""Commands that write one artifact: those of the stages, and `import`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from bertender.cli.flags import (
     command_with_flags,
     explicit,
     option_values,
+    task_settings,
 )
 from bertender.cli.output import artifact_summary, print_artifact, print_json
-from bertender.cli.task_flags import task_settings
 from bertender.core.artifact import Artifact
-from bertender.core.config import Config
-from bertender.core.distributed import is_main_process
+from bertender.core.config import Config, parts_of
 from bertender.core.errors import ConfigError
+from bertender.core.machine import is_main_process
 from bertender.models.importing import open_artifact
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.stage import Stage
-from bertender.pipeline.stages import STAGES
-from bertender.tasks.loading import load_task
-from bertender.tasks.registry import TASKS
+from bertender.recipes.calls import imported
+from bertender.recipes.recorded_task import recorded_task
+from bertender.recipes.stage import Stage
+from bertender.recipes.stages import STAGES
+from bertender.tasks.loading import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 
-__all__ = ["stage_command"]
+# --- from bertender.cli.stage_commands
+# The commands of the stages: bertender pretrain, baseline, finetune, distill, export, quantize.
 
 OutOption = Annotated[
     Path, typer.Option("--out", metavar="DIRECTORY", help="where to write the artifact")
@@ -128,3 +129,47 @@ def _run(
         print_json(artifact_summary(written))
     else:
         print_artifact(written)
+
+
+# --- from bertender.cli.import_command
+# bertender import.
+
+
+def import_command() -> Callable[..., None]:
+    """Build `bertender import`."""
+
+    def command(
+        source: Annotated[
+            str,
+            typer.Argument(
+                metavar="SOURCE",
+                help="folder of transformers, folder or file of ONNX, or hub name",
+            ),
+        ],
+        out: Annotated[
+            Path, typer.Option("--out", metavar="DIRECTORY", help="where to write the artifact")
+        ],
+        values: dict[str, Any],
+        revision: Annotated[
+            str | None, typer.Option("--revision", help="commit, branch or tag of a hub name")
+        ] = None,
+        labels: Annotated[
+            str | None,
+            typer.Option(
+                "--labels", help="names of the labels by commas, in the order of the logits"
+            ),
+        ] = None,
+        force: ForceFlag = False,
+        as_json: JsonFlag = False,
+    ) -> None:
+        if revision and Path(source).exists():
+            raise typer.BadParameter(f"--revision is that of a hub name, and {source} is a path.")
+        named = f"{source}@{revision}" if revision else source
+        chosen = None if labels is None else parts_of(labels)
+        artifact = imported(named, out, chosen, task_settings(values), force=force)
+        if as_json:
+            print_json(artifact_summary(artifact))
+        else:
+            print_artifact(artifact)
+
+    return command_with_flags(command, (TaskConfig,), optional=(TaskConfig,))

@@ -1,21 +1,120 @@
-"""Candidates: every chain that the settings allow, as data.
-
-A candidate is a start, a depth, what pruning cuts, and a variant: how it is quantized and run. What
-it is made of is all that its bytes and its time depend on; what it learns decides its score.
-"""
+"""Candidates of a compression: every chain that the settings allow, as data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from bertender.compression.config import CompressConfig
-from bertender.compression.variants import Variant, variants_of
+from bertender.core.artifact import Artifact
 from bertender.core.config import Record
+from bertender.core.errors import ConfigError, HubUnreachableError, ModelError, UnknownNameError
+from bertender.models.runtimes import DEFAULT_RUNTIME
+from bertender.recipes.stage import provided_by
+from bertender.recipes.stages import STAGES
+from bertender.tasks.task import Task
 
-__all__ = ["Candidate", "Start", "all_candidates"]
+# --- from bertender.compression.variants
+# Variants of a trained model: how its graph is quantized, and the runtime that runs it.
+
+
+class Variant(Record):
+    """A scheme, a runtime, and the form of attention; a trained model may have any."""
+
+    scheme: str
+    runtime: str = Field(DEFAULT_RUNTIME, description="row of RUNTIMES that the graph is made for")
+    fused_attention: bool = Field(False, description="whether each attention is one operator")
+
+    @property
+    def variant(self) -> Variant:
+        """The variant alone, of what has more."""
+        return Variant(
+            scheme=self.scheme, runtime=self.runtime, fused_attention=self.fused_attention
+        )
+
+    @property
+    def variant_name(self) -> str:
+        """A name for tables and files."""
+        fused = ["fused-attention"] if self.fused_attention else []
+        elsewhere = [self.runtime] if self.runtime != DEFAULT_RUNTIME else []
+        return "-".join([self.scheme, *fused, *elsewhere])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of `quantize`, the defaults left out: a scheme may refuse what it does not read."""
+        runtime = {"runtime": self.runtime} if self.runtime != DEFAULT_RUNTIME else {}
+        fused = {"fused_attention": True} if self.fused_attention else {}
+        return {"scheme": self.scheme, **runtime, **fused}
+
+
+def variants_of(config: CompressConfig) -> list[Variant]:
+    """Return the variants whose parts go together, the preferred first.
+
+    All schemes in the first runtime come before another runtime, and plain attention before fused.
+
+    Raises:
+        ConfigError: a part that the user named goes with none of the others.
+    """
+    possible: list[Variant] = []
+    refusals: dict[Variant, str] = {}
+    for variant in _combinations(config):
+        try:
+            STAGES["quantize"].config.parse(variant.settings)
+        except UnknownNameError as error:  # of `scheme`; runtimes are checked by the config
+            raise UnknownNameError(error.kind, error.name, error.known, setting="schemes") from None
+        except ConfigError as error:
+            refusals[variant] = str(error)
+        else:
+            possible.append(variant)
+    _check_all_used(config, possible, refusals)
+    return possible
+
+
+def _combinations(config: CompressConfig) -> Iterator[Variant]:
+    attentions = (False, True) if config.fused_attention else (False,)
+    names = (dict.fromkeys(each) for each in (config.runtimes, attentions, _schemes(config)))
+    for runtime, fused, scheme in product(*names):
+        yield Variant(scheme=scheme, runtime=runtime, fused_attention=fused)
+
+
+def _schemes(config: CompressConfig) -> tuple[str, ...]:
+    """Return the schemes; by default one more for other runtimes, which run it in integers."""
+    if config.is_explicit("schemes") or set(config.runtimes) == {DEFAULT_RUNTIME}:
+        return config.schemes
+    return (*config.schemes, "static")
+
+
+def _check_all_used(
+    config: CompressConfig, possible: Sequence[Variant], refusals: Mapping[Variant, str]
+) -> None:
+    """Raise ConfigError for what the user named and no variant has."""
+    parts: dict[str, Callable[[Variant], object]] = {
+        "schemes": lambda variant: variant.scheme,
+        "fused_attention": lambda variant: variant.fused_attention,
+        "runtimes": lambda variant: variant.runtime,
+    }
+    for name, part in parts.items():
+        used = {part(each) for each in possible}
+        for variant, reason in refusals.items():
+            if part(variant) not in used and config.is_explicit(name):
+                raise ConfigError(
+                    f"{name}={part(variant)}: no candidate can have it, with these schemes, "
+                    f"runtimes and fused_attention. Of {variant.variant_name}, `quantize` says: "
+                    f"{reason}"
+                )
+
+
+# --- from bertender.compression.candidates
+# Candidates: every chain that the settings allow, as data.
+#
+# A candidate is a start, a depth, what pruning cuts, and a variant: how it is quantized and run.
+# What
+# it is made of is all that its bytes and its time depend on; what it learns decides its score.
 
 DEPTHS = (1, 2, 3, 4, 6, 12)
 
@@ -113,3 +212,66 @@ def _depths(start: Start, config: CompressConfig) -> list[int]:
     wanted = config.layers or (*DEPTHS, start.layers)
     deepest = start.layers if start.most_layers is None else start.most_layers
     return sorted({layers for layers in wanted if start.fewest_layers <= layers <= deepest})
+
+
+# --- from bertender.compression.starts
+# Where students may start from: the teacher's own layers, encoders, and nothing at all.
+
+logger = logging.getLogger(__name__)
+
+OWN = "teacher"
+
+
+def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Start]:
+    """Return the starts that a config allows; a default one that is not there is left out.
+
+    Raises:
+        ModelError, HubUnreachableError: one that the user named cannot be had.
+        ConfigError: a method that the user named does not train on such a task.
+    """
+    depth, least = provided_by("distill.depth"), provided_by("prune.least_entries")
+    own = str(teacher.path)
+    starts = _own_starts(depth(own), least(own), config)
+    for name in dict.fromkeys(config.students):
+        try:
+            made = _start(name, task)
+        except (ConfigError, ModelError, HubUnreachableError) as error:
+            if config.is_explicit("students"):
+                raise
+            logger.warning("no student starts from %s: %s", name, error)
+            continue
+        free = _free_name(made.name, [start.name for start in starts])
+        entries = least(made.encoder or own)  # a kind without layers reads the teacher's tokens
+        starts.append(made.model_copy(update={"name": free, "least_entries": entries}))
+    return starts
+
+
+def _own_starts(layers: int, least_entries: int, config: CompressConfig) -> list[Start]:
+    """Return the teacher's own layers; of several methods, each alone, and the whole teacher."""
+    own = Start(name=OWN, layers=layers, least_entries=least_entries)
+    methods = [*dict.fromkeys(config.method)]
+    if len(methods) < 2:
+        return [own.model_copy(update={"method": next(iter(methods), None)})]
+    shorter = {"most_layers": layers - 1}
+    return [
+        own.model_copy(update={"fewest_layers": layers}),  # which no method trains
+        *(
+            own.model_copy(update={"name": f"{OWN}-{method}", "method": method, **shorter})
+            for method in methods
+        ),
+    ]
+
+
+def _start(name: str, task: Task) -> Start:
+    """Return the start of a name: of a method whose student has no layers, else an encoder."""
+    if name not in provided_by("distill.without_layers")():
+        return Start(name=Path(name).name, layers=provided_by("distill.depth")(name), encoder=name)
+    distill = STAGES["distill"]
+    distill.check(distill.config.parse({"method": name}), task)
+    return Start(name=name, layers=0, method=name)
+
+
+def _free_name(name: str, taken: list[str]) -> str:
+    """Return a name that no start has: folders of one name may lie in different places."""
+    names = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))]
+    return next(each for each in names if each not in taken)

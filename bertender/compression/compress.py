@@ -1,39 +1,38 @@
-"""Compression: one command from a teacher and limits to a model that holds them.
-
-teacher + task + CompressConfig
-  -> probes, measured -> every candidate predicted (`Compression.plan`)
-  -> those near a limit, that would be trained, measured as probes of their own
-  -> some trained by successive halving, scored on the texts to choose by
-  -> the best exported, quantized and measured; the held-out texts score it in the end
-"""
+"""Compression: one command from a teacher and limits to a model that holds them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from bertender.compression.candidates import Candidate, all_candidates
-from bertender.compression.chain import check_settings
+from bertender.comparison.accuracy import check_teacher_varied
+from bertender.comparison.compare import compare
+from bertender.comparison.latency import TimedModel, measure_models
+from bertender.comparison.records import CompareConfig, LatencyConfig
+from bertender.comparison.runtimes import check_installed
+from bertender.compression.candidates import Candidate, all_candidates, starts_of, variants_of
 from bertender.compression.config import CompressConfig
-from bertender.compression.finishing import Finishing
-from bertender.compression.halving import Budget, halved
-from bertender.compression.near_limits import decided, decided_near_limits
 from bertender.compression.plan import (
+    Measured,
+    Probing,
     check_any,
     check_feasible,
+    cost_of,
+    decided,
+    decided_near_limits,
     entrants,
+    excess,
     none_holds,
     predicted,
+    timing_of,
     with_trained,
 )
-from bertender.compression.probes import Measured, Probing, timing_of
-from bertender.compression.records import MODEL, CandidateResult, CompressionReport
-from bertender.compression.starts import starts_of
-from bertender.compression.training import Announce, Training
-from bertender.compression.variants import variants_of
+from bertender.compression.report import MODEL, CandidateResult, CompressionReport
+from bertender.compression.training import Announce, Budget, Built, Training, check_settings, halved
 from bertender.core.artifact import (
     Artifact,
     check_not_finished,
@@ -43,19 +42,133 @@ from bertender.core.artifact import (
 )
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
-from bertender.core.environment import environment
-from bertender.core.errors import ConfigError
-from bertender.core.processors import processor_name
-from bertender.core.saving import save_result
-from bertender.measure.constant import check_teacher_varied
-from bertender.measure.load import busiest
-from bertender.measure.runtimes import check_installed
+from bertender.core.errors import ConfigError, ModelError, ParityError
+from bertender.core.files import save_result
+from bertender.core.machine import environment, processor_name
+from bertender.core.machine_load import busiest
+from bertender.metrics.resampling import Score
 from bertender.models.opening import open_classifier
-from bertender.pipeline.named_files import folder_digest
-from bertender.problems import SINGLE_LABEL
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.recipes.stage import folder_digest
 from bertender.tasks.task import Task
 
-__all__ = ["MODEL", "REPORT", "TABLE", "Compression"]
+# --- from bertender.compression.finishing
+# The end of a compression: the first of the ranking that holds its limits as measured.
+
+
+@dataclass(frozen=True)
+class Finishing:
+    """Quantizes and measures trained candidates."""
+
+    training: Training
+    planned: Mapping[Candidate, CandidateResult]
+    """All candidates as they were planned."""
+
+    @property
+    def config(self) -> CompressConfig:
+        """The settings."""
+        return self.training.config
+
+    def first_that_holds(
+        self, ranked: Sequence[CandidateResult]
+    ) -> tuple[list[CandidateResult], CandidateResult | None]:
+        """Return all that was tried and what is left of the ranking, and the first that holds.
+
+        What has learned from a part of the texts alone is measured first, and then learns from
+        all, unless a budget ended its training: bytes and time hardly depend on what is learned.
+        """
+        done: list[CandidateResult] = []
+        for place, result in enumerate(ranked):
+            tried = self._tried(result) if result.rounds else [result]
+            if self._holds(tried[0]) and self._learns_from_more(tried[0]):
+                tried = [*self._tried(self._whole(tried[0])), *tried[1:]]
+            done += tried
+            if self._holds(tried[0]):
+                return [*done, *ranked[place + 1 :]], tried[0]
+        return done, None
+
+    def compared(self, built: Built, runtime: str, place: Path) -> list[Score]:
+        """Save the table of a chain, and return the held-out scores: the teacher's first."""
+        config = CompareConfig.model_validate({**self._timing(), "runtime": (runtime,)})
+        table = compare([*built.artifacts.values()], self.training.task, config)
+        save_result(table, place)
+        return [row.score for row in table.rows]
+
+    def _holds(self, result: CandidateResult) -> bool:
+        return result.measured is not None and excess(result.measured, self.config) <= 1
+
+    def _learns_from_more(self, result: CandidateResult) -> bool:
+        return result.rounds[-1].share < 1 and self.config.budget_minutes is None
+
+    def _whole(self, result: CandidateResult) -> CandidateResult:
+        again = self.training.train(result, 1.0, result.rounds[-1].number + 1)
+        return result.model_copy(update={"rounds": (*result.rounds, again)})
+
+    def _tried(self, result: CandidateResult) -> list[CandidateResult]:
+        """Export, quantize and measure, by one variant after the other until one holds the limits.
+
+        What predicts one label everywhere is not tried.
+
+        Returns:
+            those that were tried, the last one first.
+        """
+        if (label := result.rounds[-1].constant) is not None:
+            reason = f"predicts {label!r} everywhere"
+            marked = {"left_out": reason, "refused": True, "measured": None, "choice": None}
+            return [result.model_copy(update=marked)]
+        tried: list[CandidateResult] = []
+        for planned in self._variants_of(result):
+            self.training.announce(f"export and quantize {planned.candidate.name}")
+            tried.insert(0, self._measured(result, planned))
+            if self._holds(tried[0]):
+                break
+        return tried
+
+    def _variants_of(self, result: CandidateResult) -> list[CandidateResult]:
+        """Return what is trained in every variant that is expected to fit, its own first."""
+        made = result.candidate
+        others = [made.model_copy(update=dict(each)) for each in variants_of(self.config)]
+        known = [self.planned.get(each) for each in dict.fromkeys(others) if each != made]
+        fitting = [each for each in known if each is not None and each.fits]
+        return [self.planned.get(made, result), *fitting]
+
+    def _measured(self, result: CandidateResult, planned: CandidateResult) -> CandidateResult:
+        """Return what was trained as a variant of the plan: measured, or refused."""
+        candidate = planned.candidate
+        outcome: dict[str, Any] = {"measured": None, "choice": None, "left_out": None}
+        try:
+            model = self.training.chain(candidate, result.rounds[-1]).last
+        except (ConfigError, ModelError, ParityError) as error:
+            outcome |= {"left_out": f"refused: {error}", "refused": True}
+        else:
+            cost = cost_of(model, self._single_ms(model, candidate.runtime))
+            beyond = excess(cost, self.config) > 1
+            outcome |= {
+                "measured": cost,
+                "choice": self.training.choice(model, candidate.runtime),
+                "left_out": "measured beyond the limits" if beyond else None,
+            }
+        return planned.model_copy(update={**outcome, "rounds": result.rounds})
+
+    def _single_ms(self, artifact: Artifact, runtime: str) -> float:
+        timing = LatencyConfig.model_validate(self._timing())
+        model = TimedModel(name=artifact.name, artifact=artifact.path.resolve(), runtime=runtime)
+        texts = self.training.task.dev.examples
+        return measure_models([model], texts, timing).rows[0].single.p50_ms
+
+    def _timing(self) -> dict[str, Any]:
+        names = ("processes", "threads", "seed", "noisy")
+        return {name: getattr(self.config, name) for name in names}
+
+
+# --- from bertender.compression.compress
+# Compression: one command from a teacher and limits to a model that holds them.
+#
+# teacher + task + CompressConfig
+#   -> probes, measured -> every candidate predicted (`Compression.plan`)
+#   -> those near a limit, that would be trained, measured as probes of their own
+#   -> some trained by successive halving, scored on the texts to choose by
+#   -> the best exported, quantized and measured; the held-out texts score it in the end
 
 REPORT = "report.json"
 TABLE = "table.json"

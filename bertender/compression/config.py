@@ -9,10 +9,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from bertender.core.config import Config, Rule, parts_of
-from bertender.measure.gate_config import GOLDEN_TEXTS
+from bertender.gate.config import GOLDEN_TEXTS
 from bertender.models.runtimes import DEFAULT_RUNTIME, WITH_INTEGERS, RuntimeName
-
-__all__ = ["RULES", "CompressConfig"]
 
 Shares = Annotated[tuple[float, ...], BeforeValidator(parts_of)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parts_of)]

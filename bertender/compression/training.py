@@ -1,29 +1,238 @@
-"""Training candidates, whole or on a part of the texts, and the folders that they lie in."""
+"""Training of candidates by successive halving, on a part of the texts or all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from bertender.comparison.accuracy import evaluate, found_constant, is_fault
 from bertender.compression.candidates import Candidate
-from bertender.compression.chain import Built, build, graph_steps, student_steps
 from bertender.compression.config import CompressConfig
-from bertender.compression.records import CandidateResult, Round
+from bertender.compression.report import CandidateResult, Round
 from bertender.core.artifact import Artifact
-from bertender.measure.accuracy import evaluate
-from bertender.measure.constant import found_constant, is_fault
+from bertender.core.errors import ConfigError
+from bertender.core.files import save_text
 from bertender.models.opening import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
-from bertender.tasks.bad_rows import SkippedRows, stop
-from bertender.tasks.loading import sample
+from bertender.recipes.recipe import Step, StepOutcome, run_step
+from bertender.recipes.stage import GRAPH_TO_QUANTIZE, NamedFile
+from bertender.recipes.stages import STAGES
+from bertender.tasks.labelled import read_texts
+from bertender.tasks.loading import sample, unlabelled_texts
+from bertender.tasks.rows import SkippedRows, stop
 from bertender.tasks.task import Task
-from bertender.tasks.texts import read_texts
-from bertender.tasks.unlabelled import unlabelled_texts
 
-__all__ = ["Announce", "Training"]
+# --- from bertender.compression.chain
+# The steps of a candidate, as a recipe would name them, and building them.
+#
+# Each candidate is what the commands make: a student, pruned, exported, quantized. Steps that are
+# built already are not built again, so that a compression that was killed continues.
+
+TEACHER = "teacher"
+ROOM = 2
+"""Times the entries that always stay is a vocabulary's default size at least."""
+HARDLY_TRAINED = {"epochs": 1, "learning_rate": 1e-5}
+"""Of a probe: what it weighs and takes does not depend on what it has learned."""
+TO_BE_JUDGED = {"allow_constant": True}
+"""One candidate of many that learned nothing ends no search: its round is marked instead."""
+
+OF_A_RECOVERY = frozenset({"epochs", "batch_size", "no_dropout"})
+"""Settings of pruning that one which trains nothing refuses."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """Artifacts of a candidate's steps."""
+
+    artifacts: Mapping[str, Artifact]
+    """By the names of the steps, the teacher's included."""
+    seconds: float
+    """That they took, whether this run has built them or an earlier one."""
+
+    @property
+    def last(self) -> Artifact:
+        """The artifact of the last step."""
+        return [*self.artifacts.values()][-1]
+
+
+def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int) -> list[Step]:
+    """Return the steps that train a candidate: distilling and pruning, or those that it has.
+
+    Args:
+        candidate: what to train.
+        config: how long, and on which texts.
+        unlabelled: unlabelled texts to learn from, at most.
+    """
+    steps = []
+    if candidate.is_distilled:
+        settings = {**_student(candidate, config, unlabelled), **TO_BE_JUDGED}
+        steps.append(_step("student", "distill", (TEACHER,), settings))
+    if candidate.is_pruned:
+        # a student's recovery learns from the teacher, which knows more than the student does
+        sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
+        settings = {**_cuts(candidate, config), **_texts(config, unlabelled)}
+        settings |= {"epochs": config.recovery_epochs, "batch_size": config.batch_size}
+        settings |= {"no_dropout": config.no_dropout, "seed": config.seed, **TO_BE_JUDGED}
+        steps.append(_step("pruned", "prune", sources, settings))
+    return steps
+
+
+def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step], list[Step]]:
+    """Return the steps of a probe: those on a few texts, and those that read all to be cut."""
+    trained = student_steps(candidate, config, 0)
+    students = [_changed(step, HARDLY_TRAINED) for step in trained if step.stage == "distill"]
+    cuts = [_only_cut(step, config) for step in trained if step.stage == "prune"]
+    return students, cuts
+
+
+def graph_steps(candidate: Candidate, source: str, **settings: Any) -> list[Step]:
+    """Return the steps that export and quantize what a step has made; `settings` are for both."""
+    return [
+        _step("onnx", "export", (source,), settings),
+        _step("int8", "quantize", ("onnx",), {**candidate.settings, **settings}),
+    ]
+
+
+def build(
+    steps: Sequence[Step], artifacts: Mapping[str, Artifact], task: Task, folder: Path
+) -> Built:
+    """Build steps in a folder; those that are built already are taken as they are.
+
+    Args:
+        steps: each from earlier ones or from `artifacts`.
+        artifacts: what is there already, by name.
+        task: whose texts they learn from.
+        folder: gets an artifact a step.
+    """
+    done, seconds = dict(artifacts), 0.0
+    for step in steps:
+        config = STAGES[step.stage].config.parse(step.settings)
+        outcome = run_step(step, config, task, done, folder)
+        done[step.name] = Artifact.load(outcome.output, verify=False)
+        seconds += _seconds(outcome, folder / f"{step.name}.seconds")
+    return Built(done, seconds)
+
+
+def _seconds(outcome: StepOutcome, place: Path) -> float:
+    """Return how long a step took, also where an earlier run has built it."""
+    if not outcome.reused:
+        save_text(f"{outcome.seconds}\n", place)
+    try:
+        return float(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a run was killed before it noted the time
+        return 0.0
+
+
+def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task: Task) -> None:
+    """Raise where a step of a candidate could not be run on the task, or a file is missing.
+
+    Raises:
+        BertenderError: what is wrong, before any work.
+    """
+    unlabelled = int(config.unlabelled is not None or config.unlabelled_texts > 0)
+    steps = {
+        step.model_dump_json(): step  # many candidates have a step in common
+        for candidate in candidates
+        for step in (
+            *student_steps(candidate, config, unlabelled),
+            *graph_steps(candidate, TEACHER),
+        )
+    }
+    files = [file for step in steps.values() for file in _checked_files(step, task)]
+    for file in dict.fromkeys(files):  # a packaged encoder's check reads all of it
+        file.check()
+
+
+def _checked_files(step: Step, task: Task) -> Iterable[NamedFile]:
+    """Return the files that a step names, whose settings are right for the task."""
+    stage = STAGES[step.stage]
+    config = stage.config.parse(step.settings)
+    if step.stage == "quantize" and stage.wants(config, 0).name != GRAPH_TO_QUANTIZE.name:
+        raise ConfigError(
+            f"schemes={step.settings['scheme']}: it trains, and a candidate is quantized as it is. "
+            "Give schemes that start from a graph, as dynamic or static."
+        )
+    stage.accepts(task)
+    stage.check(config, task)
+    return stage.files(config)
+
+
+def _step(name: str, stage: str, sources: tuple[str, ...], settings: Mapping[str, Any]) -> Step:
+    return Step.model_validate(
+        {"name": name, "stage": stage, "from": sources, "with": dict(settings)}
+    )
+
+
+def _changed(step: Step, settings: Mapping[str, Any]) -> Step:
+    return step.model_copy(update={"settings": {**step.settings, **settings}})
+
+
+def _only_cut(step: Step, config: CompressConfig) -> Step:
+    """Return a step of pruning that trains nothing, and so has no teacher.
+
+    It reads all unlabelled texts where it counts tokens, as the winner's does.
+    """
+    rest = {name: value for name, value in step.settings.items() if name not in OF_A_RECOVERY}
+    counted = _all_texts(config) if "vocab" in rest else {}
+    return step.model_copy(
+        update={"settings": {**rest, **counted, "recover": False}, "sources": step.sources[:1]}
+    )
+
+
+def _all_texts(config: CompressConfig) -> dict[str, Any]:
+    if config.unlabelled is None:
+        return _texts(config, config.unlabelled_texts)
+    return {"unlabelled": str(config.unlabelled)}
+
+
+def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> dict[str, Any]:
+    # whether its vocabulary is cut is the candidate's choice, and a step of pruning
+    learning = {**_texts(config, unlabelled), "seed": config.seed, "vocab_size": "all"}
+    own = {} if candidate.start.method is None else {"method": candidate.start.method}
+    if not candidate.start.layers:  # its passes, its rate and its batches are its own
+        return {**own, **learning}
+    encoder = candidate.start.encoder
+    method = {"method": "pd", "student": encoder} if encoder is not None else own
+    shape = {"layers": candidate.layers}
+    passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}
+    passes |= {"batch_size": config.batch_size, "no_dropout": config.no_dropout}
+    return {**method, **shape, **passes, **learning}
+
+
+def _texts(config: CompressConfig, unlabelled: int) -> dict[str, Any]:
+    """Return the settings of so many unlabelled texts."""
+    if not unlabelled:
+        return {}
+    if config.unlabelled is None:
+        return {"unlabelled_texts": unlabelled}
+    return {"unlabelled": str(config.unlabelled), "max_unlabelled": unlabelled}
+
+
+def _cuts(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
+    shares = {"heads": candidate.heads, "ffn": candidate.ffn}
+    cut = {name: share for name, share in shares.items() if share}
+    if not candidate.vocab:
+        return cut
+    size = _vocabulary_size(candidate, config)
+    return {**cut, "vocab": "task", "vocab_floor": config.vocab_floor, "vocab_size": size}
+
+
+def _vocabulary_size(candidate: Candidate, config: CompressConfig) -> int:
+    """Return the most entries of a candidate's vocabulary.
+
+    The default leaves room beside single characters where these are many, as in Chinese.
+    """
+    if config.is_explicit("vocab_size"):
+        return config.vocab_size
+    return max(config.vocab_size, ROOM * candidate.start.least_entries)
+
+
+# --- from bertender.compression.training
+# Training candidates, whole or on a part of the texts, and the folders that they lie in.
 
 Announce = Callable[[str], None]
 
@@ -108,3 +317,150 @@ class Training:
     def _folder(self, candidate: Candidate, texts: int, unlabelled: int) -> Path:
         """Return where a candidate lies that learned from so many texts, however quantized."""
         return self.folder / candidate.shape_name / f"{texts}-and-{unlabelled}-texts"
+
+
+# --- from bertender.compression.halving
+# Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) over candidates.
+#
+# All start on a small part of the texts; the better half of each round goes on, on twice as many,
+# until one is left, which learns from all. The first part is so small that all the choosing takes
+# as
+# long as that last training, so that half of the time goes to the model that will serve. Where
+# the
+# texts are few, a part has FEWEST_TEXTS, rounds of nearly equal parts are one, and choosing takes
+# longer.
+
+FEWEST_TEXTS = 500
+"""Below it a part says little about a candidate."""
+LEAST_GROWTH = 1.5
+"""Of the texts from round to round: on hardly more texts, a training says the same again."""
+PART_OF_ONE = 0.1
+"""Where one candidate alone shows what all texts would take."""
+
+Train = Callable[[CandidateResult, float, int], Round]
+"""(candidate, share of the texts, number of the round) -> its training"""
+
+
+@dataclass
+class Budget:
+    """Minutes of training that may be spent: half of them to choose, the rest on the chosen one."""
+
+    minutes: float | None
+    spent: float = 0.0
+    for_all_texts: list[float] = field(default_factory=list)
+    """Minutes that each training so far would have taken on all texts."""
+
+    def allows_choosing(self, result: CandidateResult, share: float) -> bool:
+        """Return whether a training on a share of the texts fits in the half for choosing."""
+        expected = self._expected(result)
+        if self.minutes is None or expected is None:
+            return True
+        return self.spent + share * expected <= self.minutes / 2
+
+    def affordable_share(self, result: CandidateResult) -> float:
+        """Return the share of the texts that what is left allows to learn from, 1 at most."""
+        expected = self._expected(result)
+        if self.minutes is None or expected is None:
+            return 1.0
+        return min(max(self.minutes - self.spent, 0.0) / max(expected, 1e-9), 1.0)
+
+    def spend(self, done: Round) -> None:
+        """Note a training; one of no step takes no time, and tells nothing of others."""
+        self.spent += done.minutes
+        if done.minutes:
+            self.for_all_texts.append(done.minutes / done.share)
+
+    def _expected(self, result: CandidateResult) -> float | None:
+        """Return the minutes on all texts: by the candidate's own training, else by the others'."""
+        if result.rounds:
+            return result.rounds[-1].minutes / result.rounds[-1].share
+        known = self.for_all_texts
+        return sum(known) / len(known) if known else None
+
+
+def parts_of_texts(candidates: int, texts: int, *, budgeted: bool = False) -> list[float]:
+    """Return the share of the texts that each round learns from, 1 in the last.
+
+    Args:
+        candidates: that enter.
+        texts: labelled ones.
+        budgeted: one candidate has a small round too, which shows what all texts would take.
+    """
+    rounds = range(max(math.ceil(math.log2(candidates)), int(budgeted)))
+    trainings = sum(2**number * math.ceil(candidates / 2**number) for number in rounds)
+    first = 1 / trainings if candidates > 1 else PART_OF_ONE
+    fewest = min(FEWEST_TEXTS / max(texts, 1), 1.0)
+    shares: list[float] = []
+    for share in (max(2**number * first, fewest) for number in rounds):
+        if not shares or share >= LEAST_GROWTH * shares[-1]:
+            shares.append(share)
+    return [*dict.fromkeys((*shares, 1.0))]
+
+
+def halved(
+    entrants: Sequence[CandidateResult], texts: int, train: Train, budget: Budget
+) -> list[CandidateResult]:
+    """Train candidates by rounds; return all, with their rounds, the best of the last first.
+
+    Where half of the budget is spent, no candidate is trained to choose by any more; the best so
+    far then learns from as many texts as the rest of the budget allows.
+
+    Args:
+        entrants: one at least.
+        texts: labelled ones to learn from.
+        train: trains a candidate, and returns its score on the texts to choose by.
+        budget: what may be spent.
+    """
+    staying = list(entrants)
+    beaten: list[CandidateResult] = []
+    shares = parts_of_texts(len(entrants), texts, budgeted=budget.minutes is not None)
+    choosing = shares[:-1] or (shares if len(entrants) > 1 else [])
+    for number, share in enumerate(choosing):
+        trained = [_if_affordable(each, share, number, train, budget) for each in staying]
+        ranked = sorted(trained, key=_rank, reverse=True)
+        staying = ranked[: math.ceil(len(ranked) / 2)]
+        beaten[:0] = [_beaten(each, number) for each in ranked[len(staying) :]]
+    leader, *others = staying
+    beaten[:0] = [_beaten(each, len(choosing) - 1) for each in others]
+    return [_trained_last(leader, len(choosing), train, budget), *beaten]
+
+
+def _if_affordable(
+    result: CandidateResult, share: float, number: int, train: Train, budget: Budget
+) -> CandidateResult:
+    if result.left_out:
+        return result
+    if not budget.allows_choosing(result, share):
+        return result.model_copy(update={"left_out": "half of the budget was spent before it"})
+    return _trained(result, share, number, train, budget)
+
+
+def _trained_last(
+    leader: CandidateResult, number: int, train: Train, budget: Budget
+) -> CandidateResult:
+    """Train the best on as many texts as the budget allows, if these are more than it has seen."""
+    share = budget.affordable_share(leader)
+    whole = leader.model_copy(update={"left_out": None})
+    if leader.rounds and share <= leader.rounds[-1].share:
+        return whole
+    return _trained(whole, share, number, train, budget)
+
+
+def _trained(
+    result: CandidateResult, share: float, number: int, train: Train, budget: Budget
+) -> CandidateResult:
+    done = train(result, share, number)
+    budget.spend(done)
+    return result.model_copy(update={"rounds": (*result.rounds, done)})
+
+
+def _rank(result: CandidateResult) -> tuple[int, bool, float]:
+    last = result.rounds[-1] if result.rounds else None
+    return (last.number, last.constant is None, last.score) if last else (-1, False, 0.0)
+
+
+def _beaten(result: CandidateResult, number: int) -> CandidateResult:
+    if result.left_out:
+        return result
+    reason = f"better ones of round {number + 1} went on without it"
+    return result.model_copy(update={"left_out": reason})

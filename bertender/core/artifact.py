@@ -1,9 +1,4 @@
-"""The artifact: a directory with a model, its tokenizer and `artifact.json`.
-
-Every stage reads artifacts and writes one. A `torch` artifact is also a plain transformers
-directory (safetensors), an `onnx` artifact a plain Optimum one. `artifact.json` has where the
-model came from and carries the digest of every file; reading checks them.
-"""
+"""Artifacts: a directory with a model, its tokenizer and `artifact.json`."""
 
 from __future__ import annotations
 
@@ -11,14 +6,15 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from bertender.core.atomic import replacing_directory, unusable_parent
-from bertender.core.cache_folder import cache_directory
+from pydantic import Field, ValidationError
+
 from bertender.core.card import (
     CARD_NAME,
     TIMING_NAME,
@@ -32,24 +28,15 @@ from bertender.core.card import (
 )
 from bertender.core.config import Record
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
+from bertender.core.files import cache_directory, replacing, replacing_directory, unusable_parent
 from bertender.core.findings import Findings
 
-__all__ = [
-    "IMPORTED",
-    "IMPORT_STAGE",
-    "Artifact",
-    "Draft",
-    "check_not_finished",
-    "check_replaceable",
-    "check_writable",
-    "copy_artifact",
-    "digest_of",
-    "file_state",
-    "foreign_files",
-    "new_artifact",
-    "sha256_of",
-    "shown_names",
-]
+# --- from bertender.core.artifact
+# The artifact: a directory with a model, its tokenizer and `artifact.json`.
+#
+# Every stage reads artifacts and writes one. A `torch` artifact is also a plain transformers
+# directory (safetensors), an `onnx` artifact a plain Optimum one. `artifact.json` has where the
+# model came from and carries the digest of every file; reading checks them.
 
 IMPORT_STAGE = "import"
 """Stage of a finished model from elsewhere."""
@@ -327,3 +314,154 @@ def _record_files(directory: Path) -> dict[str, FileRecord]:
         )
         for path in files
     }
+
+
+# --- from bertender.core.lineage
+# Lineage: the artifact that an artifact was made from, and so on up to the first.
+
+
+def lineage(artifact: Artifact) -> Iterator[Artifact | str]:
+    """Yield an artifact and its ancestors; one that is missing or was replaced, as words."""
+    yield artifact
+    while parent := artifact.card.parent:
+        path = (artifact.path.resolve() / parent.path).resolve()
+        try:
+            artifact = Artifact.load(path)
+        except (ArtifactError, OSError) as error:
+            yield f"parent {parent.digest[:12]}: {error}"
+            return
+        if artifact.digest != parent.digest:
+            yield f"parent {parent.digest[:12]}: {path} holds another artifact by now"
+            return
+        yield artifact
+
+
+# --- from bertender.core.timing
+# Duration of a training run.
+#
+# Equal runs differ in it. So it lies next to an artifact's card, in a file of its own that is in
+# neither the card nor the digest.
+
+
+class Stopwatch:
+    """Adds up how long a kind of work takes, turn by turn."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Time the block, and wait for its work on a GPU."""
+        _wait_for_gpu()
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            _wait_for_gpu()
+            self.seconds += time.perf_counter() - started
+
+
+class Timing(Record):
+    """Duration of a run; of an interrupted one, only the time since it was resumed."""
+
+    wall_s: float = Field(description="from the texts to the trained model, scoring included")
+    training_s: float = Field(description="steps of training, over all phases")
+    samples: int = Field(description="texts in these steps, in each epoch anew")
+    teacher_s: float = Field(description="in the teacher, before the training and in its steps")
+
+    @property
+    def samples_per_s(self) -> float:
+        """Texts of training a second of training."""
+        return self.samples / self.training_s if self.training_s else 0.0
+
+    @property
+    def teacher_share(self) -> float:
+        """The teacher's part of the wall time, 0 to 1."""
+        return self.teacher_s / self.wall_s if self.wall_s else 0.0
+
+    def summary(self) -> dict[str, float]:
+        """Return the measured seconds and what follows from them, as plain values."""
+        rates = {"samples_per_s": self.samples_per_s, "teacher_share": self.teacher_share}
+        return {**self.model_dump(mode="json"), **rates}
+
+
+def write_timing(timing: Timing, artifact: Path) -> None:
+    """Put a timing next to the card of the artifact at a path."""
+    with replacing(artifact / TIMING_NAME) as temporary:
+        temporary.write_text(timing.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_timing(artifact: Artifact) -> Timing | None:
+    """Return the timing next to an artifact's card; None where there is none that can be read."""
+    try:
+        return Timing.model_validate_json((artifact.path / TIMING_NAME).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _wait_for_gpu() -> None:
+    import torch  # seconds, which a command that only shows a timing should not take
+
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+# --- from bertender.core.golden
+# Golden texts: some real texts of the task in an onnx artifact, with the model's outputs of them.
+#
+# Whoever brings the artifact to another machine asks the model there about the same texts. They
+# are
+# a file of the artifact, whose digest the card has. An artifact need not have them: earlier
+# versions
+# wrote none, and `golden_texts=0` leaves them out, because texts of a task may be private.
+
+GOLDEN_NAME = "golden.json"
+
+
+class GoldenText(Record):
+    """A text, and the model's outputs of it alone."""
+
+    example: tuple[str, ...] = Field(description="as the model reads it: its text, or its words")
+    label: str | tuple[str, ...] = Field(description="one, one for each word, or all of a text")
+    logits: tuple[tuple[float, ...], ...] = Field(description="(rows, labels)")
+    places: tuple[int, ...] = Field(description="(rows,): what each row is a prediction of")
+    tokens: int = Field(description="that the model reads of it")
+
+
+class GoldenTexts(Record):
+    """The content of `golden.json`."""
+
+    runtime: str = Field(description="row of RUNTIMES that computed the logits")
+    tolerance: str = Field(description="row of TOLERANCES by which others are compared with them")
+    logit_scale: float = Field(description="the largest of the model's source in the parity gate")
+    logit_spread: float = Field(description="standard deviation of those over texts, centred")
+    texts: tuple[GoldenText, ...]
+
+
+def write_golden(golden: GoldenTexts, directory: Path) -> None:
+    """Write the golden texts of an artifact into its draft."""
+    text = golden.model_dump_json(indent=1) + "\n"
+    (directory / GOLDEN_NAME).write_text(text, encoding="utf-8")
+
+
+def read_golden(artifact: Artifact) -> GoldenTexts:
+    """Return the golden texts of an artifact.
+
+    Raises:
+        ArtifactError: it has none, or its file cannot be read.
+    """
+    stage = artifact.card.stage
+    if GOLDEN_NAME not in artifact.card.files:
+        raise ArtifactError(
+            f"{artifact.path} has no golden texts, with which a copy of it is compared elsewhere: "
+            f"it was made by an earlier version, with --golden-texts 0, or of long texts alone. "
+            f"Make it again with `bertender {stage}`, which stores some."
+        )
+    try:
+        text = (artifact.path / GOLDEN_NAME).read_text(encoding="utf-8")
+        return GoldenTexts.model_validate_json(text)
+    except (OSError, ValidationError) as error:
+        raise ArtifactError(
+            f"{artifact.path / GOLDEN_NAME} cannot be read: {type(error).__name__}. Make the "
+            f"artifact again with `bertender {stage}`."
+        ) from None

@@ -1,26 +1,30 @@
-"""build_once: make something unless it is there already.
-
-What lies at a place is reused where its stamp has the same identity and it is still what was
-written then. Otherwise it is built, and the log has the reason. Stamps lie in the
-folder `.stamps` next to it and are written last: what a killed process leaves has none.
-"""
+"""Work that is done once: stamps of builds, cached files, checkpoints of interrupted runs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from bertender.core.atomic import replacing, replacing_directory
-from bertender.core.errors import BertenderError
+from bertender.core.artifact import check_replaceable
+from bertender.core.card import library_versions
+from bertender.core.errors import BertenderError, BusyError
+from bertender.core.files import CACHE_VARIABLE, replacing, replacing_directory
 
-__all__ = ["STAMPS", "Fingerprint", "build_once", "directory_once", "sizes_of", "was_built"]
+# --- from bertender.core.build_once
+# build_once: make something unless it is there already.
+#
+# What lies at a place is reused where its stamp has the same identity and it is still what was
+# written then. Otherwise it is built, and the log has the reason. Stamps lie in the
+# folder `.stamps` next to it and are written last: what a killed process leaves has none.
 
 logger = logging.getLogger(__name__)
 
@@ -145,3 +149,135 @@ class _Stamp:
         else:
             logger.info("%s is made again: it was made of something else", self.places[0])
         return False
+
+
+# --- from bertender.core.cache
+# The cache folder: files that can be made again.
+
+Value = TypeVar("Value")
+
+
+def cached(
+    path: Path,
+    make: Callable[[], Value],
+    save: Callable[[Value, Path], object],
+    load: Callable[[Path], Value],
+    fingerprint: Fingerprint,
+) -> Value:
+    """Return what a file of the cache folder holds, made and saved first where it does not.
+
+    A folder that cannot be written is a warning: the value is then made every time.
+
+    Args:
+        path: the file; its name carries a digest of all that shapes the value.
+        make: computes the value.
+        save: (value, draft) writes it.
+        load: reads it.
+        fingerprint: digest of the file.
+    """
+    made: list[Value] = []
+
+    def build() -> None:
+        made.append(make())
+        with replacing(path) as draft:
+            save(made[0], draft)
+
+    try:
+        build_once([path], path.name, build, fingerprint)
+        return load(path)
+    except OSError as error:
+        if not made:  # it is `make` that failed
+            raise
+        logger.warning(
+            "%s cannot be cached: %s. Set %s to another folder.", path, error, CACHE_VARIABLE
+        )
+        return made[0]
+
+
+# --- from bertender.core.work
+# Work directories: the checkpoints of an interrupted run, from which the same run continues.
+#
+# This is not `build_once`: what lies here is half done, and is removed when the run ends.
+#
+# OUT's folder/.OUT.work/lock        held by the process that is at work
+# OUT's folder/.OUT.work/IDENTITY/   the checkpoints of one run: its settings, data and libraries
+
+
+class _HasName(Protocol):
+    """A part of a run."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Phase = TypeVar("Phase", bound=_HasName)
+
+
+@contextmanager
+def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
+    """Give the directory for the checkpoints of the run that will write `out`.
+
+    It carries a digest of everything that shapes the run, so that only the same run resumes from
+    it. It stays when the block fails, to resume from, and goes when the block succeeds.
+
+    Raises:
+        ArtifactError: `out` exists and is not an artifact.
+        BusyError: another process is at work for the same `out`.
+    """
+    out = out.resolve()
+    check_replaceable(out)
+    folder = _folder(out)
+    work = folder / _digest(*identity)
+    work.mkdir(parents=True, exist_ok=True)
+    if os.environ.get("RANK", "0") != "0":  # the first process of a distributed run sees to it
+        yield work
+        return
+    with _held(folder / "lock", out):
+        yield work
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def forget_work(out: Path) -> None:
+    """Remove what interrupted runs have left for `out`, so that the next one starts afresh.
+
+    Raises:
+        BusyError: a process is at work for `out`.
+    """
+    folder = _folder(out.resolve())
+    if folder.is_dir():
+        with _held(folder / "lock", out):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_order(phases: Sequence[Phase], work: Path) -> Iterator[tuple[Phase, Path, bool]]:
+    """Yield each phase of a run, the folder of its checkpoints, and whether it is the last."""
+    for place, phase in enumerate(phases):
+        folder = work / f"{place}-{phase.name}" if len(phases) > 1 else work
+        yield phase, folder, phase is phases[-1]
+
+
+def _folder(out: Path) -> Path:
+    return out.parent / f".{out.name}.work"
+
+
+def _digest(*identity: Any) -> str:
+    # the batches are laid out for so many processes, so a run of another number cannot resume
+    processes = os.environ.get("WORLD_SIZE", "1")
+    whole = json.dumps([*identity, processes, library_versions()], sort_keys=True, default=str)
+    return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _held(lock: Path, out: Path) -> Iterator[None]:
+    """Hold a lock that the system gives back when the process dies, however it dies."""
+    held = FileLock(lock, timeout=0)
+    try:
+        held.acquire()
+    except Timeout:
+        raise BusyError(
+            f"another process is building {out}. Wait until it ends, or choose another --out."
+        ) from None
+    try:
+        yield
+    finally:
+        held.release()

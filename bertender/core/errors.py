@@ -37,37 +37,6 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = [
-    "AccuracyError",
-    "ArtifactError",
-    "BertenderError",
-    "BusyError",
-    "ConfigError",
-    "ConstantError",
-    "DamagedArtifactError",
-    "DataError",
-    "DeadlineError",
-    "DeploymentError",
-    "GateError",
-    "HubCodeError",
-    "HubUnreachableError",
-    "LoadTestError",
-    "MachineBusyError",
-    "ModelError",
-    "NotAnArtifactError",
-    "OverloadedError",
-    "ParityError",
-    "PortTakenError",
-    "RowError",
-    "RuntimeMissingError",
-    "ServerMissingError",
-    "ServingError",
-    "TrainingError",
-    "UnknownNameError",
-    "UnreachableError",
-    "nearest_hint",
-]
-
 
 class BertenderError(Exception):
     """Root of every error that bertender raises on purpose.

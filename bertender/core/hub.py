@@ -9,8 +9,6 @@ import threading
 from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
-__all__ = ["PROBE_SECONDS", "hub_cache", "hub_knows"]
-
 logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 4.0

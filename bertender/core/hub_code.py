@@ -31,8 +31,6 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from bertender.core.errors import HubCodeError
 
-__all__ = ["check_hub_code", "open_pretrained"]
-
 BUILT_IN = ("eager", "sdpa", "flex_attention")
 """Attentions that PyTorch has; for `flash_attention_2` transformers asks the hub as well."""
 

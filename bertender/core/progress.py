@@ -1,27 +1,68 @@
-"""Progress of long work: a bar in a terminal, a line now and then in a log, silence in a library.
-
-Both have the time that is left, by the mean pace so far.
-
-Libraries ask for a bar; only the command line turns bars on (`show_progress`). Off is a bar that
-does nothing, so callers never ask which it is.
-"""
+"""What a person sees of long work: safe text, progress bars, and no logs of other tools."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 
-from bertender.core.terminal import SafeConsole
+# --- from bertender.core.terminal
+# Texts and names of others on a terminal, which must show them and obey nothing in them.
 
-__all__ = ["Bar", "SilentBar", "progress_bar", "show_progress", "track"]
+CONTROLS = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Categories of Unicode: control characters, halves of pairs, separators of lines."""
+ORDER_OF_TEXT = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
+"""Characters that swap the order of what stands around them."""
+
+
+def visible(text: str, spared: str = "") -> str:
+    r"""Return a text with its control characters escaped, as in "\x1b[2J" for one that clears the
+    screen; `spared` are left as they are."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each in spared or not _is_control(each) else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def _is_control(character: str) -> bool:
+    return character in ORDER_OF_TEXT or unicodedata.category(character) in CONTROLS
+
+
+class SafeConsole(Console):
+    """A console that shows the control characters of what is printed, but for the ends of lines."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:  # rich's own
+                yield segment
+            else:
+                yield Segment(visible(segment.text, spared="\n\t"), segment.style)
+
+
+# --- from bertender.core.progress
+# Progress of long work: a bar in a terminal, a line now and then in a log, silence in a library.
+#
+# Both have the time that is left, by the mean pace so far.
+#
+# Libraries ask for a bar; only the command line turns bars on (`show_progress`). Off is a bar
+# that
+# does nothing, so callers never ask which it is.
 
 Item = TypeVar("Item")
 
@@ -187,3 +228,23 @@ def track(
             if count % every == 0:
                 bar.advance(every)
         bar.advance(count % every)
+
+
+# --- from bertender.core.quiet_tools
+# ONNX Runtime's tools log what they look at and advise; here that stays theirs.
+
+
+@contextmanager
+def quiet_tools() -> Iterator[None]:
+    """Let nothing below an error be logged, and keep the handlers that were there.
+
+    To be around the tools' import, too: one of the modules sets the root logger up for itself.
+    """
+    root, disabled = logging.getLogger(), logging.root.manager.disable
+    handlers = [*root.handlers]
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.handlers[:] = handlers

@@ -1,9 +1,4 @@
-"""Entity F1: how many whole entities a tagger finds, with a 95 % interval over sentences.
-
-An entity counts when its type and its first and last word are right (Tjong Kim Sang and De
-Meulder 2003, arXiv cs/0306050). The value is seqeval's, which reads tags as CoNLL's script does.
-Where tags are plain, such as parts of speech, each word whose tag is not O counts as one entity.
-"""
+"""Entity F1: how many whole entities a tagger finds, with a 95 % interval over sentences."""
 
 from __future__ import annotations
 
@@ -15,10 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.metrics.records import POINTS, Change, LabelSet, Score
-from bertender.metrics.resampling import CONFIDENCE, RESAMPLES
-
-__all__ = ["Counts", "EntityF1", "entity_change", "entity_counts", "entity_f1"]
+from bertender.metrics.resampling import CONFIDENCE, POINTS, RESAMPLES, Change, LabelSet, Score
 
 METRIC = "entity_f1"
 OUTSIDE = "O"

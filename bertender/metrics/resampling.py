@@ -1,9 +1,4 @@
-"""The bootstrap of metrics: counts of confusions, drawn anew.
-
-Resampling rows with replacement and counting the resample's confusions is the same as drawing the
-confusion counts from a multinomial, so a bootstrap here draws counts (resamples, cells) and never
-touches the rows again.
-"""
+"""Results of a metric, and the bootstrap of metrics: counts of confusions, drawn anew."""
 
 from __future__ import annotations
 
@@ -12,16 +7,52 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-__all__ = [
-    "CONFIDENCE",
-    "RESAMPLES",
-    "Counts",
-    "count_labels",
-    "mean_of_drawn",
-    "percentiles",
-    "resampled_cells",
-]
+from bertender.core.config import Record
+
+# --- from bertender.metrics.records
+# Results of a metric: a score with its interval, and a change of it.
+
+POINTS = 100.0
+"""A metric point is a hundredth of the metric."""
+
+
+class Score(Record):
+    """A metric's value on n rows, with its 95 % interval."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """The labels of a task, as far as they are known."""
+
+    count: int | None = None
+    """None counts those that occur."""
+    names: Sequence[str] = ()
+
+
+class Change(Record):
+    """Candidate minus reference on the same rows, in metric points, with its 95 % interval."""
+
+    value: float = Field(description="in points: 1.0 is a hundredth of the metric")
+    low: float
+    high: float
+
+
+# --- from bertender.metrics.resampling
+# The bootstrap of metrics: counts of confusions, drawn anew.
+#
+# Resampling rows with replacement and counting the resample's confusions is the same as drawing
+# the
+# confusion counts from a multinomial, so a bootstrap here draws counts (resamples, cells) and
+# never
+# touches the rows again.
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

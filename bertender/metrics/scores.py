@@ -1,8 +1,4 @@
-"""METRICS: each with a 95 % interval.
-
-The values are scikit-learn's, the intervals Wilson's or a bootstrap's. Both libraries are imported
-where they compute: records and settings name metrics without waiting for them.
-"""
+"""METRICS: scores and paired changes of scores, each with a 95 % interval."""
 
 from __future__ import annotations
 
@@ -13,28 +9,29 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.config import Table
 from bertender.core.errors import DataError
-from bertender.core.table import Table
 from bertender.metrics.entities import EntityF1
-from bertender.metrics.records import LabelSet, Score
 from bertender.metrics.resampling import (
     CONFIDENCE,
+    POINTS,
+    Change,
     Counts,
+    LabelSet,
+    Score,
     count_labels,
+    mean_of_drawn,
     percentiles,
     resampled_cells,
 )
+from bertender.metrics.resampling import FloatArray as FloatArray_changes
 
-__all__ = [
-    "METRICS",
-    "AnyMetric",
-    "Metric",
-    "Rows",
-    "Score",
-    "bootstrap_interval",
-    "score",
-    "wilson_interval",
-]
+# --- from bertender.metrics.scores
+# METRICS: each with a 95 % interval.
+#
+# The values are scikit-learn's, the intervals Wilson's or a bootstrap's. Both libraries are
+# imported
+# where they compute: records and settings name metrics without waiting for them.
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -227,3 +224,97 @@ def _labels_in(label_count: int | None, *columns: IntArray) -> int:
 
 def _divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+
+
+# --- from bertender.metrics.changes
+# The honest difference of two models, or of two groups of models, by a paired bootstrap.
+
+UNKNOWN = LabelSet()
+"""Labels that are those which occur."""
+
+
+def paired_change(
+    metric: str,
+    label_ids: Rows,
+    reference_predictions: Rows,
+    candidate_predictions: Rows,
+    labels: LabelSet = UNKNOWN,
+    *,
+    seed: int = 0,
+) -> Change:
+    """Return what the candidate gains over the reference, in points, by a paired bootstrap.
+
+    Both models predict the same rows, so most of a score's uncertainty (which rows were drawn)
+    is common to both and cancels: this interval is narrower than the two scores' intervals suggest.
+    Other arguments and errors are those of `score`; `labels` are those of the task.
+    """
+    return paired_change_of_means(
+        metric,
+        label_ids,
+        [reference_predictions],
+        [candidate_predictions],
+        labels,
+        seed=seed,
+    )
+
+
+def paired_change_of_means(
+    metric: str,
+    label_ids: Rows,
+    references: Sequence[Rows],
+    candidates: Sequence[Rows],
+    labels: LabelSet = UNKNOWN,
+    *,
+    seed: int = 0,
+) -> Change:
+    """Return what the candidates gain over the references on average, by a paired bootstrap.
+
+    Both are the predictions of several models on the same rows, such as one method's students of
+    several seeds. Each resample draws rows, the same for all models, and models: so the interval
+    holds what other texts and what other seeds would change. Of one model alone, the seed's part
+    is unknown and not in it. Other arguments and errors are those of `score`.
+    """
+    return resampled_change(metric, label_ids, references, candidates, labels, seed=seed).change()
+
+
+@dataclass(frozen=True)
+class ResampledChange:
+    """A paired change in points, and what it is in each resample."""
+
+    value: float
+    draws: FloatArray_changes
+    """(resamples,)"""
+
+    def change(self) -> Change:
+        """Return the change with its interval."""
+        low, high = percentiles(self.draws)
+        return Change(value=self.value, low=low, high=high)
+
+
+def resampled_change(
+    metric: str,
+    label_ids: Rows,
+    references: Sequence[Rows],
+    candidates: Sequence[Rows],
+    labels: LabelSet = UNKNOWN,
+    *,
+    seed: int = 0,
+) -> ResampledChange:
+    """Return the change of `paired_change_of_means` with its resamples.
+
+    Changes on several data sets can be averaged where each has a seed of its own.
+    """
+    values, resampled = METRICS[metric].resampled(
+        label_ids, [*references, *candidates], labels, seed
+    )
+    first = len(references)
+    generator = np.random.default_rng((seed, len(values)))
+    means = [mean_of_drawn(part, generator) for part in (resampled[:first], resampled[first:])]
+    value = float(np.mean(values[first:]) - np.mean(values[:first]))
+    return ResampledChange(POINTS * value, POINTS * (means[1] - means[0]))
+
+
+def mean_change(changes: Sequence[ResampledChange]) -> Change:
+    """Return the average of changes on several data sets, which are drawn apart."""
+    draws = np.mean([each.draws for each in changes], axis=0)
+    return ResampledChange(float(np.mean([each.value for each in changes])), draws).change()

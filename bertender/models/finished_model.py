@@ -1,7 +1,4 @@
-"""Where the files of a finished model are: in a folder, behind a hub name, or a graph by its path.
-
-What each layout is, `bertender.models.importing` says.
-"""
+"""Where the files of a finished model are: a folder, behind a hub name, or a graph by its path."""
 
 from __future__ import annotations
 
@@ -16,9 +13,7 @@ from pathlib import Path
 from bertender.core.artifact import file_state
 from bertender.core.card import CARD_NAME, library_versions
 from bertender.core.errors import HubUnreachableError, ModelError, NotAnArtifactError
-from bertender.models.onnx_predictor import ONNX_NAME
-
-__all__ = ["FinishedModel", "located", "wanted"]
+from bertender.models.onnx_session import ONNX_NAME
 
 logger = logging.getLogger(__name__)
 

@@ -1,17 +1,4 @@
-"""Finished models from elsewhere as artifacts: `open_artifact` takes what a user has.
-
-A source is one of
-
-    an artifact                       opened as it is
-    a folder of transformers          config.json and safetensors, as `save_pretrained` writes them
-    a folder or file of ONNX          model.onnx beside config.json and the tokenizer (Optimum), or
-                                      in onnx/ below them (transformers.js), or the .onnx file
-    a hub name                        NAME or NAME@REVISION
-
-What is no artifact is written as one, into the cache folder or where `import_model` is told to:
-the labels from `id2label`, the problem type from the head, the weights in float32. What
-config.json cannot say (data to score on, its columns) is asked for by the command that needs it.
-"""
+"""Finished models from elsewhere as artifacts: `open_artifact` takes what a user has."""
 
 from __future__ import annotations
 
@@ -24,26 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertender.core.artifact import IMPORT_STAGE, IMPORTED, Artifact, digest_of, new_artifact
-from bertender.core.cache_folder import CACHE_VARIABLE, cache_directory
 from bertender.core.card import CARD_NAME, Kind, TaskRecord
 from bertender.core.config import Config
-from bertender.core.errors import (
-    ConfigError,
-    ModelError,
-    NotAnArtifactError,
-)
+from bertender.core.errors import ConfigError, ModelError, NotAnArtifactError
+from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
 from bertender.models.finished_model import FinishedModel, located
-from bertender.models.onnx_predictor import ONNX_NAME
-from bertender.problems import PROBLEMS, SINGLE_LABEL, TOKEN_CLASSIFICATION, ProblemType
-from bertender.problems.problem import are_unnamed
-from bertender.problems.token_classification import OUTSIDE
+from bertender.models.onnx_session import ONNX_NAME
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import ProblemType, are_unnamed
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems.token_classification import OUTSIDE, TOKEN_CLASSIFICATION
 
-if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
+if TYPE_CHECKING:
     import onnx
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-__all__ = ["ImportConfig", "import_model", "open_artifact"]
 
 logger = logging.getLogger(__name__)
 
@@ -340,7 +322,8 @@ class _Graph:
 
     def write(self, directory: Path, config: PretrainedConfig) -> int:
         """Write the graph and config.json; return the number of its weights."""
-        from bertender.models.graph_file import MOST_MB, save_graph
+        from bertender.models.graphs import save_graph
+        from bertender.models.onnx_session import MOST_MB
 
         config.save_pretrained(directory)
         count = sum(int(math.prod(tensor.dims)) for tensor in self.model.graph.initializer)

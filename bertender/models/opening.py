@@ -20,24 +20,11 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import Kind, TaskRecord
 from bertender.core.errors import ModelError
 from bertender.models.families import check_positions
-from bertender.models.onnx_predictor import ONNX_NAME
+from bertender.models.onnx_session import ONNX_NAME, check_tokens
 from bertender.models.own_models import load_pretrained, open_config
-from bertender.models.predictor import Classifier, TorchPredictor
-from bertender.models.recorded_problem import problem_of, problem_of_task
-from bertender.models.runtime_fit import check_suits
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
-from bertender.models.table_rows import check_tokens
+from bertender.models.predictor import Classifier, TorchPredictor, problem_of, problem_of_task
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, check_suits
 from bertender.text.batch import Batch, check_rows, keep_text, load_tokenizer
-
-__all__ = [
-    "OPENERS",
-    "BagOfWordsPredictor",
-    "Opening",
-    "load_torch_classifier",
-    "onnx_classifier",
-    "onnx_file",
-    "open_classifier",
-]
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -1,18 +1,19 @@
-"""OWN_MODELS: the architectures that bertender defines, because transformers does not have them.
-
-Their artifacts open with bertender alone. Elsewhere transformers refuses them, since their
-config.json names a type that it does not know.
-"""
+"""OWN_MODELS: the architectures that bertender defines, because transformers does not have them."""
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import torch
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoConfig,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -20,15 +21,151 @@ from transformers import (
     PreTrainedModel,
 )
 
+from bertender.core.config import LazyTable, Place
 from bertender.core.errors import ModelError
 from bertender.core.hub_code import open_pretrained
-from bertender.core.table import LazyTable
-from bertender.models.families import FAMILIES, family_name
-from bertender.models.own_model import OwnModel
-from bertender.models.own_places import OWN_PLACES
-from bertender.models.pruned import PRUNABLE
+from bertender.models.families import FAMILIES, encoder_layers, family_name, family_of
+from bertender.models.family import Fusion, OwnModel, Pruning
 
-__all__ = ["OWN_MODELS", "load_pretrained", "not_finite", "open_config", "register_own_models"]
+# --- from bertender.models.own_places
+# OWN_PLACES: where the architectures are written that have a file of their own.
+#
+# Their files are imported when they are asked for, so that the code of one counts for the steps
+# that
+# use it alone.
+
+OWN_PLACES: Mapping[str, Place] = {
+    "bertender-bilstm": Place(
+        "bertender.models.table_models:BILSTM", "a BiLSTM over a table of vectors"
+    ),
+    "bertender-static": Place("bertender.models.table_models:STATIC", "a weighted mean of vectors"),
+}
+"""model_type -> the place of its row of OWN_MODELS"""
+
+# --- from bertender.models.pruned
+# PRUNABLE: architectures of transformers whose layers may differ in their heads and neurons.
+#
+# transformers builds all layers of a model alike, each head as wide as the model over its number
+# of
+# heads. A pruned model is neither, so it has a type of its own, whose config lists what each
+# layer
+# has. Elsewhere loading stops at that type, and does not start with layers of another shape.
+
+
+class _PrunedConfig(PretrainedConfig):
+    """The config of an architecture, with the remaining heads and neurons of each layer."""
+
+    pruned_from: str
+
+    def __init__(
+        self,
+        heads_kept: Sequence[int] | None = None,
+        neurons_kept: Sequence[int] | None = None,
+        head_numbers: Sequence[Sequence[int]] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Take how many heads and neurons each layer has, and which of its first heads they are.
+
+        None is what all had before, or the first ones.
+        """
+        super().__init__(**settings)
+        self.heads_kept = heads_kept and list(heads_kept)
+        self.neurons_kept = neurons_kept and list(neurons_kept)
+        self.head_numbers = head_numbers and [list(layer) for layer in head_numbers]
+        self.opens_with = "bertender"
+
+
+class _PrunedModel(PreTrainedModel):
+    """A model of an architecture, built with the layers of its config."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        family, size = family_of(self), head_size(config)
+        assert family.pruning is not None
+        layers = encoder_layers(self)
+        remaining = zip(layers, head_numbers_of(config), neurons_of(config), strict=True)
+        for layer, heads, neurons in remaining:
+            family.projections.resize(layer, len(heads) * size)
+            family.pruning.set_heads(layer.get_submodule(family.attention), heads, size)
+            family.feed_forward.resize(layer, neurons)
+
+
+@dataclass(frozen=True)
+class Prunable:
+    """A row of PRUNABLE."""
+
+    origin: type[PreTrainedModel]
+    config: type[_PrunedConfig]
+    classifier: type[PreTrainedModel]
+    """The pruned form of the origin, by its config."""
+    tagger_origin: type[PreTrainedModel]
+    """The origin's class that labels words."""
+    tagger: type[PreTrainedModel]
+    """The pruned form of that."""
+    width: str
+    """The setting of the origin's config for the number of neurons of each layer."""
+
+    def classes_of(
+        self, model: PreTrainedModel
+    ) -> tuple[type[PreTrainedModel], type[PreTrainedModel]]:
+        """Return the classes of a model with its head: the architecture's own, and the pruned."""
+        tags = isinstance(model, self.tagger_origin)
+        return (self.tagger_origin, self.tagger) if tags else (self.origin, self.classifier)
+
+
+def _row(name: str, pruning: Pruning) -> Prunable:
+    """Derive the pruned form of an architecture."""
+    config = CONFIG_MAPPING[name]
+    own = {"model_type": f"bertender-pruned-{name}", "pruned_from": name}
+    kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
+    origins: list[Any] = [
+        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config],
+        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[config],
+    ]
+    classifier, tagger = (_pruned(origin, kind) for origin in origins)
+    return Prunable(origins[0], kind, classifier, origins[1], tagger, pruning.width)
+
+
+def _pruned(origin: type[PreTrainedModel], config: type[_PrunedConfig]) -> type[PreTrainedModel]:
+    return type(f"Pruned{origin.__name__}", (_PrunedModel, origin), {"config_class": config})
+
+
+PRUNABLE: Mapping[str, Prunable] = {
+    name: _row(name, family.pruning) for name, family in FAMILIES.items() if family.pruning
+}
+"""The pruned form of an architecture, by the model_type that it is made of."""
+
+
+def head_size(config: PretrainedConfig) -> int:
+    """Return the width of a head, which pruning leaves as it is."""
+    return int(config.hidden_size // config.num_attention_heads)
+
+
+def heads_of(config: PretrainedConfig) -> list[int]:
+    """Return the number of heads of each layer."""
+    remaining = getattr(config, "heads_kept", None)
+    return list(remaining or [config.num_attention_heads] * config.num_hidden_layers)
+
+
+def head_numbers_of(config: PretrainedConfig) -> list[list[int]]:
+    """Return the heads of each layer by their numbers before any cut."""
+    numbers = getattr(config, "head_numbers", None)
+    return numbers or [list(range(count)) for count in heads_of(config)]
+
+
+def neurons_of(config: PretrainedConfig) -> list[int]:
+    """Return the number of neurons of each layer's feed-forward part."""
+    remaining = getattr(config, "neurons_kept", None)
+    row = PRUNABLE.get(family_name(config))
+    width = getattr(config, row.width if row else "intermediate_size", 0)  # 0 without layers
+    return list(remaining or [width] * config.num_hidden_layers)
+
+
+# --- from bertender.models.own_models
+# OWN_MODELS: the architectures that bertender defines, because transformers does not have them.
+#
+# Their artifacts open with bertender alone. Elsewhere transformers refuses them, since their
+# config.json names a type that it does not know.
 
 OUTPUTS: Mapping[str, bool] = {
     "return_dict": True,
@@ -118,3 +255,72 @@ def not_finite(model: nn.Module) -> str | None:
 
 def _where_to_look(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in ("local_files_only",) if name in settings}
+
+
+# --- from bertender.models.fusions
+# FUSIONS: whether ONNX Runtime can run a family's attention as one operator, by its row.
+
+NEVER_SEEN = Fusion(obstacle="no pattern is known for its layers")
+
+FUSIONS: Mapping[str, Fusion] = {
+    **{name: own.fusion for name, own in OWN_MODELS.items() if own.fusion},
+    **{name: family.fusion for name, family in FAMILIES.items()},
+}
+"""A family, of a pruned model its former one -> how its attention becomes one operator."""
+
+# --- from bertender.models.expected
+# Models that are not made yet, as far as settings define them.
+#
+# They are models of transformers on PyTorch's device `meta`: tensors have shapes there, and no
+# numbers. So what a step checks of a model is checked before the model is made, by the same
+# functions.
+
+
+@dataclass(frozen=True)
+class ExpectedModel:
+    """A model that is not made yet."""
+
+    model: PreTrainedModel
+    """Without weights, under a head that labels texts, whatever head it will have."""
+    shape_known: bool = True
+    """Whether its layers and widths are those of the model, too; else its class alone."""
+
+    @classmethod
+    def of(cls, config: PretrainedConfig, *, shape_known: bool = True) -> Self | None:
+        """Return the model of a config; None where no such model labels texts."""
+        register_own_models()
+        auto_class: Any = AutoModelForSequenceClassification
+        try:
+            model = without_weights(lambda: auto_class.from_config(config, trust_remote_code=False))
+        except ValueError:
+            return None
+        return None if model is None else cls(model, shape_known)
+
+    @classmethod
+    def of_type(cls, model_type: str) -> Self | None:
+        """Return a model of which the architecture alone is known."""
+        row = OWN_MODELS.get(model_type)
+        config = row.config() if row else AutoConfig.for_model(model_type)
+        return cls.of(config, shape_known=False)
+
+
+def expected_on_disk(source: str | Path) -> ExpectedModel | None:
+    """Return the model of a folder, or of a hub name that is cached; None of any other.
+
+    Raises:
+        HubCodeError: its config names code of the hub.
+    """
+    try:
+        config = open_config(str(source), local_files_only=True)
+    except (OSError, ValueError, KeyError):
+        return None  # the step that opens it reports why
+    return ExpectedModel.of(config)
+
+
+def without_weights(build: Callable[[], PreTrainedModel]) -> PreTrainedModel | None:
+    """Return what is built, without weights; None where the builder reads a number."""
+    try:
+        with torch.device("meta"):
+            return build()
+    except RuntimeError:
+        return None

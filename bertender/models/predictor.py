@@ -1,8 +1,4 @@
-"""The seam that parity, metrics and latency stand on: `Predictor.logits(batch)`.
-
-A predictor is PyTorch, a row of RUNTIMES, a bag of words, or (in `serve.client`) a Triton endpoint;
-what measures them does not know which. A `Classifier` is a predictor with its encoding step.
-"""
+"""The seam that parity, metrics and latency stand on: `Predictor.logits(batch)`."""
 
 from __future__ import annotations
 
@@ -14,16 +10,42 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.artifact import Artifact
+from bertender.core.card import TaskRecord
 from bertender.core.errors import ModelError
-from bertender.problems import SINGLE_LABEL, Outputs, ProblemType
-from bertender.text.batch import Batch, Encode
-from bertender.text.example import Example
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import Outputs, ProblemType
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.text.batch import Batch, Encode, Example
 
-if TYPE_CHECKING:  # it loads PyTorch, which settings and the client do without
+if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-__all__ = ["Classifier", "FakePredictor", "Predictor", "TorchPredictor", "input_names"]
+# --- from bertender.models.recorded_problem
+# The problem type of an artifact's model, found without a library of models.
+
+
+def problem_of(artifact: Artifact) -> ProblemType[Any]:
+    """Return the row of PROBLEMS of an artifact's model.
+
+    Of an encoder, which has none, the first row: opening it then raises the error of what it lacks.
+    """
+    return problem_of_task(artifact.card.task)
+
+
+def problem_of_task(task: TaskRecord) -> ProblemType[Any]:
+    """Return the same of the task that a card records."""
+    problem: ProblemType[Any] = PROBLEMS.get(task.problem_type, SINGLE_LABEL)
+    return problem
+
+
+# --- from bertender.models.predictor
+# The seam that parity, metrics and latency stand on: `Predictor.logits(batch)`.
+#
+# A predictor is PyTorch, a row of RUNTIMES, a bag of words, or (in `serve.client`) a Triton
+# endpoint;
+# what measures them does not know which. A `Classifier` is a predictor with its encoding step.
 
 FloatArray = npt.NDArray[np.float32]
 SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")

@@ -4,29 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertender.core.table import Table
-from bertender.problems.problem import (
-    CellError,
-    Columns,
-    Endpoint,
-    Outputs,
-    ProblemType,
-    Tensor,
-)
+from bertender.core.config import Table
+from bertender.problems.problem import ProblemType
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-
-__all__ = [
-    "PROBLEMS",
-    "SINGLE_LABEL",
-    "TOKEN_CLASSIFICATION",
-    "CellError",
-    "Columns",
-    "Endpoint",
-    "Outputs",
-    "ProblemType",
-    "Tensor",
-]
 
 ROWS: tuple[ProblemType[Any], ...] = (SINGLE_LABEL, TOKEN_CLASSIFICATION)
 

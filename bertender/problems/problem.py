@@ -1,11 +1,8 @@
-"""ProblemType: one row describes all of one kind of problem that does not need PyTorch.
-
-The endpoint and its client read these rows as well, so neither PyTorch nor transformers is
-imported here; `bertender.training.heads` has the PyTorch side of each row.
-"""
+"""Problem: all of one kind of problem that does not need PyTorch."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,31 +11,19 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bertender.text.batch import Batch, Encode, Tokenize
-from bertender.text.example import Example
+from bertender.text.batch import Batch, Encode, Example, Tokenize, is_blank
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bertender.tasks.rows import Table
-    from bertender.text.tokenizer_file import FileTokenizer
+    from bertender.text.tokenizer import FileTokenizer
 
-__all__ = [
-    "NO_LABEL",
-    "CellError",
-    "Columns",
-    "Endpoint",
-    "Outputs",
-    "ProblemType",
-    "Tensor",
-    "are_unnamed",
-    "centred",
-    "divergence_of_softmax",
-    "half_the_gap",
-    "largest",
-    "softmax",
-    "softmax_of_largest",
-]
+# --- from bertender.problems.problem
+# ProblemType: one row describes all of one kind of problem that does not need PyTorch.
+#
+# The endpoint and its client read these rows as well, so neither PyTorch nor transformers is
+# imported here; `bertender.training.heads` has the PyTorch side of each row.
 
 UNNAMED = re.compile(r"LABEL_\d+")
 
@@ -238,3 +223,58 @@ def softmax_of_largest(logits: FloatArray) -> FloatArray:
     """Return the probability of each row's prediction, (rows, labels) -> (rows,)."""
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(1.0 / exponents.sum(axis=1), dtype=np.float32)  # the largest is exp(0)
+
+
+# --- from bertender.problems.cells
+# Cells of data files: what is text, and what is missing.
+
+FILL_IN = "Fill it in, or leave the row out"
+NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+"""NUL, and halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
+
+SHOWN_CHARACTERS = 60
+"""Of a value in a message: a cell may hold a list of a thousand numbers."""
+
+
+def text_of_cell(values: Mapping[str, object], column: str) -> str:
+    """Return the text of a cell without the white space around it.
+
+    Raises:
+        CellError: it is missing, empty, nothing that can be seen, or not text.
+    """
+    text = checked_text(usable_cell(values, column), column)
+    if is_blank(text):
+        raise CellError(column, f"{shown(text)} has no character that can be seen. {FILL_IN}")
+    return text
+
+
+def checked_text(value: object, column: str) -> str:
+    """Return a value without the white space around it, or raise CellError where it is not text."""
+    if not isinstance(value, str):
+        raise CellError(column, f"{shown(value)} is not text. Give a string")
+    if NOT_TEXT.search(value):
+        raise CellError(column, "characters that are not text (is it UTF-16, or binary?)")
+    text = value.strip()
+    if not text:
+        raise CellError(column, f"empty. {FILL_IN}")
+    return text
+
+
+def usable_cell(values: Mapping[str, object], column: str) -> object:
+    """Return a cell, which must be there and hold something.
+
+    Raises:
+        CellError: it does not.
+    """
+    if column not in values:
+        raise CellError(column, f"missing; this row has {', '.join(map(repr, values))}")
+    value = values[column]
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise CellError(column, f"missing value ({value}). {FILL_IN}")
+    return value
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: a long one is cut."""
+    whole = repr(value)
+    return whole if len(whole) <= SHOWN_CHARACTERS else f"{whole[:SHOWN_CHARACTERS]}..."

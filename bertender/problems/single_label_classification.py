@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.table import on_demand
-from bertender.problems.cells import FILL_IN, shown, text_of_cell, usable_cell
+from bertender.core.config import on_demand
 from bertender.problems.problem import (
+    FILL_IN,
     CellError,
     Columns,
     Endpoint,
@@ -25,12 +25,12 @@ from bertender.problems.problem import (
     divergence_of_softmax,
     half_the_gap,
     largest,
+    shown,
     softmax_of_largest,
+    text_of_cell,
+    usable_cell,
 )
-from bertender.text.batch import Batch, Tokenize, keep_text
-from bertender.text.example import Example
-
-__all__ = ["SINGLE_LABEL"]
+from bertender.text.batch import Batch, Example, Tokenize, keep_text
 
 
 def _read(values: Mapping[str, object], columns: Columns) -> tuple[Example, str]:

@@ -1,9 +1,4 @@
-"""TOKEN_CLASSIFICATION: each word of a sentence has a tag of the BIO scheme, or a plain one.
-
-O is outside of every entity, B-TYPE the first word of one, I-TYPE another word of it. Tags without
-these prefixes, such as parts of speech, are labels of their own. A model labels tokens: the first
-token of a word has its tag, and no other token has one.
-"""
+"""TOKEN_CLASSIFICATION: each word of a sentence has a tag of the BIO scheme, or a plain one."""
 
 from __future__ import annotations
 
@@ -15,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.config import on_demand
 from bertender.core.errors import DataError
-from bertender.core.table import on_demand
-from bertender.problems.cells import checked_text, shown, usable_cell
 from bertender.problems.problem import (
     NO_LABEL,
     CellError,
@@ -29,16 +23,15 @@ from bertender.problems.problem import (
     ProblemType,
     Tensor,
     centred,
+    checked_text,
     divergence_of_softmax,
     half_the_gap,
     largest,
+    shown,
     softmax_of_largest,
+    usable_cell,
 )
-from bertender.text.batch import Batch
-from bertender.text.example import Example
-from bertender.text.words import TokenizeWords, keep_words
-
-__all__ = ["BEGIN", "INSIDE", "OUTSIDE", "TOKEN_CLASSIFICATION", "are_bio", "tag_names"]
+from bertender.text.batch import Batch, Example, TokenizeWords, keep_words
 
 OUTSIDE = "O"
 BEGIN, INSIDE = "B", "I"

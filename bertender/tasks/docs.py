@@ -1,33 +1,153 @@
-"""The task `docs-library`: which library does this documentation come from? And its text at large.
-
-Its text is on every machine that bertender is installed on: the docstrings of the standard library
-and of five packages. Passages that libraries share are dropped, the classes are balanced, and a
-source file is either on the training side or on the held-out side, never on both.
-"""
+"""Text of the documentation of installed libraries."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
 import logging
+import platform
+import sysconfig
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
 from itertools import groupby
 from pathlib import Path
+from typing import Any, TypeVar
 
-from bertender.core.environment import environment
+import pyarrow
+import pyarrow.parquet
+
+from bertender.core.artifact import sha256_of
+from bertender.core.build_once import cached
 from bertender.core.errors import DataError
-from bertender.tasks.documentation import cached_rows, draw
-from bertender.tasks.libraries import LIBRARIES
-from bertender.tasks.passages import Passage, distinct, read_passages
+from bertender.core.files import cache_directory
+from bertender.core.machine import environment
+from bertender.core.progress import progress_bar
+from bertender.tasks.passages import Passage, distinct, python_files, read_passages
 from bertender.tasks.task import Split
 
-__all__ = [
-    "balanced_splits",
-    "corpus",
-    "docs_corpus",
-    "docs_passages",
-    "is_held_out",
-    "load_docs_library",
-]
+# --- from bertender.tasks.cache
+# Tables that are made once and cached in the cache folder.
+
+
+def cached_table(name: str, make: Callable[[], pyarrow.Table]) -> pyarrow.Table:
+    """Return the table cached under `name`; make and cache it first where missing or damaged."""
+
+    def save(table: pyarrow.Table, path: object) -> None:
+        pyarrow.parquet.write_table(table, path, compression="zstd")
+
+    path = cache_directory() / f"{name}.parquet"
+    return cached(path, make, save, pyarrow.parquet.read_table, sha256_of)
+
+
+# --- from bertender.tasks.libraries
+# LIBRARIES: the installed libraries whose documentation the task `docs-library` reads.
+
+
+@dataclass(frozen=True)
+class Library:
+    """Source of a class's text: a package to import, and its distribution."""
+
+    package: str
+    distribution: str
+
+    def root(self) -> Path:
+        spec = importlib.util.find_spec(self.package)  # of a top-level name: imports nothing
+        if spec is None or not spec.submodule_search_locations:
+            raise DataError(
+                f"this task reads the documentation of {self.distribution}, which is not "
+                "installed. Install bertender with its dependencies again."
+            )
+        return Path(next(iter(spec.submodule_search_locations)))
+
+    def version(self) -> str:
+        return metadata.version(self.distribution)
+
+
+class StandardLibrary(Library):
+    """The interpreter's own modules."""
+
+    def root(self) -> Path:
+        return Path(sysconfig.get_path("stdlib"))
+
+    def version(self) -> str:
+        return platform.python_version()
+
+
+STANDARD_LIBRARY = "stdlib"
+
+LIBRARIES: Mapping[str, Library] = {
+    "numpy": Library("numpy", "numpy"),
+    "scikit-learn": Library("sklearn", "scikit-learn"),
+    "scipy": Library("scipy", "scipy"),
+    STANDARD_LIBRARY: StandardLibrary("", "Python"),
+    "torch": Library("torch", "torch"),
+    "transformers": Library("transformers", "transformers"),
+}
+
+# --- from bertender.tasks.documentation
+# Rows read once from the documentation of installed libraries.
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
+Read = Callable[[Mapping[str, Path], Callable[[int], None]], list[Row]]
+"""(root of each library, receiver of the number of files done) -> rows"""
+
+
+def cached_rows(
+    name: str,
+    row: type[Row],
+    libraries: Mapping[str, Library],
+    reader_version: int,
+    read: Read[Row],
+) -> list[Row]:
+    """Return the rows of installed libraries, from the cache after the first call.
+
+    Args:
+        name: how the cached table's name begins.
+        row: the named tuple of a row.
+        libraries: what to read, by the name that stands in its rows.
+        reader_version: with the libraries' versions, the key of the cache.
+        read: reads the rows where they are not cached.
+
+    Raises:
+        DataError: one of the libraries is not installed.
+    """
+    roots = {name: library.root() for name, library in libraries.items()}
+    versions = {name: library.version() for name, library in libraries.items()}
+    fields: tuple[str, ...] = row._fields  # type: ignore[attr-defined]
+
+    def table() -> pyarrow.Table:
+        columns = map(list, zip(*_read_with_progress(roots, read), strict=True))
+        made = pyarrow.table(dict(zip(fields, columns, strict=True)))
+        return made.replace_schema_metadata({"versions": json.dumps(versions)})
+
+    key = hashlib.sha256(json.dumps([reader_version, versions]).encode()).hexdigest()[:16]
+    cached = cached_table(f"{name}-{key}", table)
+    columns = (cached[field].to_pylist() for field in fields)
+    return [row(*values) for values in zip(*columns, strict=True)]
+
+
+def _read_with_progress(roots: Mapping[str, Path], read: Read[Row]) -> list[Row]:
+    total = sum(len(python_files(root)) for root in roots.values())
+    with progress_bar("reading docstrings", total) as bar:
+        return read(roots, bar.advance)
+
+
+def draw(*words: str) -> float:
+    """Return a number from 0 to 1 that depends on the words alone."""
+    digest = hashlib.sha256("\0".join(words).encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+# --- from bertender.tasks.docs
+# The task `docs-library`: which library does this documentation come from? And its text at large.
+#
+# Its text is on every machine that bertender is installed on: the docstrings of the standard
+# library
+# and of five packages. Passages that libraries share are dropped, the classes are balanced, and a
+# source file is either on the training side or on the held-out side, never on both.
 
 logger = logging.getLogger(__name__)
 

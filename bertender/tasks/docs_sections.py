@@ -1,11 +1,4 @@
-"""The task `docs`: which section of a docstring does this sentence stand in?
-
-Is it the summary, or does it describe a parameter, a return value or an exception, or is it a note?
-Names, types and headings are left out, so that only the language is left. The text is the
-documentation of packages that bertender needs anyway. The classes are balanced, within each class
-the libraries take turns, and a source file is either on the training side or on the held-out side,
-never on both.
-"""
+"""The task `docs`: which section of a docstring does this sentence stand in?"""
 
 from __future__ import annotations
 
@@ -15,24 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bertender.core.environment import environment
 from bertender.core.errors import DataError
-from bertender.tasks.docs import HELD_OUT_SHARE
-from bertender.tasks.documentation import cached_rows, draw
-from bertender.tasks.libraries import Library
+from bertender.core.machine import environment
+from bertender.tasks.docs import HELD_OUT_SHARE, Library, cached_rows, draw
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.sentences import Sentence, read_sentences, unlike
 from bertender.tasks.task import Split
-from bertender.text.example import Example
-
-__all__ = [
-    "DOCUMENTED",
-    "docs_sentences",
-    "further_sentences",
-    "load_docs",
-    "load_further",
-    "section_splits",
-]
+from bertender.text.batch import Example
 
 logger = logging.getLogger(__name__)
 

@@ -1,24 +1,24 @@
-"""Labelled examples of one table, checked row by row."""
+"""Examples of a data file, with labels or without, checked row by row."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertender.core.errors import DataError, RowError
-from bertender.problems import SINGLE_LABEL, CellError, Columns, ProblemType
-from bertender.problems.cells import shown
-from bertender.tasks.bad_rows import OnBadRow, SkippedRows, stop
-from bertender.tasks.rows import Row, Table
+from bertender.problems.problem import CellError, Columns, ProblemType, shown, text_of_cell
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.rows import OnBadRow, Row, SkippedRows, Table, lines_of, open_table, stop
 from bertender.tasks.task import Split
-from bertender.text.example import Example
+from bertender.text.batch import Example, is_blank
 
-__all__ = ["Labelled", "cell_error", "check_classes", "label_names", "read_labelled"]
+# --- from bertender.tasks.labelled
+# Labelled examples of one table, checked row by row.
 
 SHOWN_LABELS = 20
 SHOWN_VALUES = 6
@@ -194,3 +194,75 @@ def _listed(labels: Iterable[str]) -> str:
     names = [repr(label) for label in labels]
     more = len(names) - SHOWN_LABELS
     return ", ".join(names[:SHOWN_LABELS]) + (f" and {more} more" if more > 0 else "")
+
+
+# --- from bertender.tasks.texts
+# Texts without labels, from a table or a file with a text a line.
+
+LINES = (".txt", ".txt.xz")
+"""The ends of the names of files with a text a line."""
+
+
+@dataclass(frozen=True)
+class PlacedTexts:
+    """Texts of a file, and where each stands, blank rows and those left out counted."""
+
+    examples: tuple[Example, ...]
+    places: tuple[str, ...]
+    columns: tuple[str, ...]
+    """Their columns; none where the file has a text a line."""
+    blank: tuple[str, ...] = ()
+    """Places of the lines without a text, which are left out where the file has a text a line."""
+
+
+def read_texts(
+    path: Path, text_columns: Sequence[str], bad: OnBadRow = stop
+) -> tuple[Example, ...]:
+    """Read texts without labels; arguments and errors as in `read_placed_texts`."""
+    return read_placed_texts(path, text_columns, bad).examples
+
+
+def read_placed_texts(path: Path, text_columns: Sequence[str], bad: OnBadRow = stop) -> PlacedTexts:
+    """Read texts without labels: a table with the text columns, or LINES with a text a line.
+
+    Args:
+        path: the file.
+        text_columns: one, or two for pairs.
+        bad: called with each row that cannot be used.
+
+    Raises:
+        DataError: the file is wrong, or it has a text a line and the examples are pairs.
+    """
+    has_lines = path.name.lower().endswith(LINES)
+    rows = [*(_lines if has_lines else _rows)(path, text_columns, bad)]
+    texts = [row for row in rows if not is_blank(row[1][0])]
+    if not texts:
+        raise DataError(f"{path}: it holds no text.")
+    places, examples = zip(*texts, strict=True)
+    blank = tuple(place for place, (first, *_) in rows if is_blank(first))
+    return PlacedTexts(examples, places, () if has_lines else tuple(text_columns), blank)
+
+
+def _rows(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[tuple[str, Example]]:
+    table = open_table(path, bad)
+    for row in table.rows(text_columns):
+        try:
+            yield row.place, _example(path, row, text_columns)
+        except RowError as error:
+            bad(error)
+
+
+def _lines(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[tuple[str, Example]]:
+    if len(text_columns) > 1:
+        raise DataError(
+            f"{path}: a line holds one text, and the examples have {', '.join(text_columns)}. "
+            "Give a table with these columns: CSV, TSV, JSONL or Parquet."
+        )
+    return ((place, (line.strip(),)) for place, line in lines_of(path, bad))
+
+
+def _example(path: Path, row: Row, columns: Sequence[str]) -> Example:
+    try:
+        return tuple(text_of_cell(row.values, column) for column in columns)
+    except CellError as error:
+        raise cell_error(path, row, error) from None

@@ -1,25 +1,346 @@
-"""The way from a TaskConfig to a Task: by its name in TASKS, or from files of the user's own."""
+"""From a TaskConfig to a Task: by its name in TASKS, or from files of the user's own."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from huggingface_hub import constants
 
-from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.problems import SINGLE_LABEL, ProblemType
-from bertender.tasks.files import load_files
-from bertender.tasks.registry import TASKS
-from bertender.tasks.selection import part
-from bertender.tasks.task import Split, Task, TaskConfig, default_of
+from bertender.core.config import on_demand
+from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameError
+from bertender.core.hub import PROBE_SECONDS, hub_knows
+from bertender.core.machine import DATA_VARIABLE, data_directory
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import Columns, ProblemType
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.tasks.docs import LIBRARIES, draw
+from bertender.tasks.labelled import Labelled, check_classes, label_names, read_labelled, read_texts
+from bertender.tasks.rows import SkippedRows, Table, read_delimited, stop
+from bertender.tasks.sections import SECTIONS
+from bertender.tasks.task import Split, Task, TaskConfig, default_of, part
+from bertender.tasks.word_rows import WORD_SUFFIXES
+from bertender.text.batch import Example
 
-__all__ = ["load_task", "sample"]
+# --- from bertender.tasks.glue_sets
+# GLUE: the classification sets of GLUE, and how local files and the hub's copy write them.
+#
+# Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
+# Understanding", arXiv:1804.07461. The labels have the order of the hub's copy.
+
+
+@dataclass(frozen=True)
+class GlueSet:
+    """Place of a set, and the columns and labels of its local files and of the hub's copy."""
+
+    folder: str
+    hub_name: str
+    labels: tuple[str, ...]
+    text_columns: tuple[str, ...]
+    file_text_columns: tuple[str, ...]
+    file_label_column: str
+    file_labels: tuple[str, ...]
+    file_columns: tuple[str, ...] = ()  # for files without a header
+
+    def file(self, root: Path, split: str) -> Path:
+        return root / self.folder / f"{split}.tsv"
+
+
+GLUE: Mapping[str, GlueSet] = {
+    "sst2": GlueSet(
+        folder="SST-2",
+        hub_name="sst2",
+        labels=("negative", "positive"),
+        text_columns=("sentence",),
+        file_text_columns=("sentence",),
+        file_label_column="label",
+        file_labels=("0", "1"),
+    ),
+    "cola": GlueSet(
+        folder="CoLA",
+        hub_name="cola",
+        labels=("unacceptable", "acceptable"),
+        text_columns=("sentence",),
+        file_text_columns=("sentence",),
+        file_label_column="label",
+        file_labels=("0", "1"),
+        file_columns=("source", "label", "mark", "sentence"),
+    ),
+    "mrpc": GlueSet(
+        folder="MRPC",
+        hub_name="mrpc",
+        labels=("not_equivalent", "equivalent"),
+        text_columns=("sentence1", "sentence2"),
+        file_text_columns=("#1 String", "#2 String"),
+        file_label_column="Quality",
+        file_labels=("0", "1"),
+    ),
+    "rte": GlueSet(
+        folder="RTE",
+        hub_name="rte",
+        labels=("entailment", "not_entailment"),
+        text_columns=("sentence1", "sentence2"),
+        file_text_columns=("sentence1", "sentence2"),
+        file_label_column="label",
+        file_labels=("entailment", "not_entailment"),
+    ),
+}
+
+# --- from bertender.tasks.registry
+# TASKS: the tasks that bertender knows by name; what reads their data is imported when it does.
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A row of TASKS: what the task asks, and where its two splits come from."""
+
+    description: str
+    labels: tuple[str, ...]
+    metric: str
+    text_columns: tuple[str, ...]
+    load: Callable[[], tuple[Split, Split]]
+    unlabelled: Callable[[], tuple[Example, ...]] | None = None
+    """Reads texts without labels that come with the task; None where there are none."""
+
+
+def _glue(name: str, description: str, metric: str) -> TaskSpec:
+    columns = GLUE[name].text_columns
+    load = partial(on_demand("bertender.tasks.loading:load_glue"), name)
+    return TaskSpec(description, GLUE[name].labels, metric, columns, load)
+
+
+def _data_file(file: str, text_columns: Sequence[str]) -> Callable[[], tuple[Example, ...]]:
+    read = on_demand("bertender.tasks.loading:texts_of_data_file")
+    return partial(read, file, text_columns)
+
+
+TASKS: Mapping[str, TaskSpec] = {
+    "docs": TaskSpec(
+        "Which section of a docstring does this sentence stand in? (always available)",
+        SECTIONS,
+        "accuracy",
+        ("text",),
+        on_demand("bertender.tasks.docs_sections:load_docs"),
+        on_demand("bertender.tasks.docs_sections:load_further"),
+    ),
+    "docs-library": TaskSpec(
+        "Which library does this documentation come from? (always available)",
+        tuple(LIBRARIES),
+        "accuracy",
+        ("text",),
+        on_demand("bertender.tasks.docs:load_docs_library"),
+    ),
+    "sst2": replace(
+        _glue("sst2", "Does this piece of a film review praise or not? (GLUE)", "accuracy"),
+        unlabelled=_data_file("movie-sentences/movie-sentences.txt.xz", ("sentence",)),
+    ),
+    "cola": _glue("cola", "Is this sentence grammatical English? (GLUE)", "matthews"),
+    "mrpc": _glue("mrpc", "Do these two sentences say the same? (GLUE)", "f1"),
+    "rte": _glue("rte", "Does the second sentence follow from the first? (GLUE)", "accuracy"),
+}
+
+# --- from bertender.tasks.glue
+# Reading a set of GLUE: from local GLUE files where there are some, else from the hub.
+
+HUB_REPOSITORY = "nyu-mll/glue"
+HUB_PLACE = f"api/datasets/{HUB_REPOSITORY}"
+
+
+def load_glue(name: str) -> tuple[Split, Split]:
+    """Return the training and the held-out split of a row of GLUE.
+
+    Raises:
+        DataError: a local file is wrong.
+        HubUnreachableError: there are no local files, and no hub responds.
+    """
+    glue, root = GLUE[name], data_directory()
+    if root is not None and (root / glue.folder).is_dir():
+        return read_files(glue, root)
+    return read_hub(glue)
+
+
+def read_files(glue: GlueSet, root: Path) -> tuple[Split, Split]:
+    """Read both splits from `root`, a folder of GLUE files as GLUE's own download script makes."""
+    train, dev = (
+        _read_file(glue, glue.file(root, split)).split(glue.file_labels, f"GLUE's {glue.folder}")
+        for split in ("train", "dev")
+    )
+    return train, dev
+
+
+def read_hub(glue: GlueSet, repository: str = HUB_REPOSITORY) -> tuple[Split, Split]:
+    """Read both splits with `datasets` from the hub, its cache, or a local copy of the repository.
+
+    Raises:
+        HubUnreachableError: the data are in none of these places; known within seconds.
+    """
+    if not (constants.HF_HUB_OFFLINE or Path(repository).is_dir() or hub_knows(HUB_PLACE)):
+        raise _unreachable(glue, f"{constants.ENDPOINT} did not respond in {PROBE_SECONDS:.0f} s")
+    import datasets  # a second of imports that local files do without
+
+    try:
+        data = datasets.load_dataset(repository, glue.hub_name)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise _unreachable(glue, str(error)) from None
+    return _hub_split(glue, data["train"]), _hub_split(glue, data["validation"])
+
+
+def _read_file(glue: GlueSet, path: Path) -> Labelled:
+    table = read_delimited(path, delimiter="\t", quoted=False, columns=glue.file_columns)
+    return read_labelled(table, glue.file_text_columns, glue.file_label_column)
+
+
+def _hub_split(glue: GlueSet, rows: Mapping[str, list[str]]) -> Split:
+    columns = ([text.strip() for text in rows[column]] for column in glue.text_columns)
+    return Split(tuple(zip(*columns, strict=True)), tuple(map(int, rows["label"])))
+
+
+def _unreachable(glue: GlueSet, reason: str) -> HubUnreachableError:
+    return HubUnreachableError(
+        f"the GLUE set {glue.folder} is not on this machine, and the hub cannot be used: {reason}. "
+        f"Either set {DATA_VARIABLE} to a folder that holds {glue.folder}/train.tsv and "
+        f"{glue.folder}/dev.tsv, or go online (and unset HF_HUB_OFFLINE). Files of your own: "
+        "--train and --dev."
+    )
+
+
+# --- from bertender.tasks.files
+# Tasks of the user's own: a training file and a held-out file, checked row by row.
+#
+# Whatever is wrong in them is a DataError that names the file, the row and the column. With
+# `skip_bad_rows`, rows that are wrong are left out instead; a file that is wrong still stops.
 
 logger = logging.getLogger(__name__)
+
+SHARED_SHARE = 0.01
+"""Of the held-out texts: short ones recur by chance."""
+
+
+def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
+    """Load the task that `config.train` and `config.dev` hold; labels are sorted.
+
+    Args:
+        config: names the files and their columns.
+        has_model: the task is for a finished model, so that a held-out file alone will do; there is
+            nothing to learn from then.
+
+    Raises:
+        ConfigError: only one of the files is set, or two columns are the same.
+        DataError: a file is wrong.
+    """
+    dev_path, train_path = _both_files(config, has_model)
+    problem = PROBLEMS[problem_type_of(config)]
+    skipped = SkippedRows()
+    bad = skipped if config.skip_bad_rows else stop
+    tables = [problem.open_file(path, bad) for path in (train_path, dev_path) if path]
+    text_columns, label_column = _distinct_columns(config, problem, tables[0].columns)
+
+    def read(table: Table) -> Labelled:
+        return read_labelled(table, text_columns, label_column, problem)
+
+    first, *more = map(read, tables)
+    labels = label_names(first, several=not has_model)
+    if problem is SINGLE_LABEL and config.problem_type is None and not has_model:
+        check_classes(first)
+    splits = [each.split(labels, str(first.path), bad) for each in (first, *more)]
+    train, dev = splits if train_path else (Split((), ()), *splits)
+    _warn_of_shared(train, dev, first.path)
+    return Task(
+        name=_name(config, train_path or dev_path),
+        labels=labels,
+        metric=problem.metrics[0],
+        text_columns=text_columns,
+        train=train,
+        dev=dev,
+        source={"text_column": text_columns[0], "label_column": label_column},
+        left_out=skipped.report(),
+        problem_type=problem.name,
+    )
+
+
+def _warn_of_shared(train: Split, dev: Split, path: Path) -> None:
+    """Warn where held-out examples are learned from as well."""
+    learned = {*train.examples}
+    shared = sum(example in learned for example in dev.examples)
+    if shared > SHARED_SHARE * len(dev.examples):
+        logger.warning(
+            "%d of %d held-out texts are in %s too: what is learned by heart scores as well. Leave "
+            "them out of one of the files.",
+            shared,
+            len(dev.examples),
+            path,
+        )
+
+
+def problem_type_of(config: TaskConfig) -> str:
+    """Return the problem type of a task of files: as set, or by the suffix of the file."""
+    first = config.train or config.dev
+    own = first is not None and first.suffix.lower() in WORD_SUFFIXES
+    guessed = TOKEN_CLASSIFICATION if own else SINGLE_LABEL
+    return config.problem_type or guessed.name
+
+
+def _both_files(config: TaskConfig, has_model: bool) -> tuple[Path, Path | None]:
+    """Return the held-out file, and the one to learn from, where there must be one."""
+    if config.dev is None or (config.train is None and not has_model):
+        explicit, missing = ("--train", "--dev") if config.train else ("--dev", "--train")
+        raise ConfigError(
+            f"{explicit} {config.train or config.dev} is set without {missing}. A task of your "
+            "own needs both: a file to learn from, and one that is held out."
+        )
+    return config.dev, config.train
+
+
+def _distinct_columns(
+    config: TaskConfig, problem: ProblemType[Any], there: Sequence[str]
+) -> Columns:
+    """Return which of a file's columns to read, after a check that no column has two roles."""
+    pair = () if config.pair_column is None else (config.pair_column,)
+    if pair and not problem.takes_pairs:
+        raise ConfigError(
+            f"--pair-column {config.pair_column}: an example of {problem.name!r} has no second "
+            "text. Leave it out."
+        )
+    first = _column(config, "text_column", problem.columns.texts[0], there)
+    label = _column(config, "label_column", problem.columns.label, there)
+    columns = Columns((first, *pair), label)
+    if len({*columns.texts, label}) <= len(columns.texts):
+        paired = f"--pair-column {config.pair_column}, " if config.pair_column else ""
+        raise ConfigError(
+            f"{paired}--text-column {first} and --label-column {label} must be different columns."
+        )
+    return columns
+
+
+def _column(config: TaskConfig, setting: str, usual: str, there: Sequence[str]) -> str:
+    """Return the column that a setting names, or the one that is usual for the problem type.
+
+    A setting at its default may be either, and is the one that the file has.
+    """
+    value = str(getattr(config, setting))
+    if value != default_of(setting):
+        return value
+    candidates = (value, usual) if config.is_explicit(setting) else (usual, value)
+    return next((name for name in candidates if name in there), candidates[0])
+
+
+def _name(config: TaskConfig, first: Path) -> str:
+    """Return the name the user gave, else the file's, or its folder's for one called train."""
+    if config.task != default_of("task"):
+        return config.task
+    if first.stem in ("train", "train.seq", "dev", "test"):
+        return first.absolute().parent.name or first.stem
+    return first.stem
+
+
+# --- from bertender.tasks.loading
+# The way from a TaskConfig to a Task: by its name in TASKS, or from files of the user's own.
 
 SAMPLE_SEED = 0
 
@@ -146,3 +467,36 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
 
 def _absolute(path: Path | None) -> Path | None:
     return None if path is None else path.absolute()
+
+
+# --- from bertender.tasks.unlabelled
+# Texts without labels that come with a task by name: the field `unlabelled` of its row.
+
+
+def unlabelled_texts(task: Task) -> tuple[Example, ...]:
+    """Return the unlabelled texts that come with a task; most have none, and files never do."""
+    row = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
+    texts = row.unlabelled() if row and row.unlabelled else ()
+    if not texts:
+        logger.warning(
+            "task %s comes with no unlabelled texts: unlabelled_texts adds none. Give a file of "
+            "some by --unlabelled",
+            task.name,
+        )
+    return texts
+
+
+def texts_of_data_file(file: str, text_columns: Sequence[str]) -> tuple[Example, ...]:
+    """Return the distinct texts of a file in the folder of local data sets; none where it is not.
+
+    Their order follows from hashes of them, so that the first are not of one source, and are nearly
+    the same ones in a file with some more.
+
+    Raises:
+        DataError: the file is wrong.
+    """
+    root = data_directory()
+    if root is None or not (root / file).is_file():
+        return ()
+    texts = dict.fromkeys(read_texts(root / file, text_columns))
+    return tuple(sorted(texts, key=lambda text: draw(*text)))

@@ -1,11 +1,4 @@
-"""Passages of documentation: the docstrings of Python files, cut into parts of at most 30 words.
-
-Files are parsed with `ast`, never imported. Parsing holds the interpreter's lock, so the work is
-done by processes: this module, like any that `read_files` names, also runs as a script that takes
-file names (a JSON list) from standard input and writes what it read of them (JSON) to standard
-output. It therefore imports nothing beyond the standard library. `multiprocessing` would run the
-caller's script again in each worker unless it guards its main part; this does not.
-"""
+"""Passages of documentation: the docstrings of Python files, cut into parts of at most 30 words."""
 
 from __future__ import annotations
 
@@ -20,22 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-
-__all__ = [
-    "LONGEST_WORDS",
-    "SHORTEST_WORDS",
-    "Passage",
-    "cut",
-    "distinct",
-    "docstrings",
-    "docstrings_of",
-    "firsts_of_one_group",
-    "prose",
-    "python_files",
-    "read_files",
-    "read_passages",
-    "write_rows",
-]
 
 T = TypeVar("T")
 

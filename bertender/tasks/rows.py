@@ -1,16 +1,15 @@
-"""Rows of data files in four formats, with the place of each, so that errors can point at it.
-
-Only the columns that are asked for are read: whatever else a file holds hinders nothing.
-"""
+"""Rows of data files in four formats, with the place of each, so that errors can point at it."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import logging
+import lzma
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,20 +18,118 @@ from typing import Literal, Protocol
 import pyarrow
 import pyarrow.parquet
 
+from bertender.core.card import LeftOutRow, LeftOutRows
 from bertender.core.errors import DataError, RowError, nearest_hint
-from bertender.tasks.bad_rows import OnBadRow, stop
-from bertender.tasks.utf8 import NOT_UTF8, bytes_of, decoded_bytes, not_utf8, split_lines
 
-__all__ = [
-    "READERS",
-    "Row",
-    "Table",
-    "open_table",
-    "read_delimited",
-    "read_jsonl",
-    "read_parquet",
-]
+# --- from bertender.tasks.bad_rows
+# Handling of rows that cannot be used: an error, or they are left out and listed.
 
+logger = logging.getLogger(__name__)
+
+OnBadRow = Callable[[RowError], None]
+"""Called with each row that cannot be used; who returns from it leaves the row out."""
+
+LISTED_ROWS = 10
+"""So many of the rows that are left out are named; all are counted."""
+
+
+def stop(error: RowError) -> None:
+    """Raise the error: no row is left out."""
+    raise error
+
+
+@dataclass
+class SkippedRows:
+    """Counts the rows that it is called with, and keeps the first."""
+
+    count: int = 0
+    first: list[LeftOutRow] = field(default_factory=list)
+
+    def __call__(self, error: RowError) -> None:
+        self.count += 1
+        if self.count <= LISTED_ROWS:
+            row = LeftOutRow(file=str(error.path), place=error.place, reason=error.reason)
+            self.first.append(row)
+
+    def report(self) -> LeftOutRows | None:
+        """Return the rows that were left out, after a warning; None where there are none."""
+        if not self.count:
+            return None
+        listed = "; ".join(f"{row.file}, {row.place}: {row.reason}" for row in self.first)
+        more = "" if self.count <= LISTED_ROWS else f"; and {self.count - LISTED_ROWS} more"
+        logger.warning("%d bad rows are left out: %s%s", self.count, listed, more)
+        return LeftOutRows(count=self.count, first=tuple(self.first))
+
+
+def together(*reports: LeftOutRows | None) -> LeftOutRows | None:
+    """Return several reports as one; None where nothing was left out."""
+    bad = [report for report in reports if report is not None]
+    if not bad:
+        return None
+    first = tuple(chain.from_iterable(report.first for report in bad))
+    return LeftOutRows(count=sum(report.count for report in bad), first=first[:LISTED_ROWS])
+
+
+# --- from bertender.tasks.utf8
+# Files of UTF-8 text and their lines.
+#
+# Bytes that are not UTF-8 belong to one line, not to the file. A line ends at LF or CR LF, as
+# `wc`
+# counts; `str.splitlines` would end it at U+2028, U+0085 and form feeds too, which texts hold.
+
+LINE_END = "\n"
+ESCAPED_BYTE = 0xDC00
+NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""Characters for bytes that are not UTF-8 in a decoded text: 0xDC00 and the byte (PEP 383)."""
+
+
+def bytes_of(path: Path, size: int = -1) -> bytes:
+    """Return the first `size` bytes of a file, or all of them; those in it of a `.xz`."""
+    try:
+        with lzma.open(path) if path.suffix.lower() == ".xz" else path.open("rb") as file:
+            content = file.read(size)
+    except (lzma.LZMAError, EOFError) as error:
+        raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
+    if not content:
+        raise DataError(f"{path}: the file is empty.")
+    return content
+
+
+def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a UTF-8 file, each with its place."""
+    for number, line in enumerate(split_lines(decoded_bytes(path)), start=1):
+        if match := NOT_UTF8.search(line):
+            bad(not_utf8(path, f"line {number}", match))
+        else:
+            yield f"line {number}", line
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text, which end at LF or CR LF; the last one may have no end."""
+    return [line.removesuffix("\r") for line in text.removesuffix(LINE_END).split(LINE_END)]
+
+
+def decoded_bytes(path: Path) -> str:
+    """Return a file's text, with a surrogate for each byte that is not UTF-8; see NOT_UTF8.
+
+    Where no line ends at LF, CR ends lines, as in files of old Macs.
+    """
+    text = bytes_of(path).decode("utf-8-sig", errors="surrogateescape")
+    return text if LINE_END in text else text.replace("\r", LINE_END)
+
+
+def not_utf8(path: Path, place: str, match: re.Match[str]) -> RowError:
+    """Return the error of a line in which NOT_UTF8 was found."""
+    byte = ord(match[0]) - ESCAPED_BYTE
+    return RowError(path, place, f"byte 0x{byte:02x} is not UTF-8. Save the file as UTF-8.")
+
+
+# --- from bertender.tasks.rows
+# Rows of data files in four formats, with the place of each, so that errors can point at it.
+#
+# Only the columns that are asked for are read: whatever else a file holds hinders nothing.
 
 TAB = "\t"
 LONGEST_NAME = 40

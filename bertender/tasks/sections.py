@@ -1,18 +1,9 @@
-"""The sections of a docstring: which lines describe a parameter, a return value, and so on.
-
-Three layouts are read, which one docstring may mix: numpydoc's underlined headings, Google's
-indented blocks below `Args:`, and Sphinx's fields (`:param x:`) and directives (`.. note::`). Names
-and types of parameters, types of return values and of exceptions, and the headings themselves are
-left out, because they would give the section away. Nothing beyond the standard library is imported:
-the readers of `passages` run without any other package.
-"""
+"""Sections of a docstring: which lines describe a parameter, a return value, and so on."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-
-__all__ = ["NOTE", "SECTIONS", "read_sections"]
 
 SUMMARY, PARAMETER, RETURN = "summary", "parameter", "return value"
 EXCEPTION, NOTE = "exception", "note"

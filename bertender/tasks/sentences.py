@@ -1,7 +1,4 @@
-"""Sentences of documentation, each with the section of the docstring that it stands in.
-
-Like `passages`, this module also runs as a script, and imports nothing beyond the standard library.
-"""
+"""Sentences of documentation, each with the section of the docstring that it stands in."""
 
 from __future__ import annotations
 
@@ -10,23 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bertender.tasks.passages import (
-    docstrings_of,
-    firsts_of_one_group,
-    read_files,
-    write_rows,
-)
+from bertender.tasks.passages import docstrings_of, firsts_of_one_group, read_files, write_rows
 from bertender.tasks.sections import NOTE, read_sections
-
-__all__ = [
-    "LONGEST_WORDS",
-    "SHORTEST_WORDS",
-    "Sentence",
-    "labelled_sentences",
-    "read_sentences",
-    "sentences",
-    "unlike",
-]
 
 SHORTEST_WORDS = 5
 LONGEST_WORDS = 30

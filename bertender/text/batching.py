@@ -1,7 +1,4 @@
-"""Batches of examples of similar length, under a token budget.
-
-A batch costs its longest example times its size, so examples of like length belong together.
-"""
+"""Batches of examples of similar length, under a token budget."""
 
 from __future__ import annotations
 
@@ -10,8 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-
-__all__ = ["POOLINGS", "BatchLimits", "BatchPlan", "Pooling", "length_buckets", "plan_batches"]
 
 
 @dataclass(frozen=True)

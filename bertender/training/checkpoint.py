@@ -1,32 +1,39 @@
-"""Trainer checkpoints without pickle: tensors in safetensors, the rest in JSON.
-
-The Trainer of transformers stores optimizer, scheduler and random states with `torch.save`. This
-mixin stores the same in files that can only be data. A checkpoint counts once its marker file is
-there, which is written last, when the others are on disk, and has their digests: one that a killed
-process left half-written, or that was damaged later, is never resumed from.
-"""
+"""Tensors in files without pickle: Trainer checkpoints, cached tensors, digests of weights."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
-from transformers import Trainer
+from transformers import PreTrainedModel, Trainer
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from bertender.core.artifact import sha256_of
-from bertender.core.atomic import replacing, sync_directory
+from bertender.core.build_once import cached
+from bertender.core.card import library_versions
+from bertender.core.files import replacing, sync_directory
 
-__all__ = ["SafeCheckpoints", "last_checkpoint"]
+# --- from bertender.training.checkpoint
+# Trainer checkpoints without pickle: tensors in safetensors, the rest in JSON.
+#
+# The Trainer of transformers stores optimizer, scheduler and random states with `torch.save`.
+# This
+# mixin stores the same in files that can only be data. A checkpoint counts once its marker file
+# is
+# there, which is written last, when the others are on disk, and has their digests: one that a
+# killed
+# process left half-written, or that was damaged later, is never resumed from.
 
 logger = logging.getLogger(__name__)
 
@@ -209,3 +216,74 @@ def _put_tensors(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     if isinstance(node, list):
         return [_put_tensors(value, tensors) for value in node]
     return node
+
+
+# --- from bertender.training.cached_tensors
+# Tensors that are computed once and cached in files of the cache folder.
+
+NAME = "values"
+"""Of the tensor in its file."""
+
+
+def cached_tensor(path: Path, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Return the tensor of a file, memory-mapped; it is computed and written first where it is
+    missing or damaged."""
+    return cached(path, compute, _save, _load, _described)
+
+
+def _save(values: torch.Tensor, path: Path) -> None:
+    save_file({NAME: values}, path)
+
+
+def _load(path: Path) -> torch.Tensor:
+    return load_file(path)[NAME]
+
+
+def _described(path: Path) -> str:
+    """Return the shape and type of the values; to digest gigabytes would take too long."""
+    try:
+        values = _load(path)
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f"no tensor {NAME!r}: {error}") from None
+    return f"{tuple(values.shape)} {values.dtype}"
+
+
+# --- from bertender.training.weights
+# Digests of weights, and of the libraries that compute with them: what cached outputs go by.
+
+COMPUTING = ("bertender", "torch", "transformers")
+"""Another version of these may compute other outputs; one of another library does not."""
+DESCRIPTIVE = frozenset(
+    {"_name_or_path", "architectures", "id2label", "label2id", "transformers_version"}
+)
+"""Settings of a model's config that change nothing in what its encoder computes."""
+
+
+def computing_versions() -> list[str | None]:
+    """Return the versions of the libraries that compute a model's outputs."""
+    return [library_versions().get(name) for name in COMPUTING]
+
+
+def weights_digest(model: PreTrainedModel) -> str:
+    """Return a sha256 of all weights of a model's encoder; its new head is left out."""
+    return tensors_digest(model.base_model.state_dict())
+
+
+def encoder_digest(model: PreTrainedModel) -> str:
+    """Return a sha256 of what decides a model's hidden states: weights, and settings of its config.
+
+    Weights alone do not: their number of heads or their activation may differ.
+    """
+    settings = {
+        name: value for name, value in model.config.to_dict().items() if name not in DESCRIPTIVE
+    }
+    written = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(f"{weights_digest(model)} {written}".encode()).hexdigest()
+
+
+def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return a sha256 of named tensors."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

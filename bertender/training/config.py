@@ -8,9 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from bertender.core.config import Config, Rule
-from bertender.core.environment import supports_bf16
-
-__all__ = ["POOL_BATCHES", "JudgedConfig", "TrainingConfig", "computes_in_bf16"]
+from bertender.core.machine import supports_bf16
 
 POOL_BATCHES = 4
 """The fastest size that lost nothing on texts that no model had read (docs/methods.md)."""

@@ -1,25 +1,27 @@
-"""Tokenised training examples, and what a model takes of them."""
+"""Tokenised training examples, their longest input, and what a model takes of them."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from bertender.core.findings import LengthFindings, TextLengths
+from bertender.models.families import check_positions
 from bertender.models.predictor import input_names
+from bertender.tasks.task import Split, Task
+from bertender.text.batch import longest_input
+from bertender.training.heads import HEADS
 
-__all__ = [
-    "TASK_COLUMN",
-    "Padding",
-    "TensorBatch",
-    "TokenDataset",
-    "model_inputs",
-]
+# --- from bertender.training.examples
+# Tokenised training examples, and what a model takes of them.
 
 TensorBatch = dict[str, torch.Tensor]
 
@@ -120,3 +122,86 @@ class TokenDataset(Dataset[dict[str, Any]]):
 def model_inputs(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> TensorBatch:
     """Return the token columns of a batch that the model takes."""
     return {name: batch[name] for name in input_names(model) if name in batch}
+
+
+# --- from bertender.training.tokens
+# A task's examples as token columns.
+
+
+def token_dataset(
+    split: Split,
+    tokenizer: PreTrainedTokenizerBase,
+    problem_type: str = "single_label_classification",
+    **columns: Any,
+) -> TokenDataset:
+    """Tokenise a split.
+
+    Args:
+        split: labelled examples.
+        tokenizer: of the model to be trained; longer examples than its `model_max_length` are
+            truncated.
+        problem_type: what the examples are labelled with, a row of HEADS.
+        columns: more columns, a row each example, for the objective (teacher logits).
+    """
+    head = HEADS[problem_type]
+    tokens, labels = head.tokenize(split, tokenizer)
+    padding = Padding.of(tokenizer, **head.padding)
+    return TokenDataset({**tokens, **labels, **columns}, padding)
+
+
+# --- from bertender.training.lengths
+# The longest input of a model that is trained: given, or chosen from its texts.
+#
+# The tokenizer carries it as `model_max_length`: whoever reads texts with this tokenizer, or with
+# the
+# one that is saved with the model, truncates them at the same token.
+
+PERCENTILE = 99
+LEAST = 128
+"""Training texts may be shorter than those to come: SST-2 trains on phrases. A longer input costs
+nothing before such a text comes, for batches are padded to their longest and no further."""
+MULTIPLE = 8
+
+
+def usual_length(tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the longest input that suits the training texts of tasks, within the tokenizer's.
+
+    It is the 99th percentile of their tokens, the largest of several tasks, rounded up to a
+    multiple of 8; 128 at least.
+    """
+    percentiles = [
+        np.percentile(_counts(task, task.train, tokenizer), PERCENTILE, method="higher")
+        for task in tasks
+    ]
+    longest = -(-int(max(percentiles)) // MULTIPLE) * MULTIPLE
+    return min(max(longest, LEAST), longest_input(tokenizer))
+
+
+def cut_at(
+    tokenizer: PreTrainedTokenizerBase, max_length: int, config: PretrainedConfig
+) -> PreTrainedTokenizerBase:
+    """Return a copy of a tokenizer that truncates texts to so many tokens.
+
+    Raises:
+        ConfigError: the model of this config has fewer positions.
+    """
+    check_positions(max_length, config)
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.model_max_length = max_length
+    return tokenizer
+
+
+def length_findings(task: Task, tokenizer: PreTrainedTokenizerBase) -> LengthFindings:
+    """Return how many texts of a task are longer than a tokenizer's longest input."""
+    longest = longest_input(tokenizer)
+
+    def lengths(split: Split) -> TextLengths:
+        return TextLengths.of(_counts(task, split, tokenizer), longest)
+
+    return LengthFindings(
+        max_length=longest, training=lengths(task.train), held_out=lengths(task.dev)
+    )
+
+
+def _counts(task: Task, split: Split, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    return task.problem.encoder(tokenizer, None).counts(split.examples)

@@ -1,4 +1,4 @@
-"""More texts to learn from, made of a task's own by a row of AUGMENTATIONS."""
+"""More texts to learn from, rewritten from the task's own."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.progress import track
+from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer
-from bertender.text.example import Example
+from bertender.text.batch import Example, load_tokenizer
 from bertender.training.config import computes_in_bf16
-from distill.augmentation import AUGMENTATIONS, Augmentation, Material
-from distill.augmentation.augmentation import Rewrite
-from distill.augmentation.config import AugmentedConfig
-from distill.augmentation.language_models import find_language_model
-from distill.losses import NO_LABEL
-
-__all__ = ["AugmentedConfig", "augmented", "copies_of"]
+from distill.augmentation.config import (
+    AUGMENTATIONS,
+    Augmentation,
+    AugmentedConfig,
+    Material,
+    Rewrite,
+)
+from distill.augmentation.tinybert import find_language_model
 
 logger = logging.getLogger(__name__)
 

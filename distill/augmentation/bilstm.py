@@ -1,24 +1,140 @@
-"""Data augmentation for a BiLSTM student (Tang et al. 2019, arXiv 1903.12136, section 3.2).
-
-Each word is masked with probability 0.1, or, with another 0.1, replaced by a word of its class,
-drawn as often as it stands in the texts. Then, with probability 0.25, one run of 1 to 5 words is
-all that remains of the text. Of a pair the first text alone is rewritten, then the second alone,
-then both, in turn.
-Departures: classes replace the tags of a part-of-speech tagger, and are found by the
-form and the company of words (`word_classes`): they are coarser than tags, a word has one class
-wherever it stands, and they are made for English; words of other languages fall into few classes.
-Words keep what stands between them, where the paper joins tokens with spaces.
-"""
+"""Data augmentation for a BiLSTM student (Tang et al. 2019, arXiv 1903.12136, section 3.2)."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
 import numpy as np
 
-from distill.augmentation.augmentation import Material, Rewrite
-from distill.augmentation.word_classes import WordClasses
+from distill.augmentation.config import Material, Rewrite
 from distill.augmentation.words import Span, with_words, word_spans
 
-__all__ = ["dropping_and_swapping", "rewriter"]
+# --- from distill.augmentation.word_classes
+# Word classes without a tagger: English words by their form and by what stands before them.
+#
+# Closed classes are lists. An open word belongs to the class of its ending where that is clear
+# (-ly, -ness); otherwise to a class by its ending, the closed class that most often stands before
+# it
+# in the texts, and whether open words or none mostly follow: after determiners, nouns end a
+# phrase
+# and adjectives do not.
+
+CLOSED_CLASSES: Mapping[str, str] = {
+    "determiner": "a an the this that these those my your his her its our their some any no every "
+    "each another",
+    "pronoun": "i you he she it we they me him us them someone anyone everyone something anything "
+    "everything nothing",
+    "preposition": "of in for with on at by from about as into like through after over between out "
+    "against during without before under around among",
+    "conjunction": "and or but nor yet if because although though while than",
+    "question": "who what which when where why how whose",
+    "auxiliary": "is are was were be been am has have had",
+    "modal": "can could will would shall should may might must",
+    "degree": "very too so more most less least quite rather",
+    "to": "to",
+    "negation": "not never",
+}
+"""Their words; none is in two of them."""
+
+TELLING_ENDINGS: Mapping[str, tuple[str, ...]] = {
+    "adverb": ("ly",),
+    "noun": ("tion", "sion", "ness", "ment", "ity", "ism", "ance", "ence", "ship"),
+    "nouns": ("tions", "sions", "ments", "ities", "isms", "ships"),
+    "adjective": ("ful", "less", "ous", "ive", "able", "ible", "ical"),
+}
+OTHER_ENDINGS = ("ing", "ed", "est", "s", "")
+"""These are of several classes; the first that fits counts."""
+
+SHORTEST_STEM = 2
+
+_CLOSED = {word: name for name, words in CLOSED_CLASSES.items() for word in words.split()}
+
+
+class WordClasses:
+    """The words of some texts by class, drawn as often as they stand there."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        sentences = [_words(text) for text in texts]
+        counts = Counter(word for words in sentences for word in words if word.isalpha())
+        self._class_of = _classes(counts, sentences)
+        members: dict[object, list[str]] = defaultdict(list)
+        for word in sorted(counts):
+            members[self._class_of[word]].append(word)
+        self._members = {
+            name: (words, np.cumsum([counts[word] for word in words]))
+            for name, words in members.items()
+        }
+
+    def draw(self, word: str, chance: float) -> str:
+        """Return a word of the class of `word`: the one at `chance`, in [0, 1), of its tokens.
+
+        A word that no text has, or that is not of letters alone, comes back as it is.
+        """
+        name = self._class_of.get(word.lower())
+        if name is None:
+            return word
+        words, totals = self._members[name]
+        return words[int(np.searchsorted(totals, chance * totals[-1], side="right"))]
+
+
+def _words(text: str) -> list[str]:
+    return [text[slice(*span)].lower() for span in word_spans(text)]
+
+
+def _classes(
+    counts: Mapping[str, int], sentences: Sequence[Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    before, followed = _neighbourhood(sentences)
+    return {word: _class_of(word, before[word], followed[word]) for word in counts}
+
+
+def _class_of(word: str, before: Counter[str], followed: Counter[bool]) -> tuple[str, ...]:
+    """Return the class of a word of letters alone."""
+    if word in _CLOSED:
+        return (_CLOSED[word],)
+    for name, endings in TELLING_ENDINGS.items():
+        if any(_ends(word, ending) for ending in endings):
+            return (name,)
+    ending = next(ending for ending in OTHER_ENDINGS if _ends(word, ending))
+    commonest = min(before, key=lambda name: (-before[name], name), default="")
+    return (ending, commonest, "open" if followed[True] > followed[False] else "closed")
+
+
+def _ends(word: str, ending: str) -> bool:
+    return word.endswith(ending) and len(word) >= len(ending) + SHORTEST_STEM * bool(ending)
+
+
+def _neighbourhood(
+    sentences: Sequence[Sequence[str]],
+) -> tuple[dict[str, Counter[str]], dict[str, Counter[bool]]]:
+    """Count the closed classes before each word, and whether an open word follows it."""
+    before: dict[str, Counter[str]] = defaultdict(Counter)
+    followed: dict[str, Counter[bool]] = defaultdict(Counter)
+    for words in sentences:
+        for place, word in enumerate(words):
+            left = _CLOSED.get(words[place - 1]) if place else None
+            if left is not None:
+                before[word][left] += 1
+            right = words[place + 1] if place + 1 < len(words) else None
+            followed[word][right is not None and right not in _CLOSED] += 1
+    return before, followed
+
+
+# --- from distill.augmentation.bilstm
+# Data augmentation for a BiLSTM student (Tang et al. 2019, arXiv 1903.12136, section 3.2).
+#
+# Each word is masked with probability 0.1, or, with another 0.1, replaced by a word of its class,
+# drawn as often as it stands in the texts. Then, with probability 0.25, one run of 1 to 5 words
+# is
+# all that remains of the text. Of a pair the first text alone is rewritten, then the second
+# alone,
+# then both, in turn.
+# Departures: classes replace the tags of a part-of-speech tagger, and are found by the
+# form and the company of words (`word_classes`): they are coarser than tags, a word has one class
+# wherever it stands, and they are made for English; words of other languages fall into few
+# classes.
+# Words keep what stands between them, where the paper joins tokens with spaces.
 
 MASKED_SHARE = 0.1
 SWAPPED_SHARE = 0.1

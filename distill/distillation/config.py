@@ -16,13 +16,11 @@ from pydantic import (
 from bertender.core.config import Rule, parts_of
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
 from bertender.training.config import TrainingConfig
-from distill.losses.layer_maps import LAYER_MAPS
+from distill.losses.terms import LAYER_MAPS
 from distill.methods import METHODS
 from distill.methods.automatic import AUTO, automatic_settings
 from distill.methods.method import Method
-from distill.students import START_LAYERS, StudentShape
-
-__all__ = ["PhasedConfig", "StudentConfig", "methods_own"]
+from distill.students.student import START_LAYERS, StudentShape
 
 
 def _numbers_by_name(value: Any) -> Any:

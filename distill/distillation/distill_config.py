@@ -15,8 +15,6 @@ from distill.augmentation.config import AugmentedConfig
 from distill.distillation.config import StudentConfig
 from distill.distillation.unlabelled_config import FilteredConfig
 
-__all__ = ["ALL_TOKENS", "AUTO_VOCABULARY", "RULES", "DistillConfig"]
-
 ALL_TOKENS = "all"
 AUTO_VOCABULARY = "auto"
 """The tokens of the texts, where these are enough of them (`distillation.vocabulary`)."""

@@ -1,26 +1,19 @@
-"""The student of a distillation that has not begun, built without weights.
-
-What `distill` and `distill-general` refuse of a teacher's architecture and shape is refused here by
-the same functions, before a recipe trains the teacher.
-"""
+"""The student of a distillation that has not begun, built without weights."""
 
 from __future__ import annotations
 
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
-from bertender.models.expected import ExpectedModel, without_weights
+from bertender.models.own_models import ExpectedModel, without_weights
 from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distillation import check_compatible
+from distill.distillation.general import GeneralTeacher, check_general_teacher, new_general_student
 from distill.distillation.general_config import GeneralConfig
-from distill.distillation.general_teacher import GeneralTeacher
-from distill.distillation.on_corpus import check_general_teacher, new_general_student
 from distill.distillation.on_task import check_not_copy
-from distill.distillation.phases import check_compatible
 from distill.distillation.start import build_student, check_even_start, check_teacher
 from distill.methods.method import Method
-from distill.students import StudentKind
-from distill.vocabularies.stand_in import stand_in_tokenizer
-
-__all__ = ["expected_general_student", "expected_student"]
+from distill.pretraining.vocabularies import stand_in_tokenizer
+from distill.students.student import StudentKind
 
 
 def expected_student(

@@ -8,12 +8,10 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from bertender.core.config import Rule
-from distill.corpora.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.distillation.config import StudentConfig, methods_own
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-
-__all__ = ["MASK_PROBABILITY", "VOCABULARY_SIZE", "GeneralConfig"]
+from distill.pretraining.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 
 MASK_PROBABILITY = 0.15
 VOCABULARY_SIZE = 4928

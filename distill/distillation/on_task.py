@@ -11,45 +11,34 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.artifact import Artifact, check_writable
+from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
+from bertender.core.artifact import Artifact, Stopwatch, check_writable, write_timing
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import ControlFindings, Findings, VocabularyFindings
-from bertender.core.timing import Stopwatch, write_timing
-from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.models.families import check_positions
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer, longest_input
-from bertender.training.findings import training_findings
+from bertender.training.examples import cut_at
 from bertender.training.heads import HEADS
-from bertender.training.lengths import cut_at
-from distill.data import fitting_tokenizer
-from distill.distillation.cached_outputs import TaughtTexts
+from bertender.training.loop import training_findings
 from distill.distillation.distill_config import DistillConfig
-from distill.distillation.distillation import Distillation, Trained
-from distill.distillation.phases import phases_with_head
+from distill.distillation.distillation import Distillation, Trained, phases_with_head
 from distill.distillation.start import Start, start_student
-from distill.distillation.texts import with_augmented
-from distill.distillation.unlabelled import Extended, remaining, with_unlabelled
+from distill.distillation.texts import (
+    Extended,
+    TaughtTexts,
+    remaining,
+    with_augmented,
+    with_unlabelled,
+)
 from distill.distillation.vocabulary import StudentTokens, student_tokens
 from distill.losses.signals import Wanted
 from distill.methods import METHODS
 from distill.methods.method import Method
-from distill.scoring import check_teacher, epoch_score, final_score
-from distill.students.word_head import with_head
+from distill.students.weights import with_head
 from distill.teachers.teacher import Teacher, load_teachers
-from distill.writing import TrainedModel, artifact_at
-
-__all__ = [
-    "Compared",
-    "OnTask",
-    "check_can_tag",
-    "check_not_copy",
-    "check_sources_stay",
-    "check_texts_read",
-    "new_student",
-    "no_control",
-    "on_task",
-]
+from distill.tokenizers import fitting_tokenizer
+from distill.trained import TrainedModel, artifact_at, check_teacher, epoch_score, final_score
 
 logger = logging.getLogger(__name__)
 

@@ -11,31 +11,20 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, family_name
-from bertender.problems import ProblemType
+from bertender.problems.problem import ProblemType
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from bertender.training.weights import tensors_digest
-from distill.data import fitting_tokenizer
+from bertender.training.checkpoint import tensors_digest
 from distill.distillation.config import StudentConfig
-from distill.distillation.phases import check_compatible
-from distill.losses.projections import Tensors, load_projections
+from distill.distillation.distillation import check_compatible
 from distill.losses.signals import ATTENTION_SIGNALS, Signal
 from distill.methods import METHODS
 from distill.methods.method import Method
 from distill.students.token_use import TokenUse, token_use
 from distill.teachers.encoders import find_encoder, load_classifier
 from distill.teachers.teacher import Teacher
-
-__all__ = [
-    "Start",
-    "build_student",
-    "check_even_start",
-    "check_even_teacher",
-    "check_start",
-    "check_teacher",
-    "find_start",
-    "start_student",
-]
+from distill.tokenizers import fitting_tokenizer
+from distill.trained import Tensors, load_projections
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from bertender.core.config import Rule
-from bertender.tasks.registry import TASKS
+from bertender.tasks.loading import TASKS
 from bertender.training.config import TrainingConfig
-
-__all__ = ["RULES", "FilteredConfig", "UnlabelledConfig"]
 
 _WITH_TEXTS = [name for name, row in TASKS.items() if row.unlabelled]
 

@@ -1,11 +1,4 @@
-"""The vocabulary of a student, cut to the texts that it learns from.
-
-By default every token stays that these texts have, so that they are read as before. Whether the
-texts are enough is seen before the training, on texts that nothing learns from: ENOUGH of their
-words must stay whole. A method that compares whole texts trains the smaller table from its first
-step, which is quicker. One that compares tokens needs the teacher's: what no text has is cut after
-the training, where it has learned nothing.
-"""
+"""The vocabulary of a student, cut to the texts that it learns from."""
 
 from __future__ import annotations
 
@@ -20,15 +13,13 @@ from bertender.core.findings import VocabularyFindings
 from bertender.tasks.task import Split, Task
 from bertender.training.heads import HEADS
 from distill.distillation.distill_config import ALL_TOKENS, DistillConfig
-from distill.vocabularies.cutting import (
+from distill.pretraining.vocabulary_cutting import (
     RemainingTokens,
     check_padding_stays,
     cut_and_read,
     needed_tokens,
     whole_words,
 )
-
-__all__ = ["ENOUGH", "WORTHWHILE", "StudentTokens", "student_tokens"]
 
 logger = logging.getLogger(__name__)
 

@@ -10,15 +10,13 @@ from safetensors.numpy import save_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from bertender.comparison.accuracy import check_varied, found_constant
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import DataError
 from bertender.core.findings import Findings, ScoreFindings
-from bertender.measure.constant import check_varied, found_constant
 from bertender.metrics.scores import score
 from bertender.tasks.task import Split, Task
 from distill.finetuning.config import BagOfWordsConfig
-
-__all__ = ["BagOfWordsConfig", "check_labels_present", "train_bag_of_words"]
 
 
 def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artifact:

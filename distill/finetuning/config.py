@@ -10,19 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from bertender.core.config import parts_of
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.problems import SINGLE_LABEL
-from bertender.tasks.registry import TASKS
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.loading import TASKS
 from bertender.tasks.task import Task
 from bertender.training.config import JudgedConfig, TrainingConfig
-
-__all__ = [
-    "BagOfWordsConfig",
-    "FinetuneConfig",
-    "MultiTaskConfig",
-    "check_distinct",
-    "check_word_labels",
-    "sibling_paths",
-]
 
 
 class BagOfWordsConfig(JudgedConfig):

@@ -1,40 +1,55 @@
-"""Teachers: fine-tuning an encoder on a task."""
+"""Fine-tuning an encoder on a task, or on several at once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.core.artifact import Artifact, check_writable
-from bertender.core.findings import Findings
-from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied
-from bertender.problems import SINGLE_LABEL
-from bertender.tasks.task import Task
-from bertender.training.examples import TensorBatch, model_inputs
-from bertender.training.findings import training_findings
-from bertender.training.heads import HEADS, Head
-from bertender.training.lengths import cut_at, usual_length
-from bertender.training.loop import train
-from bertender.training.objective import LossParts
-from bertender.training.trained import Writer, trained_artifact
-from bertender.training.weights import weights_digest
-from distill.data import token_dataset
-from distill.finetuning.config import FinetuneConfig
-from distill.scoring import epoch_score, final_score
+from bertender.core.findings import Findings, OtherTask, ScoreFindings
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.loading import load_task
+from bertender.tasks.task import Task, TaskConfig
+from bertender.training.checkpoint import weights_digest
+from bertender.training.examples import (
+    TASK_COLUMN,
+    TensorBatch,
+    TokenDataset,
+    cut_at,
+    model_inputs,
+    token_dataset,
+    usual_length,
+)
+from bertender.training.heads import HEADS, Head, hard_labels
+from bertender.training.loop import (
+    LossParts,
+    Objective,
+    TrainingReport,
+    Writer,
+    train,
+    trained_artifact,
+    training_findings,
+)
+from distill.finetuning.config import (
+    FinetuneConfig,
+    MultiTaskConfig,
+    check_distinct,
+    check_word_labels,
+    sibling_paths,
+)
 from distill.teachers.encoders import find_encoder, load_classifier
-from distill.writing import TrainedModel, artifact_at
+from distill.trained import TrainedModel, artifact_at, epoch_score, final_score
 
-__all__ = [
-    "FinetuneConfig",
-    "advice",
-    "finetune",
-    "finetune_by_name",
-    "label_objective",
-]
+# --- from distill.finetuning.finetune
+# Teachers: fine-tuning an encoder on a task.
 
 
 def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
@@ -106,3 +121,220 @@ def label_objective(
 ) -> LossParts:
     """Cross-entropy with the labels."""
     return {"hard": head.hard_loss(head.logits(model(**model_inputs(model, batch))), batch)}
+
+
+# --- from distill.finetuning.multitask
+# Fine-tuning on several tasks at once: MT-DNN (Liu et al. 2019, arXiv 1901.11504).
+#
+# Model: one encoder for all tasks and a head for each (section 3). Training, Algorithm 1: each
+# task's
+# examples are packed into mini-batches, those of all tasks are merged and shuffled again in every
+# epoch, and each step minimises the loss of the one task that its batch is of. So a task has a
+# share
+# of the steps that its size gives it, and its head learns from its own batches alone.
+# Departures: a head is the one that the architecture has for classification, for pairs too (the
+# paper reads pairs with a stochastic answer network), a pooler on [CLS] in it where there is one;
+# cross-entropy alone (the paper's regression and ranking are for tasks that are not here); AdamW
+# with
+# the settings of every other stage instead of Adamax.
+#
+# finetune --task A --more-tasks B,C --out OUT writes OUT, OUT-B and OUT-C: a plain classifier
+# each.
+
+PARTS_OF_HEADS = frozenset({"pooler"})
+"""Modules of the base model in transformers, of the head in the paper. They narrow [CLS] to what
+one task needs: shared, they let the first task that learned keep another from learning."""
+
+
+class SharedEncoder(nn.Module):
+    """Classifiers of one architecture, a task each, over the encoder of the first.
+
+    Args:
+        classifiers: they stay whole models of transformers; all but the first give up the parts of
+            their own encoder for the first's.
+    """
+
+    def __init__(self, classifiers: Sequence[PreTrainedModel]) -> None:
+        super().__init__()
+        first, *others = classifiers
+        for other in others:
+            for name, part in first.base_model.named_children():
+                if name not in PARTS_OF_HEADS:
+                    setattr(other.base_model, name, part)
+        self.classifiers = nn.ModuleList(classifiers)
+
+    def forward(self, batch: TensorBatch) -> torch.Tensor:
+        """Return the logits (batch, labels) of the task that the batch is of."""
+        classifier = self.of_task(_task_of(batch))
+        logits: torch.Tensor = classifier(**model_inputs(classifier, batch)).logits
+        return logits
+
+    def of_task(self, number: int) -> PreTrainedModel:
+        """Return the classifier of a task by its number."""
+        classifier = self.classifiers[number]
+        assert isinstance(classifier, PreTrainedModel)
+        return classifier
+
+
+def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Artifact:
+    """Load what the config names and fine-tune it on one task or on several.
+
+    Raises:
+        ConfigError: the main task is among `more_tasks`.
+        ArtifactError: one of the artifacts cannot be written where it belongs.
+    """
+    if not config.more_tasks:
+        return finetune_by_name(task, config, out)
+    check_distinct((task.name, *config.more_tasks))
+    check_word_labels(task, config)
+    source = find_encoder(config.teacher)
+    parent = artifact_at(source)
+    for path in (out, *sibling_paths(config, out)):
+        check_writable(path, parent)
+    tasks = (task, *load_more_tasks(config, task))
+    torch.manual_seed(config.seed)  # the new heads are random
+    loaded = [load_classifier(source, each.labels) for each in tasks]
+    classifiers, tokenizers = zip(*loaded, strict=True)
+    return finetune_tasks(classifiers, tokenizers[0], tasks, config, out, parent=parent)
+
+
+def load_more_tasks(config: MultiTaskConfig, task: Task) -> tuple[Task, ...]:
+    """Load the tasks besides the main one, with the same limits on their examples.
+
+    Each sets as large a share apart to choose on as the main one does.
+    """
+    names = ("max_train", "max_dev", "max_select", "select")
+    limits = {name: task.source[name] for name in names if name in task.source}
+    return tuple(load_task(TaskConfig(task=name, **limits)) for name in config.more_tasks)
+
+
+def finetune_tasks(
+    classifiers: Sequence[PreTrainedModel],
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[Task],
+    config: MultiTaskConfig,
+    out: Path,
+    *,
+    parent: Artifact | None = None,
+) -> Artifact:
+    """Fine-tune one encoder with a head for each task; write an artifact for each task.
+
+    Args:
+        classifiers: one for each task, with a head over its labels.
+        tokenizer: of all of them.
+        tasks: the main one first, then those of `config.more_tasks`.
+        config: see MultiTaskConfig; `config.teacher` is only recorded here.
+        out: directory of the main task's artifact, which is written last.
+        parent: the pre-trained artifact that the models came from, if it was one.
+
+    Returns:
+        The main task's artifact.
+
+    Raises:
+        ConfigError: settings that conflict, found before anything is read or trained.
+        ConstantError: one has learned nothing but one label. No artifact is written.
+    """
+    config.check_rules()
+    max_length = config.max_length or usual_length(tasks, tokenizer)
+    tokenizer = cut_at(tokenizer, max_length, classifiers[0].config)
+    shared = SharedEncoder(classifiers)
+    prints = [task.fingerprint() for task in tasks]
+    identity = (prints, weights_digest(classifiers[0]), parent and parent.digest)
+
+    def trained(work: Path) -> Writer:
+        report = train(
+            shared,
+            _joined([token_dataset(each.train, tokenizer) for each in tasks]),
+            _objective_of([task.name for task in tasks]),
+            config,
+            work,
+            description=f"fine-tune {out.name}",
+            at_epoch_end=lambda trained: _scores(trained, tokenizer, tasks, config),
+        )
+        scores = []
+        for task, classifier in zip(tasks, classifiers, strict=True):
+            scores.append(final_score(classifier, tokenizer, task))
+            check_varied(scores[-1], task, config, SETTINGS_OF_RUN, advice(config))
+        return _TrainedTogether(tasks, classifiers, tokenizer, report, scores, config).write
+
+    return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
+
+
+def _joined(parts: Sequence[TokenDataset]) -> TokenDataset:
+    """Return the examples of all tasks as one, with the number of its task for each."""
+    columns = {
+        name: [value for part in parts for value in part.columns[name]] for name in parts[0].columns
+    }
+    numbers = [number for number, part in enumerate(parts) for _ in range(len(part))]
+    return TokenDataset({**columns, TASK_COLUMN: numbers}, parts[0].padding)
+
+
+def _objective_of(names: Sequence[str]) -> Objective:
+    """Return the cross-entropy of a batch's task, under its name."""
+
+    def objective(model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        return {names[_task_of(batch)]: hard_labels(model(batch), batch["labels"])}
+
+    return objective
+
+
+def _task_of(batch: TensorBatch) -> int:
+    return int(batch[TASK_COLUMN][0])  # the plan mixes no tasks in a batch
+
+
+def _scores(
+    shared: SharedEncoder,
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[Task],
+    config: MultiTaskConfig,
+) -> dict[str, float]:
+    """Return each task's score on what it chooses by, by the names of task and metric."""
+    return {
+        f"{task.name} {metric}": value
+        for number, task in enumerate(tasks)
+        for metric, value in epoch_score(shared.of_task(number), tokenizer, task, config).items()
+    }
+
+
+@dataclass(frozen=True)
+class _TrainedTogether:
+    """A classifier for each task, of one run, and what the run reports."""
+
+    tasks: Sequence[Task]
+    classifiers: Sequence[PreTrainedModel]
+    tokenizer: PreTrainedTokenizerBase
+    report: TrainingReport
+    scores: Sequence[ScoreFindings]
+    """Held-out, of each."""
+    config: MultiTaskConfig
+
+    def write(self, *, out: Path, **artifact_settings: Any) -> None:
+        """Write an artifact for each task. The main one is the last: its card names them all.
+
+        Args:
+            out: directory of the main one.
+            artifact_settings: what else `TrainedModel.write` takes.
+        """
+        paths = (out, *sibling_paths(self.config, out))
+        places = {task.name: path.name for task, path in zip(self.tasks, paths, strict=True)}
+        written = zip(paths, self.tasks, self.classifiers, self.scores, strict=True)
+        for path, task, classifier, scores in reversed([*written]):
+            findings = self._findings(task, scores, places)
+            model = TrainedModel.classifier(classifier, self.tokenizer, task, findings)
+            model.write(out=path, **artifact_settings)
+
+    def _findings(self, task: Task, scores: ScoreFindings, places: Mapping[str, str]) -> Findings:
+        """Return the findings of one task: its own scores, and where the others are."""
+        own = replace(self.report, epochs=self._epochs(task))
+        others = {
+            other.name: OtherTask(artifact=places[other.name], epochs=self._epochs(other))
+            for other in self.tasks
+            if other is not task
+        }
+        training = training_findings({"labels": own}, together=others)
+        return Findings(training=training, scores=scores)
+
+    def _epochs(self, task: Task) -> list[dict[str, float]]:
+        """Return one task's score after each epoch."""
+        name = f"{task.name} {task.metric}"
+        return [{task.metric: scores[name]} for scores in self.report.epochs]

@@ -1,12 +1,4 @@
-"""Signals of a model on one batch that a loss may read: logits, hidden states, parts of attention.
-
-Queries, keys, values and attention scores are read with hooks, through the paths of FAMILIES, so
-that no model code is copied and every family gives them. Scores are those before mask and
-softmax: `output_attentions` of transformers gives probabilities, which have lost their scale.
-Only the requested layers are computed and stored.
-
-PyTorch is imported in the functions: methods and their settings name signals without loading it.
-"""
+"""Signals of a model on one batch: logits, hidden states, parts of attention."""
 
 from __future__ import annotations
 
@@ -24,18 +16,6 @@ if TYPE_CHECKING:
 
     from bertender.models.family import Family
     from bertender.training.examples import TensorBatch
-
-__all__ = [
-    "ATTENTION_SIGNALS",
-    "STATE_SIGNALS",
-    "TEXT_SIGNALS",
-    "Layers",
-    "Signal",
-    "Signals",
-    "Wanted",
-    "joined",
-    "read_signals",
-]
 
 Signal = Literal[
     "logits",
@@ -180,7 +160,7 @@ READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
 def _listening(model: PreTrainedModel) -> Iterator[_Heard]:
     """Hook every layer once; a layer that runs repeatedly (ALBERT's) is recorded each time."""
     from bertender.models.families import encoder_layers, family_of
-    from bertender.models.pruned import heads_of
+    from bertender.models.own_models import heads_of
 
     family = family_of(model)
     heard = _Heard(family, heads_of(model.config))

@@ -1,16 +1,14 @@
-"""METHODS: how to distil on a task, and for some on a corpus, one paper a file."""
+"""METHODS: how to distil on a task, and for some on a corpus."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bertender.core.table import LazyTable, Place
+from bertender.core.config import LazyTable, Place
 
-if TYPE_CHECKING:  # a row imports PyTorch, naming one does not
+if TYPE_CHECKING:
     from distill.methods.method import Method
-
-__all__ = ["GENERAL_METHODS", "METHODS", "MethodPlace"]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
-"""`auto`: the method that is taken where none is named, by what there is to distil with."""
+"""`auto`: the method that is taken where none is named."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-__all__ = ["AUTO", "CHOICES", "Choice", "automatic_settings"]
 
 AUTO = "auto"
 

@@ -1,16 +1,10 @@
-"""The control: the same student as `distilbert`, trained on the labels alone.
-
-What a distilled student scores above this one is what distillation gave.
-"""
+"""The control."""
 
 from __future__ import annotations
 
 from distill.losses.terms import HardLabels
-from distill.methods.method import Method
-from distill.methods.phase import one_phase
-from distill.students import DISTILBERT_STUDENT
-
-__all__ = ["HARD"]
+from distill.methods.method import Method, one_phase
+from distill.students.student import DISTILBERT_STUDENT
 
 HARD = Method(
     name="hard",

@@ -1,21 +1,10 @@
-"""Pre-trained distillation (Turc et al. 2019, arXiv 1908.08962): well-read students learn better.
-
-Student: a compact model that was pre-trained on its own (`bertender pretrain`, or any encoder)
-and is named by `--student`; all of its layers by default, and its own vocabulary.
-Loss: soft labels at T = 1 on a transfer set without labels (section 3): the task's texts, and
-those of `--unlabelled`. No hidden states are matched and no labels are read.
-Departures: the paper fine-tunes some students on the labels afterwards; `bertender finetune
---teacher STUDENT` does that.
-"""
+"""Pre-trained distillation."""
 
 from __future__ import annotations
 
 from distill.losses.terms import SoftLabels
-from distill.methods.method import Method
-from distill.methods.phase import one_phase
-from distill.students import PRETRAINED_STUDENT
-
-__all__ = ["PD"]
+from distill.methods.method import Method, one_phase
+from distill.students.student import PRETRAINED_STUDENT
 
 PD = Method(
     name="pd",

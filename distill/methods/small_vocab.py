@@ -1,37 +1,17 @@
-"""A smaller vocabulary (Zhao et al. 2019, arXiv 1909.11687v1): BERT-48 and BERT-192.
-
-On a corpus (general distillation): the student is a BERT of the teacher's depth, 192 wide or
-`--hidden-size 48`, over a WordPiece vocabulary of its own, 4,928 entries trained on the corpus.
-Dual training (section 3.2): a copy of the teacher learns with the student to predict masked words
-in rows that mix both vocabularies, word by word with p = 0.5, a softmax for each. So it finds
-embeddings of the student's tokens among its own. The student reads its own tokens alone.
-Shared projections (section 3.3): the student's weights, embeddings and layers, are brought to the
-size of the copy's by matrices that all layers share, and pulled towards them. `up`, which the paper
-finds the better one, is on; `--weights up=0,down=1` brings the copy's to the student's size.
-On a task: labels alone, from that student; soft labels too with `--weights soft=1`.
-Departures: a teacher without a head that predicts words is given a new one, which the copy learns;
-no next-sentence prediction; the three losses of the corpus weigh the same; a dimension
-that is alike in both models is not projected; of the embeddings only those of words are, and the
-head that predicts words is not; a projected weight pulls the student and the projection, not the
-copy; the mix of a row stays through all epochs; a
-student of fewer layers learns from evenly spread ones.
-"""
+"""A smaller vocabulary."""
 
 from __future__ import annotations
 
-from distill.losses.layer_maps import uniform
 from distill.losses.terms import (
     HardLabels,
     MaskedWords,
     MixedWords,
     ProjectedWeights,
     SoftLabels,
+    uniform,
 )
-from distill.methods.method import General, Method
-from distill.methods.phase import Phase, TrainingModuleKind, one_phase
-from distill.students import OWN_VOCABULARY_STUDENT, PRETRAINED_STUDENT
-
-__all__ = ["SMALL_VOCAB"]
+from distill.methods.method import General, Method, Phase, TrainingModuleKind, one_phase
+from distill.students.student import OWN_VOCABULARY_STUDENT, PRETRAINED_STUDENT
 
 HIDDEN_SIZE = 192
 
@@ -54,9 +34,7 @@ SMALL_VOCAB = Method(
                     ProjectedWeights("down", 0.0, layers=uniform, projects_student=False),
                 ),
                 masked=True,
-                training_module=TrainingModuleKind(
-                    "distill.methods.small_vocab_module:DualTraining"
-                ),
+                training_module=TrainingModuleKind("distill.methods.training_modules:DualTraining"),
             ),
         ),
         settings={"learning_rate": 5e-4, "hidden_size": HIDDEN_SIZE},

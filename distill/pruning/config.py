@@ -13,10 +13,7 @@ from bertender.core.config import Rule
 from bertender.core.errors import ConfigError
 from bertender.training.config import JudgedConfig
 from distill.distillation.unlabelled_config import UnlabelledConfig
-from distill.pruning.choice import ACROSS, Across
-from distill.pruning.importance import IMPORTANCES
-
-__all__ = ["OF_THE_TASK", "RULES", "PruneConfig"]
+from distill.pruning.importance import ACROSS, IMPORTANCES, Across
 
 OF_RECOVERY = frozenset(
     {

@@ -1,20 +1,27 @@
-"""Cutting heads and neurons out of a model: smaller matrices, the outputs of closed gates."""
+"""Cutting heads, neurons and layers out of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.models.families import family_name, family_of
-from bertender.models.pruned import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
+from bertender.models.families import encoder_layers, family_name, family_of
+from bertender.models.own_models import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.training.examples import TensorBatch
+from bertender.training.heads import HEADS, Head
 
-__all__ = ["Remaining", "check_prunable", "cut", "filled"]
-
+# --- from distill.pruning.cutting
+# Cutting heads and neurons out of a model: smaller matrices, the outputs of closed gates.
 
 OF_A_CLASS = frozenset(
     {
@@ -136,3 +143,162 @@ def _remaining_weights(model: PreTrainedModel, remaining: Remaining) -> dict[str
 def _channels(heads: Sequence[int], size: int) -> list[int]:
     """Return the numbers of the channels of some heads, in order."""
     return [head * size + channel for head in sorted(heads) for channel in range(size)]
+
+
+# --- from distill.pruning.gates
+# Gates on the heads and neurons of a model, through hooks: 1 lets one pass, 0 closes it.
+#
+# Heads are gated where their contexts enter the output projection, neurons where their
+# activations
+# enter the second layer of the feed-forward part, so that no model code is copied and every row
+# of
+# FAMILIES has them. (transformers had head masks of its own, and dropped them.)
+
+
+@contextmanager
+def gated(
+    model: PreTrainedModel,
+    heads: Sequence[torch.Tensor] = (),
+    neurons: Sequence[torch.Tensor] = (),
+) -> Iterator[None]:
+    """Multiply what heads and neurons give by gates, inside the block.
+
+    Args:
+        model: a row of FAMILIES.
+        heads: a tensor each layer, (heads,) or one for each example, (batch, heads).
+        neurons: a tensor each layer, (neurons,) or (batch, neurons).
+    """
+    family = family_of(model)
+    hooks = []
+    for path, gates in ((family.projections.output, heads), (family.feed_forward.output, neurons)):
+        for layer, gate in zip(encoder_layers(model), gates, strict=False):
+            hooks.append(layer.get_submodule(path).register_forward_pre_hook(_times(gate)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _times(gate: torch.Tensor) -> Callable[..., Any]:
+    """Return a hook that multiplies states (batch, seq, gates * width) by gates."""
+
+    def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        states, *others = inputs
+        by_gate = states.unflatten(-1, (gate.shape[-1], -1))  # (batch, seq, gates, width)
+        each = gate[..., None] if gate.ndim == 1 else gate[:, None, :, None]
+        return ((by_gate * each).flatten(-2), *others)
+
+    return hook
+
+
+# --- from distill.pruning.layers
+# Layer pruning: the layers with the least effect on the loss are left out as a whole.
+#
+# One after another: of those that are left, the layer goes without which the loss on some
+# labelled
+# texts is lowest. No paper's in particular; it is the plainest control for cleverer ones.
+
+BY_LAYER = ("head_numbers", "heads_kept", "neurons_kept")
+"""Settings of pruned models that have a value a layer."""
+
+
+def least_missed(
+    model: PreTrainedModel,
+    batches: Sequence[TensorBatch],
+    count: int,
+    head: Head = HEADS[SINGLE_LABEL.name],
+) -> tuple[int, ...]:
+    """Return the layers that stay when some are dropped, from 0.
+
+    Args:
+        model: a classifier of a row of FAMILIES, put into eval mode.
+        batches: examples with `labels`, where the model is.
+        count: how many layers go, fewer than there are.
+        head: the classifier's, whose loss with the labels is read.
+
+    Raises:
+        ModelError: no layer would be left.
+    """
+    check_layers_left(model, count)
+    depth = len(encoder_layers(model))
+    model.eval()
+    gone: list[int] = []
+    for _ in range(count):
+        left = [layer for layer in range(depth) if _may_go(model, [*gone, layer])]
+        losses = {layer: _loss_without(model, [*gone, layer], batches, head) for layer in left}
+        gone.append(min(left, key=losses.__getitem__))
+    return tuple(layer for layer in range(depth) if layer not in gone)
+
+
+def check_layers_left(model: PreTrainedModel, count: int) -> None:
+    """Raise ModelError when no layer would be left."""
+    depth = len(encoder_layers(model))
+    if count >= depth:
+        raise ModelError(
+            f"layers={count}: the model has {depth}, and one must stay. Drop {depth - 1} at most."
+        )
+
+
+def without_layers(model: PreTrainedModel, remaining: Sequence[int]) -> PreTrainedModel:
+    """Return a model of the same class that has these layers alone, in their order.
+
+    Raises:
+        ModelError: the class cannot have them alone.
+    """
+    settings = family_of(model).settings_of_layers(model.config, remaining)
+    if settings is None:
+        raise ModelError(
+            f"a {model.config.model_type!r} model of layers {list(remaining)} alone would compute "
+            "them in another way than before. Leave others out."
+        )
+    config: Any = copy.deepcopy(model.config)
+    config.update({**settings, "num_hidden_layers": len(remaining)})
+    for name in BY_LAYER:
+        if values := getattr(config, name, None):
+            setattr(config, name, [values[layer] for layer in remaining])
+    shorter: PreTrainedModel = type(model)(config)
+    prefix = f"{model.base_model_prefix}.{family_of(model).layers}."
+    numbers = {str(layer): str(place) for place, layer in enumerate(remaining)}
+    weights = {}
+    for name, weight in model.state_dict().items():
+        match = re.match(rf"{re.escape(prefix)}(\d+)(\..*)", name)
+        if match is None:
+            weights[name] = weight
+        elif match[1] in numbers:
+            weights[f"{prefix}{numbers[match[1]]}{match[2]}"] = weight
+    return filled(shorter, weights, model)
+
+
+def _may_go(model: PreTrainedModel, gone: Sequence[int]) -> bool:
+    """Return whether a model of the same class can do without some layers, which differ."""
+    left = [layer for layer in range(len(encoder_layers(model))) if layer not in gone]
+    settings = family_of(model).settings_of_layers(model.config, left)
+    return len(set(gone)) == len(gone) and settings is not None
+
+
+@torch.no_grad()
+def _loss_without(
+    model: PreTrainedModel, layers: Sequence[int], batches: Sequence[TensorBatch], head: Head
+) -> float:
+    total = 0.0
+    with ExitStack() as skipped:
+        for layer in layers:
+            skipped.enter_context(_skipped(encoder_layers(model)[layer]))
+        for batch in batches:
+            total += float(head.summed_loss(model, batch))
+    return total
+
+
+@contextmanager
+def _skipped(layer: nn.Module) -> Iterator[None]:
+    """Let a layer return its input, inside the block."""
+
+    def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> Any:
+        return (inputs[0], *output[1:]) if isinstance(output, tuple) else inputs[0]
+
+    handle = layer.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

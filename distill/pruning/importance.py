@@ -1,30 +1,16 @@
-"""IMPORTANCES: what a head or a neuron is worth, by name; higher is more.
-
-`gradient` is how much the loss of an example would change with a gate on the head (Michel et al.
-2019, arXiv 1905.10650, eq. 2): |sum over tokens of context . its gradient|, on average over the
-examples. It is the gradient with respect to a gate of 1 that each example has for itself, so that
-padding, which no loss reads, has no part. `fisher` is the
-square of the same gradient, on average over the examples (Kwon et al. 2022, arXiv 2204.09656):
-halved, by how much the loss rises without the head or neuron, to second order, so that heads and
-neurons can be held against each other. `taylor` is the first-order change of the loss when the
-weights that read a head or a neuron become 0 (Molchanov et al. 2019, arXiv 1906.10771): |weight .
-its gradient|, summed over the weights. `magnitude` is the norm of these weights, which asks for no
-text. `random` is the control.
-`Importance.normalised` divides the scores of a layer by their norm, as the published code of Michel
-et al. does, so that layers can be compared: gradients shrink with depth. `Importance.by_layer` has
-the same end and leaves the heads and neurons of a layer as they are to each other.
-"""
+"""Importance of heads and neurons, and the choice of those that remain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
+from bertender.core.config import Table
 from bertender.core.errors import DataError
-from bertender.core.table import Table
-from bertender.problems import SINGLE_LABEL
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.training.heads import HEADS, Head
 
 if TYPE_CHECKING:
@@ -33,7 +19,29 @@ if TYPE_CHECKING:
 
     from bertender.training.examples import TensorBatch
 
-__all__ = ["IMPORTANCES", "Importance", "Scorer", "Scores", "importance_of"]
+# --- from distill.pruning.importance
+# IMPORTANCES: what a head or a neuron is worth, by name; higher is more.
+#
+# `gradient` is how much the loss of an example would change with a gate on the head (Michel et
+# al.
+# 2019, arXiv 1905.10650, eq. 2): |sum over tokens of context . its gradient|, on average over the
+# examples. It is the gradient with respect to a gate of 1 that each example has for itself, so
+# that
+# padding, which no loss reads, has no part. `fisher` is the
+# square of the same gradient, on average over the examples (Kwon et al. 2022, arXiv 2204.09656):
+# halved, by how much the loss rises without the head or neuron, to second order, so that heads
+# and
+# neurons can be held against each other. `taylor` is the first-order change of the loss when the
+# weights that read a head or a neuron become 0 (Molchanov et al. 2019, arXiv 1906.10771): |weight
+# .
+# its gradient|, summed over the weights. `magnitude` is the norm of these weights, which asks for
+# no
+# text. `random` is the control.
+# `Importance.normalised` divides the scores of a layer by their norm, as the published code of
+# Michel
+# et al. does, so that layers can be compared: gradients shrink with depth. `Importance.by_layer`
+# has
+# the same end and leaves the heads and neurons of a layer as they are to each other.
 
 Scores: TypeAlias = "tuple[torch.Tensor, ...]"
 """A layer each: (heads,) or (neurons,), at least 0."""
@@ -93,8 +101,8 @@ def _gates(
     """Score by the size of the gradient of each example's loss with respect to gates of its own."""
     import torch
 
-    from bertender.models.pruned import heads_of, neurons_of
-    from distill.pruning.gates import gated
+    from bertender.models.own_models import heads_of, neurons_of
+    from distill.pruning.cutting import gated
 
     sums: list[torch.Tensor] | None = None
     examples = 0
@@ -145,7 +153,7 @@ def _random(
     """Score by chance: what any other importance must beat."""
     import torch
 
-    from bertender.models.pruned import heads_of, neurons_of
+    from bertender.models.own_models import heads_of, neurons_of
 
     generator = torch.Generator().manual_seed(seed)
     counts = (*heads_of(model.config), *neurons_of(model.config))
@@ -208,7 +216,7 @@ def _reading_weights(model: PreTrainedModel) -> list[torch.Tensor]:
 
 def _by_part(model: PreTrainedModel, weights: list[torch.Tensor]) -> list[torch.Tensor]:
     """Sum weights (hidden, parts * width) over each head or neuron, (parts,)."""
-    from bertender.models.pruned import heads_of, neurons_of
+    from bertender.models.own_models import heads_of, neurons_of
 
     counts = (*heads_of(model.config), *neurons_of(model.config))
     return [
@@ -222,3 +230,77 @@ def _mean(sums: list[torch.Tensor] | None, examples: int, depth: int) -> Importa
         raise DataError("there is no example to score heads and neurons on. Give some text.")
     means = [each.detach().float().cpu() / examples for each in sums]
     return Importance(tuple(means[:depth]), tuple(means[depth:]))
+
+
+# --- from distill.pruning.choice
+# Choice of the heads and neurons that stay: the most important, of the model or of each layer.
+
+Across = Literal["model", "layer"]
+"""Heads among which the least important ones are looked for."""
+
+
+def chosen(
+    scores: Scores, before: Sequence[int], share: float, across: Across = "model"
+) -> tuple[tuple[int, ...], ...]:
+    """Return what remains in each layer when a share of its parts before is cut.
+
+    Each layer keeps one at least, its most important.
+
+    Args:
+        scores: what those are worth that are left; comparable across layers where `across` is
+            "model".
+        before: how many each layer had before the first cut.
+        share: of these, so much is cut in all after this cut, from 0 to below 1.
+        across: the whole model, which leaves uneven layers, or each layer for itself.
+    """
+    counts = ACROSS[across](scores, before, share)
+    return tuple(map(the_best, scores, counts))
+
+
+def the_best(layer: torch.Tensor, count: int) -> tuple[int, ...]:
+    """Return the numbers of the highest scores (heads,) or (neurons,) of a layer, in order."""
+    return tuple(sorted(layer.argsort(descending=True, stable=True)[:count].tolist()))
+
+
+def shares_of_rounds(share: float, rounds: int) -> list[float]:
+    """Return the share that is cut after each of several rounds, `share` after the last.
+
+    Every round leaves the same share of what it finds.
+    """
+    # the last one as it is: what the others round to may be a part more
+    return [*(1 - (1 - share) ** (number / rounds) for number in range(1, rounds)), share]
+
+
+def _in_each(scores: Scores, before: Sequence[int], share: float) -> list[int]:
+    """Return how many remain in each layer when the same share of each is cut."""
+    return [
+        min(len(layer), max(count - round(count * share), 1))
+        for layer, count in zip(scores, before, strict=True)
+    ]
+
+
+def _globally(scores: Scores, before: Sequence[int], share: float) -> list[int]:
+    """Return how many remain in each layer when the least important of all layers are cut."""
+    import torch
+
+    # the best of each layer stays, whatever the others are worth
+    every = torch.cat([_with_safe_best(layer) for layer in scores])
+    stay = max(sum(before) - round(sum(before) * share), len(scores))
+    gone = every.argsort(stable=True)[: max(len(every) - stay, 0)]
+    ends = accumulate((len(layer) for layer in scores), initial=0)
+    return [high - low - int(((gone >= low) & (gone < high)).sum()) for low, high in pairwise(ends)]
+
+
+def _with_safe_best(layer: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    safe = layer.clone()
+    safe[layer.argsort(descending=True, stable=True)[0]] = torch.inf
+    return safe
+
+
+ACROSS: Mapping[Across, Callable[[Scores, Sequence[int], float], list[int]]] = {
+    "model": _globally,
+    "layer": _in_each,
+}
+"""(scores, how many each layer had, share to cut) -> how many remain in each layer"""

@@ -1,9 +1,4 @@
-"""Times of the parts of a model on this machine, by their numbers of heads and neurons.
-
-Copies of the model with fewer heads and neurons run in turns, in an order shuffled from round to
-round, while hooks read the clock between the parts of each layer. So what is timed is the model's
-own code, in the order and with the caches that it runs with. The times are PyTorch's on the CPU.
-"""
+"""Pruning to a target latency: times of a model's parts, and the search for what fits."""
 
 from __future__ import annotations
 
@@ -12,24 +7,39 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from bertender.core.environment import environment
-from bertender.core.findings import LatencyLoad, LatencyTimes, PartTimes
+from bertender.comparison.latency import quiet
+from bertender.comparison.records import speedup
+from bertender.core.build_once import directory_once
+from bertender.core.errors import ConfigError
+from bertender.core.findings import LatencyFindings, LatencyLoad, LatencyTimes, PartTimes
+from bertender.core.machine import Speedup, environment
+from bertender.core.machine_load import watched_load
 from bertender.core.progress import track
-from bertender.measure.latency import quiet
-from bertender.measure.load import watched_load
-from bertender.measure.samples import Speedup, speedup
 from bertender.models.families import encoder_layers, family_of
-from bertender.models.pruned import heads_of, neurons_of
+from bertender.models.own_models import heads_of, neurons_of
 from bertender.training.examples import TensorBatch, model_inputs
+from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Remaining, cut
+from distill.pruning.importance import Importance, shares_of_rounds, the_best
 
-__all__ = ["HERE", "NEURON_STEP", "LatencyTable", "Point", "Stopwatches"]
+# --- from distill.pruning.latency
+# Times of the parts of a model on this machine, by their numbers of heads and neurons.
+#
+# Copies of the model with fewer heads and neurons run in turns, in an order shuffled from round
+# to
+# round, while hooks read the clock between the parts of each layer. So what is timed is the
+# model's
+# own code, in the order and with the caches that it runs with. The times are PyTorch's on the
+# CPU.
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the heads and of the neurons, at which a part is timed; 0 stands for one."""
@@ -209,3 +219,224 @@ def _ticking(model: PreTrainedModel) -> Iterator[list[int]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+# --- from distill.pruning.search
+# Search for the heads and neurons to cut for a speed: most time for the least importance.
+#
+# Mask search of Kwon et al. 2022 (arXiv 2204.09656): the summed importance of what goes is least
+# under a limit on the time that a latency table predicts. They try every number of heads and
+# spend
+# the rest on neurons, which takes a time that grows in proportion to either. Here every part of
+# a layer (its heads, its neurons) has a curve of its own from the table, and a price of a
+# millisecond in importance, a Lagrange multiplier, is sought by bisection: at a price, each part
+# by
+# itself keeps the number of heads or neurons for which lost importance plus priced time is least,
+# and the whole fits as soon as the price is high enough. The remaining time then buys the heads
+# and
+# neurons with the most importance a millisecond that still fit. Neurons stay in steps of 16,
+# since
+# other widths are slower than their size.
+# Importance must mean the same for heads and neurons, as squared gradients do: halved, they are
+# what
+# the loss rises by (the diagonal of the Fisher information). The paper compares them across
+# layers as
+# they are; the pruner gives each layer's share of its sum (`Importance.by_layer`). As they are, a
+# 6-layer teacher of SST-2 at twice its speed had 7 to 79 neurons left in its upper three layers
+# and
+# scored 0.71, untrained, and by shares 0.78.
+
+BISECTIONS = 60
+LEAST_MS = 1e-12
+"""Stands for a time of 0, by which nothing can be divided."""
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The heads or the neurons of a layer: arrays (choices,), from the fewest that may stay."""
+
+    counts: IntArray
+    """How many may stay."""
+    lost: FloatArray
+    """Importance of all others when the best stay."""
+    time_ms: FloatArray
+
+    def choice_at(self, price: float) -> int:
+        """Return the place of the choice when a millisecond is worth so much importance."""
+        return int(np.argmin(self.lost + price * self.time_ms))
+
+    def next_ms(self, place: int) -> float:
+        """Return what the next choice takes more."""
+        return float(self.time_ms[place + 1] - self.time_ms[place])
+
+    def gain_per_ms(self, place: int) -> float:
+        """Return the importance that the next choice keeps over the time that it takes."""
+        gain = float(self.lost[place] - self.lost[place + 1])
+        return gain / max(self.next_ms(place), LEAST_MS)
+
+
+def fastest_ms(table: LatencyTable, layers: int) -> float:
+    """Return the time of a model with one head and one neuron in each of its layers."""
+    return table.predicted_ms([1] * layers, [1] * layers)
+
+
+def fitting(
+    importance: Importance, table: LatencyTable, limit_ms: float, step: int = NEURON_STEP
+) -> Remaining:
+    """Return the heads and neurons that are worth most together of those that fit into a time.
+
+    Each layer keeps one head and one neuron at least, whatever the limit (see `fastest_ms`).
+
+    Args:
+        importance: such that heads and neurons of all layers can be compared.
+        table: the times of parts of up to so many heads and neurons.
+        limit_ms: for the whole model.
+        step: a layer keeps a multiple of so many neurons, or one, or all.
+    """
+    heads = [_part(layer, table.attention_ms, 1) for layer in importance.heads]
+    neurons = [_part(layer, table.feed_forward_ms, step) for layer in importance.neurons]
+    parts = [*heads, *neurons]
+    left_ms = limit_ms - float(np.median(table.rest_ms))
+    places = _filled(parts, _priced(parts, left_ms), left_ms)
+    counts = [int(part.counts[place]) for part, place in zip(parts, places, strict=True)]
+    return Remaining(
+        tuple(map(the_best, importance.heads, counts[: len(heads)])),
+        tuple(map(the_best, importance.neurons, counts[len(heads) :])),
+    )
+
+
+def _part(scores: torch.Tensor, curve: Callable[[Sequence[int]], list[float]], step: int) -> _Part:
+    counts = sorted({1, *range(step, len(scores), step), len(scores)})
+    ascending = np.sort(scores.double().cpu().numpy())
+    # of the worst so many; sums from the least on, so that nothing lost is exactly 0
+    worst = np.concatenate([[0.0], np.cumsum(ascending)])
+    lost = worst[len(scores) - np.asarray(counts)]
+    return _Part(np.asarray(counts), lost, np.asarray(curve(counts)))
+
+
+def _priced(parts: Sequence[_Part], limit_ms: float) -> list[int]:
+    """Return what each part chooses at the lowest price at which all fit, as far as they can."""
+    limit_ms = max(limit_ms, _spent_ms(parts, [0] * len(parts)))
+    low, high = 0.0, 1.0
+    while _spent_ms(parts, _choices(parts, high)) > limit_ms:
+        low, high = high, high * 4
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        fits = _spent_ms(parts, _choices(parts, middle)) <= limit_ms
+        low, high = (low, middle) if fits else (middle, high)
+    return _choices(parts, high)
+
+
+def _choices(parts: Sequence[_Part], price: float) -> list[int]:
+    return [part.choice_at(price) for part in parts]
+
+
+def _spent_ms(parts: Sequence[_Part], places: Sequence[int]) -> float:
+    return sum(float(part.time_ms[place]) for part, place in zip(parts, places, strict=True))
+
+
+def _filled(parts: Sequence[_Part], places: Sequence[int], limit_ms: float) -> list[int]:
+    """Keep more step by step, the most important a millisecond first, while a step fits."""
+    places, left_ms = list(places), limit_ms - _spent_ms(parts, places)
+    while True:
+        more = [
+            (part.gain_per_ms(places[number]), number)
+            for number, part in enumerate(parts)
+            if places[number] + 1 < len(part.counts) and part.next_ms(places[number]) <= left_ms
+        ]
+        if not more:
+            return places
+        _, number = max(more)
+        left_ms -= parts[number].next_ms(places[number])
+        places[number] += 1
+
+
+# --- from distill.pruning.target
+# Target speed of a pruned model, and its measured speed.
+
+TABLE_NAME = "table.json"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model's time now, and its target."""
+
+    factor: float
+    """How many times as fast."""
+    table: LatencyTable
+    before: PreTrainedModel
+
+    @property
+    def before_ms(self) -> float:
+        """Latency that the table predicts for the model as it is."""
+        return self._predicted_ms(self.before)
+
+    def limits_ms(self, rounds: int) -> list[float]:
+        """Return what the model may take after each round; each round saves the same share."""
+        shares = shares_of_rounds(1 - 1 / self.factor, rounds)
+        return [self.before_ms * (1 - share) for share in shares]
+
+    def reached(self, model: PreTrainedModel, stopwatches: Stopwatches) -> LatencyFindings:
+        """Return how fast a model is, as predicted and as measured, and what was measured first."""
+        return LatencyFindings(
+            target=self.factor,
+            predicted=self.before_ms / self._predicted_ms(model),
+            measured=stopwatches.speedup(self.before, model, self.table.load),
+            table=self.table,
+        )
+
+    def _predicted_ms(self, model: PreTrainedModel) -> float:
+        return self.table.predicted_ms(heads_of(model.config), neurons_of(model.config))
+
+
+def find_target(
+    model: PreTrainedModel,
+    lengths: Sequence[int],
+    config: PruneConfig,
+    stopwatches: Stopwatches,
+    work: Path,
+) -> Target | None:
+    """Time a model's parts, once a run, for the target of a config; None where it has none.
+
+    Args:
+        model: as it is before anything is pruned.
+        lengths: tokens of the task's training texts.
+        config: what is asked for.
+        stopwatches: where times come from.
+        work: where the table is stored, so that a resumed run reads the same one.
+
+    Raises:
+        ConfigError: no pruning makes the model so fast.
+    """
+    if config.target_latency is None:
+        return None
+    tokens = config.latency_tokens or max(round(sum(lengths) / len(lengths)), 1)
+    load = LatencyLoad(texts=config.latency_texts, tokens=tokens, threads=environment().cores)
+    write = partial(_write_table, model, load, stopwatches)
+    directory = directory_once(work / "latency", load.model_dump(mode="json"), write)
+    table = LatencyTable.model_validate_json((directory / TABLE_NAME).read_bytes())
+    target = Target(config.target_latency, table, model)
+    _check_reachable(target, model.config.num_hidden_layers - config.layers)
+    return target
+
+
+def _write_table(
+    model: PreTrainedModel, load: LatencyLoad, stopwatches: Stopwatches, directory: Path
+) -> None:
+    table = stopwatches.table(model, load)
+    (directory / TABLE_NAME).write_text(table.model_dump_json(), encoding="utf-8")
+
+
+def _check_reachable(target: Target, layers: int) -> None:
+    """Raise ConfigError where one head and one neuron in each layer take longer."""
+    best, load = target.before_ms / fastest_ms(target.table, layers), target.table.load
+    if target.factor > best:
+        raise ConfigError(
+            f"target_latency={target.factor:g}x: with one head and one neuron in each of its "
+            f"{layers} layers the model is {best:.2f}x as fast as before, for {load.texts} texts "
+            f"of {load.tokens} tokens on this machine. Ask for less, or drop layers as well "
+            f"(layers=1 or more)."
+        )

@@ -1,9 +1,4 @@
-"""Pruning: the least important parts of a classifier go, and the rest recovers.
-
-torch artifact + task + PruneConfig
-  -> tokens of the vocabulary, then layers, then heads and neurons in rounds (`pruning.rounds`)
-  -> torch artifact, of the pruned form where its layers are uneven
-"""
+"""Pruning: the least important parts of a classifier go, and the rest recovers."""
 
 from __future__ import annotations
 
@@ -17,41 +12,51 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.comparison.accuracy import (
+    SETTINGS_OF_RUN,
+    another_rate,
+    check_varied,
+    found_constant,
+)
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import AccuracyError, ConfigError
-from bertender.core.findings import (
-    Findings,
-    PruningFindings,
-    ScoreFindings,
-    VocabularyFindings,
-)
-from bertender.measure.constant import SETTINGS_OF_RUN, another_rate, check_varied, found_constant
-from bertender.models.families import check_positions
-from bertender.models.pruned import heads_of, neurons_of
+from bertender.core.findings import Findings, PruningFindings, ScoreFindings, VocabularyFindings
+from bertender.models.families import check_positions, family_name
+from bertender.models.own_models import PRUNABLE, ExpectedModel, heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer, longest_input
-from bertender.training.findings import training_findings
 from bertender.training.heads import HEADS
-from bertender.training.objective import TrainingReport
-from bertender.training.trained import Writer, trained_artifact
-from distill.corpora.corpus import Corpus
+from bertender.training.loop import TrainingReport, Writer, trained_artifact, training_findings
+from distill.pretraining.corpus import Corpus
+from distill.pretraining.vocabulary_cutting import cut_and_read, needed_tokens
 from distill.pruning.config import OF_THE_TASK, PruneConfig
-from distill.pruning.cutting import check_prunable
-from distill.pruning.latency import HERE, Stopwatches
-from distill.pruning.layers import check_layers_left
-from distill.pruning.recovery_texts import (
+from distill.pruning.cutting import check_layers_left, check_prunable
+from distill.pruning.latency import HERE, Stopwatches, find_target
+from distill.pruning.rounds import (
+    PruningContext,
     RecoveryTexts,
     check_unlabelled_read,
+    in_rounds,
     recovery_texts,
+    without_some_layers,
 )
-from distill.pruning.rounds import PruningContext, in_rounds, without_some_layers
-from distill.pruning.target import find_target
-from distill.scoring import check_teacher, choice_score, dev_score, evaluated, final_score
 from distill.teachers.teacher import Teacher
-from distill.vocabularies.cutting import cut_and_read, needed_tokens
-from distill.writing import TrainedModel, artifact_at
+from distill.trained import (
+    TrainedModel,
+    artifact_at,
+    check_teacher,
+    choice_score,
+    dev_score,
+    evaluated,
+    final_score,
+)
 
-__all__ = ["check_architecture", "check_possible", "check_vocabulary_stays", "prune"]
+# --- from distill.pruning.pruner
+# Pruning: the least important parts of a classifier go, and the rest recovers.
+#
+# torch artifact + task + PruneConfig
+#   -> tokens of the vocabulary, then layers, then heads and neurons in rounds (`pruning.rounds`)
+#   -> torch artifact, of the pruned form where its layers are uneven
 
 logger = logging.getLogger(__name__)
 
@@ -333,3 +338,18 @@ def _check_drop(metric: str, before: float, after: float, config: PruneConfig) -
             f"and max_drop={config.max_drop:g} allows no more. Cut less, in more rounds, or "
             "recover for more epochs; with another max_drop the same run need not train again."
         )
+
+
+# --- from distill.pruning.expected
+# The model that a pruning leaves, before any importance is measured.
+
+
+def expected_pruned(config: PruneConfig, source: ExpectedModel | None) -> ExpectedModel | None:
+    """Return what is left of a model, as far as it is known before any texts are read."""
+    if source is None or not (config.cuts_parts or config.layers):
+        return source
+    if not config.cuts_parts:  # which layers go decides how deep and how even the rest is
+        return replace(source, shape_known=False)
+    origin = family_name(source.model.config)
+    # a head that is gone makes a layer unlike the config; neurons may go in equal numbers
+    return ExpectedModel.of_type(PRUNABLE[origin].config.model_type if config.heads else origin)

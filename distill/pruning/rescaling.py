@@ -1,23 +1,4 @@
-"""Rescaling: what remains after a cut makes up for what went, by least squares and no training.
-
-Mask tuning of Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers" (arXiv
-2204.09656). Part by part, from the first layer's attention to the last layer's feed-forward part,
-each remaining head or neuron gets a scale s of its own, and the part a constant vector c, which
-minimise over the real tokens
-    |r - c - sum of (s - 1) * what the head or neuron writes|^2 + damping * |s - 1|^2,
-where r is by how much the part's sum with its shortcut (what its layer norm reads) differs from
-that of the unpruned model, which reads the same text from its own embeddings on. The scales go into
-the weights that read the head or the neuron and the constant into their bias, so that the model
-keeps its shape. Of the last layer only the first token counts, the one that the classifier reads,
-as in the published code; of one that reads the mean of all tokens, all of them.
-Departures: the constant is ours, for what is cut writes something else than 0 on average; linear
-layers without a bias go without it. The
-normal equations are solved as they are, in float64, where the published code runs LSMR (they have
-no more unknowns than a layer has neurons, and need no second look at the texts). The damping is a
-share of their mean diagonal, so that it means the same for any number of texts. Where scales leave
-[-10, 10] a part gets its constant alone and tuning continues with the next one; the published code
-ends there.
-"""
+"""Rescaling: what remains after a cut makes up for what went, by least squares and no training."""
 
 from __future__ import annotations
 
@@ -35,12 +16,9 @@ from bertender.core.errors import DataError
 from bertender.core.findings import RescaledPart
 from bertender.core.progress import track
 from bertender.models.families import encoder_layers, family_of
-from bertender.models.family import Family, Place
-from bertender.models.pruned import heads_of, neurons_of
-from bertender.models.sublayers import Sublayer
+from bertender.models.family import Family, Place, Sublayer
+from bertender.models.own_models import heads_of, neurons_of
 from bertender.training.examples import TensorBatch, model_inputs
-
-__all__ = ["DAMPING", "fold", "rescale"]
 
 DAMPING = 1e-2
 LARGEST_SCALE = 10.0

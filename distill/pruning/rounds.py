@@ -1,44 +1,49 @@
-"""Pruning in rounds: score what remains, cut the least important, mend the rest.
-
-It is mended by training on a teacher's outputs (the unpruned model's by default), or by rescaling,
-or not at all.
-"""
+"""Pruning in rounds: score what remains, cut the least important, recover."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import PruningRound, RescaledPart
 from bertender.core.progress import track
-from bertender.models.pruned import heads_of, neurons_of
+from bertender.models.families import most_tokens
+from bertender.models.importing import open_artifact
+from bertender.models.own_models import heads_of, neurons_of
 from bertender.tasks.task import Task
+from bertender.text.batch import load_tokenizer, longest_input
 from bertender.text.batching import length_buckets
-from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.config import computes_in_bf16
+from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
 from bertender.training.heads import HEADS, Head
-from bertender.training.objective import TrainingReport
-from distill.distillation.distillation import Distillation
-from distill.distillation.phases import phases_with_head
+from bertender.training.loop import TrainingReport
+from distill.distillation.distillation import Distillation, phases_with_head
+from distill.distillation.texts import with_unlabelled
+from distill.distillation.unlabelled_config import FilteredConfig, UnlabelledConfig
 from distill.losses.terms import HardLabels, SoftLabels
-from distill.methods.phase import Phase
-from distill.pruning.choice import Across, chosen, shares_of_rounds
+from distill.methods.method import Phase
 from distill.pruning.config import PruneConfig
-from distill.pruning.cutting import Remaining, cut
-from distill.pruning.importance import Importance, importance_of
-from distill.pruning.latency import LatencyTable
-from distill.pruning.layers import least_missed, without_layers
+from distill.pruning.cutting import Remaining, cut, least_missed, without_layers
+from distill.pruning.importance import Across, Importance, chosen, importance_of, shares_of_rounds
+from distill.pruning.latency import LatencyTable, Target, fitting
 from distill.pruning.rescaling import rescale
-from distill.pruning.search import fitting
-from distill.pruning.target import Target
-from distill.scoring import choice_score, epoch_score
+from distill.teachers.outputs import LOGITS, Column, teacher_outputs, teacher_token_logits
 from distill.teachers.teacher import Teacher, on_device
+from distill.trained import choice_score, epoch_score
 
-__all__ = ["PruningContext", "in_rounds", "without_some_layers"]
+# --- from distill.pruning.rounds
+# Pruning in rounds: score what remains, cut the least important, mend the rest.
+#
+# It is mended by training on a teacher's outputs (the unpruned model's by default), or by
+# rescaling,
+# or not at all.
 
 Choice = Callable[[Importance], Remaining]
 """importance of heads and neurons, as measured -> those that remain"""
@@ -221,3 +226,104 @@ def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> Tr
     )
     work, place = context.work / f"round-{number}", f"round {number + 1} of {context.config.rounds}"
     return recovery.run(context.config, work, f"{context.description}: {place}").last
+
+
+# --- from distill.pruning.recovery_texts
+# The texts that a pruned model recovers on, and the teacher whose logits it learns there.
+
+
+@dataclass(frozen=True)
+class RecoveryTexts:
+    """Texts with a teacher's logits."""
+
+    teacher: Teacher
+    task: Task
+    """With the unlabelled texts."""
+    labelled: Task
+    """Without them."""
+    config: PruneConfig
+    left_out: Mapping[str, int]
+    """How many unlabelled texts were left out, by the filter."""
+
+    def other_teacher(self, unpruned: Teacher) -> tuple[str, ...]:
+        """Return the digest of a teacher that is not the unpruned model."""
+        return () if self.teacher is unpruned else (self.teacher.artifact.digest,)
+
+    def added(self) -> dict[str, Any]:
+        """Return the findings on texts that were learned from beside the task's own."""
+        if not (self.config.learns_unlabelled and self.config.recovers):
+            return {}
+        count = len(self.task.train) - len(self.labelled.train)
+        return {"unlabelled_texts": count, "unlabelled_left_out": dict(self.left_out)}
+
+    def tokenised(self, tokenizer: PreTrainedTokenizerBase, task: Task) -> TokenDataset:
+        """Return a task's training texts in tokens."""
+        return token_dataset(task.train, tokenizer, task.problem_type)
+
+    def examples(self, tokenizer: PreTrainedTokenizerBase) -> TokenDataset:
+        """Return the texts for the pruned model, with the teacher's logits where it recovers.
+
+        Args:
+            tokenizer: the pruned model's.
+        """
+        if not self.config.recovers:  # what is cut depends on labelled texts
+            return self.tokenised(tokenizer, self.labelled)
+        texts = self.tokenised(tokenizer, self.task)
+        if HEADS[self.task.problem_type].per_token:
+            padding = texts.padding.with_others(**{LOGITS: 0})
+            logits = self._token_logits(longest_input(tokenizer))
+            return TokenDataset({**texts.columns, LOGITS: logits}, padding)
+        return texts.with_columns(**self._logits(longest_input(tokenizer)))
+
+    def _logits(self, longest: int) -> Mapping[str, Column]:
+        """Return the teacher's logits (texts, labels), cached."""
+        own, bf16 = self._own_tokens(longest), computes_in_bf16(self.config)
+        model, digest = self.teacher.model, self.teacher.artifact.digest
+        return teacher_outputs(model, digest, own, {"logits": frozenset()}, bf16)
+
+    def _token_logits(self, longest: int) -> tuple[torch.Tensor, ...]:
+        own, bf16 = self._own_tokens(longest), computes_in_bf16(self.config)
+        return teacher_token_logits(self.teacher.model, self.teacher.artifact.digest, own, bf16)
+
+    def _own_tokens(self, longest: int) -> TokenDataset:
+        """Return the texts as the teacher reads them, no more of each than the pruned model."""
+        longest = min(longest, most_tokens(self.teacher.model.config) or longest)
+        return self.tokenised(load_tokenizer(self.teacher.artifact.path, longest), self.task)
+
+
+def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> RecoveryTexts:
+    """Load the teacher that is set and the unlabelled texts.
+
+    Raises:
+        ConfigError: the teacher predicts other labels.
+        ModelError, NotAnArtifactError, DamagedArtifactError: it is not a classifier, or it labels
+            words and reads other tokens.
+        DataError: the file of unlabelled texts is wrong.
+    """
+    teacher = unpruned
+    if config.teacher is not None:
+        teacher = Teacher.load(open_artifact(config.teacher), task)
+        _check_same_tokens(teacher, unpruned, task)
+    texts = {name: getattr(config, name) for name in UnlabelledConfig.model_fields}
+    extended = with_unlabelled(task, FilteredConfig(**texts))
+    return RecoveryTexts(teacher, extended.task, task, config, extended.left_out)
+
+
+def check_unlabelled_read(task: Task, config: PruneConfig) -> None:
+    """Raise ConfigError for unlabelled texts where words have labels."""
+    if config.learns_unlabelled and not HEADS[task.problem_type].one_label:
+        raise ConfigError(
+            "unlabelled, unlabelled_texts: for tasks whose texts have one label each, and task "
+            f"{task.name!r} is one of {task.problem_type!r}. Leave out what is named."
+        )
+
+
+def _check_same_tokens(teacher: Teacher, unpruned: Teacher, task: Task) -> None:
+    """Raise ModelError where a tagger would learn from the outputs on other tokens."""
+    own, other = (load_tokenizer(each.artifact.path).get_vocab() for each in (unpruned, teacher))
+    if HEADS[task.problem_type].per_token and own != other:
+        raise ModelError(
+            f"teacher={str(teacher.artifact.path)!r}: a tagger learns token by token, so that "
+            "both models must read the same ones, and these do not. Leave it out, or give a "
+            "teacher with the same vocabulary."
+        )

@@ -1,4 +1,4 @@
-"""The student whose layers are one: ALBERT, started from a teacher by averages and factors."""
+"""(goes into methods.albert by hand)"""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from transformers import AlbertConfig, AlbertForSequenceClassification, PreTrain
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers
-from bertender.models.family import Family
-from bertender.models.sublayers import copy_weights
-from distill.students.shape import (
+from bertender.models.family import Family, copy_weights
+from distill.students.student import (
     StudentShape,
     check_absolute_positions,
     check_not_factorised,
@@ -24,8 +23,6 @@ from distill.students.weights import (
     token_types_of,
     weight_of,
 )
-
-__all__ = ["EMBEDDING_SIZE", "albert_student"]
 
 EMBEDDING_SIZE = 128
 """ALBERT's own, for every width."""

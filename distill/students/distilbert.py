@@ -1,19 +1,14 @@
-"""The DistilBERT student: a teacher's embeddings and some of its layers in another class."""
+"""(goes into methods.distilbert by hand)"""
 
 from __future__ import annotations
 
 import torch
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedModel
 
-from bertender.models.families import (
-    FAMILIES,
-    encoder_layers,
-    family_of,
-    has_relative_positions,
-)
+from bertender.models.families import FAMILIES, encoder_layers, family_of, has_relative_positions
 from bertender.models.family import Family
 from distill.students.own_class import shorter_student
-from distill.students.shape import (
+from distill.students.student import (
     StudentShape,
     check_not_factorised,
     check_widths,
@@ -28,8 +23,6 @@ from distill.students.weights import (
     positions_of,
     weight_of,
 )
-
-__all__ = ["distilbert_or_copy", "distilbert_student"]
 
 LARGEST_EPSILON = 1e-5
 """Of a teacher's layer norms that one of 1e-12 stands for: RoBERTa's, next to variances of 0.1."""

@@ -1,4 +1,4 @@
-"""The MiniBERT student: a narrow, shallow BERT on its teacher's projected embeddings."""
+"""(goes into methods.minibert by hand)"""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from transformers import PreTrainedModel
 from bertender.models.families import FAMILIES, family_of
 from bertender.models.family import Family
 from distill.students.own_class import any_width_student
-from distill.students.shape import StudentShape
+from distill.students.student import StudentShape
 from distill.students.weights import factors, position_table, weight_of
-
-__all__ = ["HIDDEN_SIZE", "minibert_student"]
 
 HIDDEN_SIZE = 256
 HEAD_DIM = 64

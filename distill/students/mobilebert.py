@@ -1,4 +1,4 @@
-"""The MobileBERT student: narrow bottlenecks around each layer, and a teacher's embeddings."""
+"""(goes into methods.mobilebert by hand)"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import MobileBertConfig, MobileBertForSequenceClassification, 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, family_of
 from bertender.models.family import Family
-from distill.students.shape import StudentShape
+from distill.students.student import StudentShape
 from distill.students.weights import (
     factors,
     position_table,
@@ -20,11 +20,6 @@ from distill.students.weights import (
     token_types_of,
     weight_of,
 )
-
-__all__ = [
-    "mobilebert_student",
-    "tiny_mobilebert_student",
-]
 
 EMBEDDING_SIZE = 128
 NARROWING = 4

@@ -10,13 +10,8 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 
 from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
-from distill.students.shape import StudentShape, check_widths, chosen_layers, shortened_family
+from distill.students.student import StudentShape, check_widths, chosen_layers, shortened_family
 from distill.students.weights import copy_module, positions_of, token_types_of
-
-__all__ = [
-    "any_width_student",
-    "shorter_student",
-]
 
 
 def shorter_student(teacher: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:

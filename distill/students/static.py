@@ -1,4 +1,4 @@
-"""The static student: what its start makes of each token alone, and a weight for each."""
+"""(goes into methods.static by hand)"""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from bertender.core.cache_folder import cache_directory
 from bertender.core.errors import ModelError
+from bertender.core.files import cache_directory
 from bertender.core.progress import track
-from bertender.models.static import NO_WEIGHT, StaticConfig, StaticForSequenceClassification
-from bertender.training.cached_tensors import cached_tensor
-from bertender.training.weights import computing_versions, encoder_digest
-from distill.students.bilstm import strongest_directions
-from distill.students.no_layers import check_no_layers, check_tokenizer_known
-from distill.students.shape import StudentShape
+from bertender.models.table_models import NO_WEIGHT, StaticConfig, StaticForSequenceClassification
+from bertender.training.checkpoint import cached_tensor, computing_versions, encoder_digest
+from distill.students.bilstm import check_no_layers, check_tokenizer_known, strongest_directions
+from distill.students.student import StudentShape
 from distill.students.token_use import TokenUse
-
-__all__ = ["FEED_FORWARD_SIZE", "HIDDEN_SIZE", "RARE", "static_student"]
 
 HIDDEN_SIZE = 256
 """Default width of the vectors, or the start's if that is narrower."""

@@ -1,4 +1,4 @@
-"""How a tokenizer frames texts, and how often each of its tokens occurs in some."""
+"""(goes into methods.static by hand)"""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from itertools import islice
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertender.text.example import Example
-
-__all__ = ["TokenUse", "token_use"]
+from bertender.text.batch import Example
 
 TEXTS_AT_ONCE = 1000
 ANY_TEXT = "a"

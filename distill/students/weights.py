@@ -1,24 +1,21 @@
-"""Taking weights from one architecture to another, by the rows of FAMILIES."""
+"""Weights from one architecture to another, and heads on a student."""
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 
+from bertender.core.errors import ModelError
 from bertender.models.families import family_of, has_distances_alone
-from bertender.models.family import Family
-from bertender.models.sublayers import copy_weights
+from bertender.models.family import Family, copy_weights
+from bertender.models.own_models import OWN_MODELS
+from bertender.training.heads import Head
 
-__all__ = [
-    "copy_layer",
-    "copy_module",
-    "factors",
-    "position_table",
-    "positions_of",
-    "token_types_of",
-    "weight_of",
-]
+# --- from distill.students.weights
+# Taking weights from one architecture to another, by the rows of FAMILIES.
 
 
 def copy_layer(source: nn.Module, target: nn.Module, family: Family, own: Family) -> None:
@@ -76,3 +73,74 @@ def weight_of(module: nn.Module, path: str) -> torch.Tensor:
     weight = module.get_submodule(path).weight
     assert isinstance(weight, torch.Tensor)
     return weight
+
+
+# --- from distill.students.language_head
+# Students that predict words: an encoder under a masked-language-model head from its teacher.
+
+
+def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) -> PreTrainedModel:
+    """Return a student's encoder under a head with the teacher's weights.
+
+    Parts of the head that have another shape in the student start untrained, word scores too
+    where it has a vocabulary of its own. The decoder is a table of its own where the teacher's is
+    one, of the same shape; else it is the table of word embeddings.
+
+    Args:
+        student: a model with any head.
+        teacher: a masked language model.
+    """
+    config = copy.deepcopy(student.config)
+    config.tie_word_embeddings = teacher.config.tie_word_embeddings
+    model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
+    names = set(model.base_model.state_dict())  # which has no pooler
+    weights = student.base_model.state_dict()
+    model.base_model.load_state_dict({key: weights[key] for key in names})
+    own, source = (family_of(each).language_head for each in (model, teacher))
+    with torch.no_grad():
+        for theirs, ours in zip(source.parts, own.parts, strict=False):
+            _copy_fitting(teacher.get_submodule(theirs), model.get_submodule(ours))
+        bias, taught = model.get_parameter(own.bias), teacher.get_parameter(source.bias)
+        if bias.shape == taught.shape:
+            bias.copy_(taught)
+        if not config.tie_word_embeddings:
+            copied = _copy_fitting(teacher.get_output_embeddings(), model.get_output_embeddings())
+            model.config.tie_word_embeddings = not copied
+    model.tie_weights()
+    return model
+
+
+def _copy_fitting(source: nn.Module, target: nn.Module) -> bool:
+    """Copy the weights of a module where every one of them has the same shape; return whether."""
+    weights = source.state_dict()
+    shapes = {name: weight.shape for name, weight in weights.items()}
+    fitting = shapes == {name: weight.shape for name, weight in target.state_dict().items()}
+    if fitting:
+        target.load_state_dict(weights)
+    return fitting
+
+
+# --- from distill.students.word_head
+# The head of a student: methods build students that label texts, and a tagger labels words.
+
+
+def with_head(student: PreTrainedModel, head: Head) -> PreTrainedModel:
+    """Return a model with the student's encoder; its head is new where it is not one already.
+
+    Raises:
+        ModelError: the student is of a class of bertender's own, which labels texts alone.
+    """
+    if not head.per_token:
+        return student
+    if student.config.model_type in OWN_MODELS:
+        raise ModelError(
+            f"a {student.config.model_type!r} student labels texts and cannot tag words. Choose a "
+            "method whose students are of a class of transformers, such as minibert."
+        )
+    tagger: PreTrainedModel = head.auto_class.from_config(student.config)
+    if isinstance(student, type(tagger)):
+        return student
+    own = tagger.base_model.state_dict()
+    encoder = student.base_model.state_dict()  # with a pooler, which taggers do not have
+    tagger.base_model.load_state_dict({name: encoder[name] for name in own})
+    return tagger

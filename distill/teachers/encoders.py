@@ -1,7 +1,4 @@
-"""Finding the encoder that a teacher starts from: by name, by folder, or from a hub.
-
-What loads one loads PyTorch and is imported then: a name is checked without it.
-"""
+"""Finding the encoder that a teacher starts from: by name, by folder, or from a hub."""
 
 from __future__ import annotations
 
@@ -18,24 +15,13 @@ from safetensors import SafetensorError
 from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import hub_cache, hub_knows
-from bertender.problems import SINGLE_LABEL, ProblemType
+from bertender.problems.problem import ProblemType
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import largest_token, tokens_beyond
 from bertender.training.heads import HEADS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-__all__ = [
-    "PACKAGED",
-    "PackagedEncoder",
-    "depth_of",
-    "find_encoder",
-    "give_every_token_a_row",
-    "is_available",
-    "load_classifier",
-    "load_masked_language_model",
-    "located",
-]
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +144,7 @@ def _load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from bertender.models.families import padding_embedding
     from bertender.models.own_models import load_pretrained
-    from distill.data import fitting_tokenizer
+    from distill.tokenizers import fitting_tokenizer
 
     try:
         model, report = load_pretrained(

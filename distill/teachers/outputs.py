@@ -1,44 +1,135 @@
-"""A teacher's outputs on whole texts, computed once and cached on disk: logits and [CLS] states.
-
-Each column of each part of the texts (see `parts`) is a file of its own. So a killed run continues
-where it stopped, and another run with the same teacher computes only what is not there yet. They
-are read memory-mapped.
-
-Logits are cached in float32, at 4 bytes for each label: 300,000 texts of two labels are 2.4 MB,
-and rounded to float16, which ends at 65504 and has 11 bits, they would no longer be what a method
-by the logits themselves is to learn. States are as wide as the model. They are cached in bfloat16
-where they were computed in it, and in float32 otherwise.
-"""
+"""A teacher's outputs on whole texts, computed once and cached on disk: logits and [CLS] states."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import accumulate, pairwise
+from typing import Any, TypeAlias, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PretrainedConfig, PreTrainedModel
 
-from bertender.core.cache_folder import cache_directory
+from bertender.core.files import cache_directory
 from bertender.core.progress import Bar, progress_bar
 from bertender.models.predictor import input_names
 from bertender.text.batching import length_buckets
-from bertender.training.cached_tensors import cached_tensor
+from bertender.training.checkpoint import cached_tensor, computing_versions
 from bertender.training.examples import TensorBatch, TokenDataset, model_inputs
-from bertender.training.weights import computing_versions
 from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
-from distill.teachers.parts import Column, joined_rows, parts_of
 
-__all__ = [
-    "LOGITS",
-    "cacheable",
-    "cached_in",
-    "size_bytes",
-    "teacher_outputs",
-    "teacher_token_logits",
-]
+# --- from distill.teachers.parts
+# Parts of a list of texts: the outputs on each are computed and cached by themselves.
+#
+# A killed run continues after the last part that it has finished, and a run on more texts, or
+# without
+# some that stand together, computes little besides the parts that are new. For that, a part ends
+# where the tokens of a text say so, wherever it stands in the list: what is added or left out
+# changes
+# the part that it is in, and seldom those behind it. The outputs on a part depend on nothing but
+# its
+# own texts.
+
+LEAST_TEXTS = 4096
+"""Of a part. Batches of like length form inside a part: in parts of this size and the mean that
+ONE_OF gives, sentences need 4 % more tokens with padding than in one list, and in parts of 1,024 to
+2,048 they need 21 %."""
+ONE_OF = 8192
+"""One text of so many ends the part that it is in, if this is long enough. Were the least length
+the larger of the two, ends would depend mostly on where the part before has begun."""
+MOST_TEXTS = 4 * ONE_OF
+
+
+class Rows(Sequence[torch.Tensor]):
+    """Rows of several tensors below one another, each of which may be memory-mapped.
+
+    Args:
+        parts: the tensors.
+        numbers: those of the rows that are there, in order; None for all.
+    """
+
+    def __init__(
+        self, parts: Sequence[torch.Tensor], numbers: NDArray[np.int64] | None = None
+    ) -> None:
+        self.parts = parts
+        self.starts = [0, *accumulate(map(len, parts))]
+        self.numbers = np.arange(self.starts[-1]) if numbers is None else numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> torch.Tensor: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Rows: ...
+
+    def __getitem__(self, index: int | slice) -> torch.Tensor | Rows:
+        if isinstance(index, slice):
+            return Rows(self.parts, self.numbers[index])
+        number = int(self.numbers[index])
+        part = bisect_right(self.starts, number) - 1
+        return self.parts[part][number - self.starts[part]]
+
+    def at(self, numbers: Sequence[int]) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.parts, self.numbers[np.asarray(numbers, dtype=np.int64)])
+
+
+Column: TypeAlias = torch.Tensor | Rows
+"""A row each example."""
+
+
+def joined_rows(parts: Sequence[torch.Tensor]) -> Column:
+    """Return the rows of all parts, none of which is copied."""
+    return parts[0] if len(parts) == 1 else Rows(parts)
+
+
+def rows_at(column: Column, numbers: Sequence[int]) -> Column:
+    """Return some rows of a column."""
+    return column.at(numbers) if isinstance(column, Rows) else column[list(numbers)]
+
+
+def parts_of(examples: TokenDataset) -> list[TokenDataset]:
+    """Cut examples into parts of LEAST_TEXTS to MOST_TEXTS; the last one may be shorter."""
+    ends = [*_ends(examples.columns["input_ids"]), len(examples)]
+    return [examples.part(start, end) for start, end in pairwise(dict.fromkeys((0, *ends)))]
+
+
+def _ends(texts: Sequence[Sequence[int]] | torch.Tensor) -> Iterator[int]:
+    start = 0
+    for end, ids in enumerate(texts, start=1):
+        long_enough = end - start >= LEAST_TEXTS
+        if long_enough and (end - start == MOST_TEXTS or _ends_a_part(ids)):
+            yield end
+            start = end
+
+
+def _ends_a_part(ids: Sequence[int] | torch.Tensor) -> bool:
+    return zlib.crc32(np.asarray(ids, dtype="<i4").tobytes()) % ONE_OF == 0
+
+
+# --- from distill.teachers.outputs
+# A teacher's outputs on whole texts, computed once and cached on disk: logits and [CLS] states.
+#
+# Each column of each part of the texts (see `parts`) is a file of its own. So a killed run
+# continues
+# where it stopped, and another run with the same teacher computes only what is not there yet.
+# They
+# are read memory-mapped.
+#
+# Logits are cached in float32, at 4 bytes for each label: 300,000 texts of two labels are 2.4 MB,
+# and rounded to float16, which ends at 65504 and has 11 bits, they would no longer be what a
+# method
+# by the logits themselves is to learn. States are as wide as the model. They are cached in
+# bfloat16
+# where they were computed in it, and in float32 otherwise.
 
 LOGITS = "teacher_logits"
 """The column of the teacher's logits, (examples, labels)."""

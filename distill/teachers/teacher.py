@@ -16,8 +16,6 @@ from bertender.models.importing import open_artifact
 from bertender.models.opening import load_torch_classifier
 from bertender.tasks.task import Task
 
-__all__ = ["Teacher", "check_same_labels", "load_teachers", "on_device"]
-
 
 def check_same_labels(teacher: Artifact, task: Task) -> None:
     """Check that a teacher predicts this task's labels in this order.

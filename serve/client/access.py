@@ -16,8 +16,6 @@ from bertender.core.config import Config, Rule
 from bertender.core.errors import ConfigError
 from serve.client.address import Address
 
-__all__ = ["ACCESS_RULES", "NO_ACCESS", "Access", "AccessConfig", "open_access"]
-
 KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 TLS_SETTINGS = ("ca_file", "client_certificate", "client_key")
 

@@ -11,8 +11,6 @@ from serve.client.grpc import GRPC
 from serve.client.http import HTTP
 from serve.client.protocol import Protocol
 
-__all__ = ["DEFAULT_URL", "PROTOCOLS", "SCHEMES", "Address", "Scheme", "parse_url"]
-
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 PROTOCOLS: Mapping[str, Protocol] = {each.name: each for each in (HTTP, GRPC)}

@@ -1,23 +1,78 @@
-"""Endpoint: texts in, predictions out, one request after another."""
+"""Endpoint and AsyncEndpoint: texts in, predictions out."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self, Unpack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import BertenderError, DeadlineError
-from bertender.text.batch import Batch
-from bertender.text.example import Example
-from serve.client.address import DEFAULT_URL
-from serve.client.connection import DEFAULT_TIMEOUT_S, Connection, ConnectionSettings
-from serve.client.retries import Tries, on_opening
+from bertender.text.batch import Batch, Example
+from serve.client.access import NO_ACCESS, AccessConfig, open_access
+from serve.client.address import DEFAULT_URL, parse_url
+from serve.client.failures import Tries, on_opening
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
+from serve.wire import MODEL_NAME
 
-__all__ = ["DEFAULT_TIMEOUT_S", "Endpoint", "ServedPredictor", "classify"]
+# --- from serve.client.connection
+# Connection: what endpoints with and without asyncio have in common.
+
+DEFAULT_TIMEOUT_S = 60.0
+
+
+class ConnectionSettings(TypedDict, total=False):
+    """Settings of every connection, by name; `Endpoint` explains them."""
+
+    model: str
+    timeout_s: float
+    retries: int | None
+    access: AccessConfig
+
+
+class Connection:
+    """A client of one model of a server, what its requests may take, and what its errors mean."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str = MODEL_NAME,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retries: int | None = None,
+        access: AccessConfig = NO_ACCESS,
+    ) -> None:
+        self.url = url
+        self.model_name = model
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self.address = parse_url(url)
+        self.protocol = self.address.protocol
+        self.access = open_access(self.address, access)
+        self.client: Any = None
+
+    def ask_for_config(self, client: Any, timeout_s: float) -> Any:
+        """Ask about the served model; an awaitable, where the client is one of asyncio."""
+        return self.protocol.model_config(client, self.model_name, timeout_s, self.access.headers)
+
+    def wait_after(self, error: Exception, tries: Tries) -> float:
+        """Return how long to wait before the next try of a request.
+
+        Raises:
+            ServingError: there is none; the error has the next step.
+            Exception: the error itself, where it is not one of the client.
+        """
+        failure = self.protocol.failure(error)
+        if failure is None:
+            raise error
+        return tries.wait_after(failure, failure.explained(self.url, error))
+
+
+# --- from serve.client.endpoint
+# Endpoint: texts in, predictions out, one request after another.
 
 
 class Endpoint(Connection):
@@ -146,3 +201,103 @@ def classify(
     """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
     with Endpoint(url, batch_size=batch_size, **settings) as endpoint:
         return endpoint.classify(examples)
+
+
+# --- from serve.client.async_endpoint
+# AsyncEndpoint: texts in, predictions out, several requests at a time.
+
+DEFAULT_CONCURRENCY = 4
+
+
+class AsyncEndpoint(Connection):
+    """Connections to a served classifier, for `async with`. It belongs to one event loop.
+
+    Args:
+        url, model: as in `Endpoint`.
+        batch_size: texts a request; by default, and at most, what the model takes.
+        concurrency: most requests at a time, of all callers together.
+        timeout_s: longest wait for the response to one request, its retries included; it begins
+            when the request is sent, not while it waits for others.
+        retries: as in `Endpoint`.
+        access: as in `Endpoint`.
+
+    Raises (on entering): as `Endpoint`.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        batch_size: int | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        **settings: Unpack[ConnectionSettings],
+    ) -> None:
+        super().__init__(url, **settings)
+        self.concurrency = concurrency
+        self.turns = asyncio.Semaphore(concurrency)
+        self.asked_batch_size = batch_size
+
+    async def __aenter__(self) -> Self:
+        self.client = self.protocol.connect_async(self.address.host_and_port, self.access)
+        try:
+            self.model = await self._served_model(on_opening(self.retries))
+        except BaseException:
+            await self.close()
+            raise
+        most = self.model.max_batch_size
+        self.batch_size = min(self.asked_batch_size or most, most)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connections."""
+        if self.client is not None:
+            await self.client.close()
+        self.client = None
+
+    async def is_same_model(self) -> bool:
+        """Return whether the model is still the one that it was on opening."""
+        return (await self._served_model(self.retries)).digest == self.model.digest
+
+    async def _served_model(self, retries: int | None) -> ServedModel:
+        response = await self._call(self.ask_for_config, retries)
+        return ServedModel.from_model_config(self.protocol.config_of(response))
+
+    async def classify(self, examples: Sequence[Example]) -> list[Classification]:
+        """Return a prediction for each example, in their order; errors as in `Endpoint`.
+
+        The first request that fails cancels the others.
+        """
+        known = self.model.examples(examples)
+        requests = self.model.requests(known, self.batch_size)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._ask(columns)) for columns in requests]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return self.model.classifications([task.result() for task in tasks], known)
+
+    async def _ask(self, columns: Columns) -> ResponseTensors:
+        inputs = self.model.tensors(columns, self.protocol.tensor)
+        async with self.turns:
+            result = await self._call(
+                lambda client, timeout_s: self.protocol.infer(
+                    client, self.model_name, inputs, timeout_s, self.access.headers
+                ),
+                self.retries,
+            )
+        return self.model.response(result)
+
+    async def _call(self, ask: Callable[[Any, float], Awaitable[Any]], retries: int | None) -> Any:
+        """Return what one request gets, after as many tries as it needs and may have."""
+        tries = Tries(self.timeout_s, retries)
+        while True:
+            remaining_s = tries.remaining_s
+            try:
+                async with self.protocol.limit_async(remaining_s):
+                    return await ask(self.client, remaining_s)
+            except Exception as error:
+                wait_s = self.wait_after(error, tries)
+            await asyncio.sleep(wait_s)

@@ -16,18 +16,16 @@ from serve.client.failures import (
     BROKEN,
     CLOSED,
     LATE,
+    LONGEST_WAIT_S,
     OVERLOADED,
     UNAUTHORIZED,
     UNTRUSTED,
     Failure,
 )
 from serve.client.protocol import TRUNCATING, Headers, Protocol, failure_of
-from serve.client.retries import LONGEST_WAIT_S
 
 if TYPE_CHECKING:
     from serve.client.access import Access
-
-__all__ = ["CHANNEL_OPTIONS", "GRPC", "STATUSES", "TRANSPORT_FAILURES", "credentials"]
 
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),

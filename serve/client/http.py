@@ -29,8 +29,6 @@ from serve.client.protocol import TRUNCATING, Headers, Protocol, failure_of
 if TYPE_CHECKING:
     from serve.client.access import Access
 
-__all__ = ["HTTP", "STATUSES"]
-
 MOST_CONNECTIONS = 1000
 
 STATUSES = {

@@ -13,10 +13,8 @@ from serve.client.failures import CLOSED, OVERLOADED, REFUSED, Failure
 from serve.probe import NO_ROOM
 from serve.wire import TRUNCATE
 
-if TYPE_CHECKING:  # which needs the protocols of addresses
+if TYPE_CHECKING:
     from serve.client.access import Access
-
-__all__ = ["TRUNCATING", "Headers", "Protocol", "StatusFailures", "failure_of"]
 
 TRUNCATING = {TRUNCATE: True}
 """Parameters of a request whose texts may be longer than the model's input, as locally."""

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.problems import PROBLEMS, SINGLE_LABEL, ProblemType
-from bertender.text.example import Example, to_examples
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import ProblemType
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.text.batch import Example, to_examples
 from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED, to_arrays
-
-__all__ = ["Classification", "Columns", "ResponseTensors", "ServedModel"]
 
 Columns = Sequence[npt.NDArray[np.object_]]
 """The texts of a request: an array (batch, 1) for each text column."""

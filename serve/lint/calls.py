@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from serve.encoder_predictor import ENCODER_OUTPUT
+from serve.backend.running import ENCODER_OUTPUT
 from serve.lint.findings import Fault
 from serve.lint.ours import backend_parameters
 from serve.lint.reading import ReadModel, ReadRepository
-
-__all__ = ["called_models", "called_tensors"]
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.models.runtimes import RUNTIMES
-from serve.graph_signature import GraphSignature
+from serve.backend.running import SERVED_RUNTIMES
 from serve.lint.findings import Fault
 from serve.lint.ours import backend_parameters, own_graphs
 from serve.lint.reading import ReadModel, ReadRepository
-from serve.served_runtimes import SERVED_RUNTIMES
-
-__all__ = ["Device", "float16_on_cpu", "integers_on_gpu", "unsuited_runtime"]
+from serve.repository.config_pbtxt import GraphSignature
 
 ON_CUDA = "QuantizeLinear, DequantizeLinear and MatMulInteger"
 """The 8-bit operators of ONNX Runtime's CUDA provider, by

@@ -12,8 +12,6 @@ from pydantic import Field
 from bertender.core.config import Record
 from serve.lint.reading import ReadModel, ReadRepository
 
-__all__ = ["Fault", "Finding", "LintRule", "Severity"]
-
 Severity = Literal["error", "warning"]
 
 

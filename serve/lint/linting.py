@@ -12,8 +12,6 @@ from serve.lint.findings import Fault, Finding, Severity
 from serve.lint.reading import ReadModel, ReadRepository, read_repository
 from serve.lint.rules import LINT_RULES
 
-__all__ = ["check_repository", "lint_repository"]
-
 logger = logging.getLogger(__name__)
 
 SYNTAX, NO_CONFIG = "syntax", "no-config"

@@ -12,27 +12,21 @@ from pydantic import ValidationError
 from bertender.core.artifact import Artifact
 from bertender.core.card import read_card
 from bertender.core.errors import ArtifactError, ConfigError, nearest_hint
-from bertender.models.onnx_predictor import ONNX_NAME
-from serve.backend_parameters import BackendParameters
-from serve.config import ServeConfig
-from serve.encoder_predictor import ENCODER_OUTPUT
-from serve.graph_signature import ANY, GraphSignature
+from bertender.models.onnx_session import ONNX_NAME
+from serve.backend.running import ENCODER_OUTPUT
+from serve.config import BackendParameters, ServeConfig
 from serve.lint.findings import Fault
 from serve.lint.reading import ReadModel, ReadRepository
-from serve.placing import load_checked
-from serve.triton_config import model_config, triton
+from serve.repository.config_pbtxt import (  # type: ignore[attr-defined]
+    ANY,
+    GraphSignature,
+    model_config,
+    triton,
+)
+from serve.repository.placing import load_checked
 from serve.wire import TRUNCATED
 
-__all__ = [
-    "artifacts",
-    "backend_parameters",
-    "labels",
-    "own_graphs",
-    "own_parameters",
-    "own_tensors",
-]
-
-BACKEND_MODULE = "serve.classifier_backend"
+BACKEND_MODULE = "serve.backend.model"
 LOGITS = "LOGITS"
 
 

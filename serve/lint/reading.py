@@ -10,10 +10,13 @@ from pathlib import Path
 from google.protobuf import text_format  # type: ignore[import-untyped]
 
 from bertender.core.errors import ArtifactError, ModelError
-from serve.graph_signature import GraphSignature, read_signature
-from serve.triton_config import CONFIG_NAME, read_model_config, triton
-
-__all__ = ["Graph", "ReadModel", "ReadRepository", "read_repository"]
+from serve.repository.config_pbtxt import (  # type: ignore[attr-defined]
+    CONFIG_NAME,
+    GraphSignature,
+    read_model_config,
+    read_signature,
+    triton,
+)
 
 PLATFORMS: Mapping[str, str] = {
     "ensemble": "ensemble",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bertender.core.table import Table
+from bertender.core.config import Table
 from serve.lint import calls, devices, ours, structure, tensors
 from serve.lint.findings import LintRule
-
-__all__ = ["LINT_RULES"]
 
 LINT_RULES = Table(
     "rule",

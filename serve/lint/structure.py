@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from bertender.core.errors import nearest_hint
 from serve.lint.findings import Fault
 from serve.lint.reading import ReadModel, ReadRepository
-from serve.triton_config import triton
-
-__all__ = ["backends", "instance_groups", "model_files", "names", "parameters", "versions"]
+from serve.repository.config_pbtxt import triton  # type: ignore[attr-defined]
 
 FILES: Mapping[str, str | None] = {
     "dali": "model.dali",

@@ -6,21 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serve.graph_signature import ANY, GraphSignature, TensorSignature
 from serve.lint.findings import Fault
 from serve.lint.reading import Graph, ReadModel, ReadRepository
-from serve.triton_config import triton
-
-__all__ = [
-    "batch_dimension",
-    "graphs",
-    "tensor_names",
-    "tensor_shapes",
-    "tensor_types",
-    "unused_outputs",
-    "warm_up",
-    "weight_files",
-]
+from serve.repository.config_pbtxt import (  # type: ignore[attr-defined]
+    ANY,
+    GraphSignature,
+    TensorSignature,
+    triton,
+)
 
 SIDES = ("input", "output")
 

@@ -19,7 +19,7 @@ status STUB_DIED. The same holds for the shell that Triton starts a stub with. W
 command that fails after the owner has written a line to standard input (it was ready) is started
 again, after each of RESTART_DELAYS_S.
 
-    python -I -S supervisor/__main__.py [--restart] [--lock DESCRIPTOR] WORKSPACE SHARED_MEMORY \
+    python -I -S supervisor/__main__.py [--restart] [--lock DESCRIPTOR] WORKSPACE SHARED_MEMORY \\
         LOG LOG_MAX_BYTES STOP_TIMEOUT_S COMMAND...
 
 The command inherits DESCRIPTOR, an open file that says that the workspace is in use.
@@ -27,10 +27,3 @@ The command inherits DESCRIPTOR, an open file that says that the workspace is in
 It runs with nothing but the standard library and the files of this folder: a process of one thread
 may safely set the parent-death signal between fork and exec, one that has loaded PyTorch may not.
 """
-
-from serve.supervisor.log import Rotation
-from serve.supervisor.owner import HURRYING
-from serve.supervisor.run import RESTART_DELAYS_S, main
-from serve.supervisor.stubs import STUB_DIED, STUB_NAME
-
-__all__ = ["HURRYING", "RESTART_DELAYS_S", "STUB_DIED", "STUB_NAME", "Rotation", "main"]

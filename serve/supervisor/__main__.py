@@ -3,11 +3,10 @@
 import sys
 from pathlib import Path
 
+from serve.supervisor.run import main
+
 sys.path.append(str(Path(__file__).parents[2]))  # `-I` leaves it out
 
-from serve.supervisor import main
-
-__all__ = ["main"]
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

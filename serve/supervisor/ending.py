@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["drain", "kill_group", "remove_abandoned_environments", "remove_traces"]
-
 POLL_S = 0.1
 QUIET_S = 1.0
 """Longer than a request takes from its connection to a stub, and its response back."""

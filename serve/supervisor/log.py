@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["Rotation", "note", "opened"]
-
 ROTATION_RETRY_S = 60.0
 STANDARD_OUTPUT = "-"
 

@@ -6,9 +6,6 @@ import signal
 import sys
 import time
 
-__all__ = ["HURRYING", "STOPPING", "Owner"]
-
-
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HURRYING = signal.SIGUSR1
 POLL_S = 0.1

@@ -11,8 +11,6 @@ import os
 import platform
 import struct
 
-__all__ = ["keep_files_private"]
-
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
 SECCOMP_MODE_FILTER = 2
 LOAD, JUMP_EQUAL, RETURN = 0x20, 0x15, 0x06  # of the kernel's classic BPF

@@ -12,18 +12,11 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-from serve.supervisor.ending import (
-    drain,
-    kill_group,
-    remove_abandoned_environments,
-    remove_traces,
-)
+from serve.supervisor.ending import drain, kill_group, remove_abandoned_environments, remove_traces
 from serve.supervisor.log import Rotation, note, opened
 from serve.supervisor.owner import HURRYING, STOPPING, Owner
 from serve.supervisor.private_files import keep_files_private
 from serve.supervisor.stubs import STUB_DIED, Stubs
-
-__all__ = ["RESTART_DELAYS_S", "main"]
 
 RESTART_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 HEALTHY_S = 600.0

@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["STUB_DIED", "STUB_NAME", "Stubs"]
-
 STUB_DIED = 70
 """Exit status: a process of the command died, and the command went on without it."""
 
@@ -14,7 +12,7 @@ STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
 SHELL = "bash"
 """Triton runs `bash -c "exec STUB ..."`; one that dies as such has started no stub."""
 CANDIDATE_SUFFIX = "-candidate"  # of `serve.wire`, which is not imported here
-CANDIDATE_PREFIX = "candidate-"  # of `serve.candidate_mark`, likewise
+CANDIDATE_PREFIX = "candidate-"  # of `serve.backend.in_flight`, likewise
 DISCOVERY_S = 1.0
 GRACE_S = 1.5
 """Triton notices within a second that a stub has died while its model was loaded."""

@@ -8,11 +8,10 @@ from typing import Any, ClassVar, Self
 import pytest
 
 from bertender.core.errors import ServingError
-from bertender.problems import SINGLE_LABEL
-from bertender.text.example import Example
-from serve import classify_command
-from serve.client import Classification
-from serve.client.served_model import ServedModel
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.text.batch import Example
+from serve import asking_commands as classify_command
+from serve.client.served_model import Classification, ServedModel
 
 __all__ = ["TOO_LONG", "FakeEndpoint", "endpoint"]
 

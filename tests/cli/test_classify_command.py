@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from bertender.problems import TOKEN_CLASSIFICATION
-from serve.classify_command import lines_of
-from serve.client import DEFAULT_URL, Classification
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from serve.asking_commands import lines_of
+from serve.client.address import DEFAULT_URL
+from serve.client.served_model import Classification
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 
@@ -132,7 +133,7 @@ def test_nobody_answers() -> None:
 def test_a_terminal_is_told_what_is_waited_for(
     endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from serve import classify_command
+    from serve import asking_commands as classify_command
 
     class Terminal:
         """Standard input that a person types into."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bertender.compression.compress import MODEL, REPORT
-from bertender.compression.records import CompressionReport
+from bertender.compression.compress import REPORT
+from bertender.compression.report import MODEL, CompressionReport
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
 from tests.front import fail, last_line, succeed, write_toy_files

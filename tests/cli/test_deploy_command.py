@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bertender.measure.golden_check import GoldenCheck
-from serve.deployment import Deployment
-from serve.deployment.command import lines_of_deployment
+from bertender.gate.golden import GoldenCheck
+from serve.commands import lines_of_deployment
+from serve.deploy import Deployment
 from tests.cli.made import Made
 from tests.front import fail, succeed
 

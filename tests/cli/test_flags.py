@@ -11,20 +11,20 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from bertender.cli.flags import command_with_flags, explicit, option_values
+from bertender.comparison.records import CompareConfig
 from bertender.core.config import Config
 from bertender.core.errors import UnknownNameError
-from bertender.measure.comparison import CompareConfig
-from bertender.measure.verify import VerifyConfig
+from bertender.gate.verify import VerifyConfig
 from bertender.tasks.task import TaskConfig
-from distill.distillation.distiller import DistillConfig
-from distill.distillation.general import GeneralConfig
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.general_config import GeneralConfig
 from distill.methods import GENERAL_METHODS
-from serve.bulk.config import ClassifyConfig
-from serve.client import AccessConfig
+from serve.bulk import ClassifyConfig
+from serve.client.access import AccessConfig
 from serve.config import ServeCommandConfig
-from serve.deployment import DeployConfig
-from serve.loadtest.config import LoadConfig
-from serve.tuning.config import TuneConfig
+from serve.loadtest import LoadConfig
+from serve.server.targets import DeployConfig
+from serve.tuning import TuneConfig
 from tests.front import WRITERS, succeed
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.graph_signature import read_signature
+from serve.repository.config_pbtxt import read_signature
 from tests.cli.made import Made
 from tests.front import fail, invoke, succeed
 from tests.serve.reported import reported

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bertender.cli import output
-from bertender.pipeline.doctor import CHECKS
-from bertender.tasks.registry import TASKS
+from bertender.cli.doctor import CHECKS
+from bertender.tasks.loading import TASKS
 from distill.commands import LISTED_LAYERS
 from distill.methods import GENERAL_METHODS, METHODS
 from tests.front import last_line, succeed

@@ -20,18 +20,18 @@ from typer.testing import Result
 
 from bertender.cli import main as cli
 from bertender.cli.main import COMMANDS, build_app, commands
+from bertender.comparison.records import CompareConfig
 from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.measure.comparison import CompareConfig
-from bertender.measure.verify import VerifyConfig
+from bertender.gate.verify import VerifyConfig
 from bertender.tasks.task import Task, TaskConfig
-from serve.bulk.config import ClassifyConfig
-from serve.client import AccessConfig
+from serve.bulk import ClassifyConfig
+from serve.client.access import AccessConfig
 from serve.config import ServeCommandConfig
-from serve.deployment import DeployConfig
-from serve.loadtest.config import LoadConfig
-from serve.tuning.config import TuneConfig
+from serve.loadtest import LoadConfig
+from serve.server.targets import DeployConfig
+from serve.tuning import TuneConfig
 from tests.forked import command, start
 from tests.front import WRITERS, fail, invoke, succeed, write_toy_files
 from tests.listening import listed_steps

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from bertender.cli import output
-from bertender.cli.output import print_artifact, print_entry, print_json, print_rows, print_words
+from bertender.cli.output import (
+    print_artifact,
+    print_entry,
+    print_json,
+    print_rows,
+    print_words,
+)
 from bertender.core.artifact import Artifact
 from bertender.core.findings import Findings
 

@@ -19,9 +19,9 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServerMissingError
 from bertender.models.opening import open_classifier
-from serve import server
-from serve.client import Endpoint
-from serve.repository import is_repository
+from serve.client.endpoint import Endpoint
+from serve.repository.write import is_repository
+from serve.server import server
 from tests.cli.made import Made
 from tests.forked import command, start
 from tests.front import fail, last_line, succeed

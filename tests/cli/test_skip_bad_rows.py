@@ -12,7 +12,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.distill_config import DistillConfig
-from distill.distillation.unlabelled import with_unlabelled
+from distill.distillation.texts import with_unlabelled
 from tests.cli.made import FAST, Made
 from tests.front import fail, last_line, succeed
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bertender.cli.findings import control_lines
 from bertender.core.artifact import Artifact
-from bertender.report.control import control_lines
 from tests.cli.made import QUICK, Made
 from tests.front import fail, last_line, succeed
 

@@ -8,23 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from bertender.compression import probes
-from bertender.compression.candidates import Candidate, Start
-from bertender.compression.chain import student_steps
-from bertender.compression.compress import MODEL, REPORT, TABLE, Compression
+from bertender.comparison.records import Comparison
+from bertender.compression import plan as probes
+from bertender.compression.candidates import Candidate, Start, starts_of
+from bertender.compression.compress import REPORT, TABLE, Compression
 from bertender.compression.config import CompressConfig
-from bertender.compression.near_limits import NEAR
-from bertender.compression.records import CompressionReport
-from bertender.compression.report import markdown_report, sentence, serve_command
-from bertender.compression.starts import starts_of
-from bertender.core.artifact import Artifact, copy_artifact
+from bertender.compression.plan import NEAR
+from bertender.compression.report import (
+    MODEL,
+    CompressionReport,
+    markdown_report,
+    sentence,
+    serve_command,
+)
+from bertender.compression.training import student_steps
+from bertender.core.artifact import Artifact, copy_artifact, lineage
 from bertender.core.errors import ArtifactError, BertenderError, ConfigError
-from bertender.core.lineage import lineage
-from bertender.measure.comparison import Comparison
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from distill.vocabularies.cutting import needed_tokens
+from distill.pretraining.vocabulary_cutting import needed_tokens
 from tests.runtimes import needs
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING

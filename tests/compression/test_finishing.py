@@ -10,16 +10,16 @@ import pytest
 from onnx import numpy_helper
 
 from bertender.compression.candidates import Start
+from bertender.compression.compress import Finishing
 from bertender.compression.config import CompressConfig
-from bertender.compression.finishing import Finishing
 from bertender.compression.plan import none_holds, with_trained
-from bertender.compression.records import Cost
+from bertender.compression.report import Cost
 from bertender.compression.training import Training
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
 from quantize.context import QuantizationContext, Written
-from quantize.dynamic import write_dynamic
+from quantize.post_training import write_dynamic
 from quantize.schemes import SCHEMES, Scheme
 from tests.compression.toy_costs import candidate, plan, result
 
@@ -55,7 +55,7 @@ def test_the_next_variant_takes_the_place_of_one_that_breaks_a_limit(
         slow = artifact.card.config["scheme"] == "dynamic"
         return Cost(model_mb=1.0, single_ms=5.0 if slow else 1.25)
 
-    monkeypatch.setattr("bertender.compression.finishing.cost_of", cost_of)
+    monkeypatch.setattr("bertender.compression.compress.cost_of", cost_of)
     start, schemes = Start(name="teacher", layers=4), ("dynamic", "four-bit-embeddings", "static")
     first, unfit, second = (
         result(candidate(4, start, scheme=scheme), fits=scheme != "four-bit-embeddings")

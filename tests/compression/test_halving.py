@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.compression.halving import Budget, halved, parts_of_texts
-from bertender.compression.records import CandidateResult, Round
+from bertender.compression.report import CandidateResult, Round
+from bertender.compression.training import Budget, halved, parts_of_texts
 from tests.compression.toy_costs import candidate, result, trained
 
 ENTRANTS = [result(candidate(layers)) for layers in (1, 2, 3, 4, 5, 6)]

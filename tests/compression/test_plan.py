@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.compression.candidates import Candidate, all_candidates
+from bertender.compression.candidates import Candidate, Variant, all_candidates
 from bertender.compression.config import CompressConfig
-from bertender.compression.near_limits import NEAR, decided, decided_near_limits, undecided
-from bertender.compression.plan import TOO_MUCH, check_feasible, entrants, excess, predicted
-from bertender.compression.prediction import fitted
-from bertender.compression.probes import CostModels, Measured, probes_of
-from bertender.compression.records import Cost, Probe
-from bertender.compression.variants import Variant
+from bertender.compression.plan import (
+    NEAR,
+    TOO_MUCH,
+    CostModels,
+    Measured,
+    check_feasible,
+    decided,
+    decided_near_limits,
+    entrants,
+    excess,
+    fitted,
+    predicted,
+    probes_of,
+    undecided,
+)
+from bertender.compression.report import Cost, Probe
 from bertender.core.errors import ConfigError, GateError
 from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, probe, result
 

@@ -6,8 +6,7 @@ import pytest
 
 from bertender.compression.candidates import all_candidates
 from bertender.compression.config import CompressConfig
-from bertender.compression.prediction import fitted
-from bertender.compression.probes import probes_of
+from bertender.compression.plan import fitted, probes_of
 from tests.compression.toy_costs import ENCODER, STATIC, TEACHER, cost, probe
 
 CONFIGS = {

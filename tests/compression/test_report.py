@@ -7,8 +7,7 @@ import pytest
 from bertender.compression.candidates import all_candidates
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import entrants, excess
-from bertender.compression.records import CompressionReport
-from bertender.compression.report import markdown_report
+from bertender.compression.report import CompressionReport, markdown_report
 from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, plan, result
 
 

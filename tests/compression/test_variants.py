@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bertender.compression.candidates import Variant, variants_of
 from bertender.compression.config import CompressConfig
-from bertender.compression.variants import Variant, variants_of
 from bertender.core.errors import ConfigError
 from bertender.models.runtimes import DEFAULT_RUNTIME
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from bertender.compression.candidates import Candidate, Start
 from bertender.compression.config import CompressConfig
-from bertender.compression.records import CandidateResult, CompressionReport, Cost, Probe, Round
-from bertender.core.environment import environment
+from bertender.compression.report import CandidateResult, CompressionReport, Cost, Probe, Round
+from bertender.core.machine import environment
 
 WHOLE, SMALLER = 30_000, 8_000
 """Entries of the vocabulary, before and after it is cut."""

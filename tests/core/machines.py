@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bertender.core.environment import (
-    Environment,
-)
+from bertender.core.machine import Environment
 
 
 def bare(**changes: object) -> Environment:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bertender.core.atomic import replacing, replacing_directory
+from bertender.core.files import replacing, replacing_directory
 
 
 class Kind:

@@ -12,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from bertender.core.artifact import sha256_of
-from bertender.core.build_once import STAMPS, Fingerprint, build_once, directory_once, sizes_of
-from bertender.core.cache import cached
+from bertender.core.build_once import (
+    STAMPS,
+    Fingerprint,
+    build_once,
+    cached,
+    directory_once,
+    sizes_of,
+)
 from bertender.core.errors import DataError
 
 IDENTITY = {"seed": 1, "files": ["a", "b"]}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertender.core.cache_folder import CACHE_VARIABLE, cache_directory
+from bertender.core.files import CACHE_VARIABLE, cache_directory
 
 
 def test_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

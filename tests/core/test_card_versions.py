@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from bertender.core.card import CARD_NAME, Card, read_card
-from bertender.core.card_versions import SCHEMA_VERSION, current_schema
+from bertender.core.card import CARD_NAME, SCHEMA_VERSION, Card, current_schema, read_card
 from bertender.core.errors import NotAnArtifactError
 from bertender.core.findings import Findings
 from tests.front import WRITERS

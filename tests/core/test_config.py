@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError
 
 from bertender.core.config import Config, Record, Rule
 from bertender.core.errors import ConfigError
-from bertender.pipeline.stage import Stage
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stage import Stage
+from bertender.recipes.stages import STAGES
 
 
 class Oven(Config):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertender.core.cores import threads_by_default, usable_cores
+from bertender.core.hardware import threads_by_default, usable_cores
 
 V2, V1 = "0::/a/b\n", "3:cpuset:/\n1:cpu,cpuacct:/a\n0::/\n"
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bertender.core import cpu
-from bertender.core.cores import usable_cores
-from bertender.core.cpu import INTERESTING_FLAGS, cpu_facts, denied_flags
-from bertender.core.environment import (
+from bertender.core import hardware as cpu
+from bertender.core.hardware import INTERESTING_FLAGS, cpu_facts, denied_flags, usable_cores
+from bertender.core.machine import (
     Environment,
     data_directory,
     environment,
@@ -79,7 +78,7 @@ def test_bf16_follows_the_cpu(
     monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], answer: bool
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr("bertender.core.environment.environment", lambda: bare(cpu_flags=flags))
+    monkeypatch.setattr("bertender.core.machine.environment", lambda: bare(cpu_flags=flags))
     assert supports_bf16() is answer
 
 

@@ -25,12 +25,13 @@ from bertender.core.errors import HubCodeError, ModelError
 from bertender.core.hub_code import check_hub_code, open_pretrained
 from bertender.models.importing import open_artifact
 from bertender.models.opening import load_torch_classifier, open_classifier
-from bertender.problems import TOKEN_CLASSIFICATION
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import load_tokenizer
-from distill.augmentation.language_models import load_language_model
-from distill.pretraining.stacking import positions_of_shallow
+from distill.augmentation.tinybert import load_language_model
+from distill.pretraining.pretrain import positions_of_shallow
 from distill.teachers.encoders import find_encoder, is_available, load_classifier
-from export.onnx_export import ExportConfig, export
+from export.config import ExportConfig
+from export.exporter import export
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("bertender", "distill", "export", "quantize", "serve", "benchmarks")

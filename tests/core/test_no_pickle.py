@@ -12,8 +12,8 @@ import pytest
 from safetensors import safe_open
 
 from bertender.core.artifact import Artifact
-from bertender.core.timing import TIMING_NAME
-from bertender.pipeline.stages import STAGES
+from bertender.core.card import TIMING_NAME
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from tests.front import WRITERS
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from bertender.core.environment import environment
-from bertender.core.processors import (
+from bertender.core.machine import (
+    environment,
     has_int8_acceleration,
     is_arm64,
     processor_here,

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from bertender.core.quiet_tools import quiet_tools
+from bertender.core.progress import quiet_tools
 
 
 def test_chatter_is_kept_and_errors_are_not(caplog: pytest.LogCaptureFixture) -> None:

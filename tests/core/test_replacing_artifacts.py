@@ -9,9 +9,9 @@ import pytest
 
 import bertender
 from bertender.core.artifact import Artifact, check_not_finished, copy_artifact, new_artifact
+from bertender.core.build_once import work_directory
 from bertender.core.card import TIMING_NAME
 from bertender.core.errors import ArtifactError
-from bertender.core.work import work_directory
 from bertender.tasks.task import Task
 from tests.toys import NoConfig
 

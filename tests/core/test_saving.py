@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import ConfigError
-from bertender.core.saving import check_savable, save_text
+from bertender.core.files import check_savable, save_text
 
 
 def test_a_new_file_in_a_new_folder_is_savable(tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import pytest
 
-from bertender.core.config import Config
+from bertender.core.config import Config, Table, installed_digest
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.core.table import Table, installed_digest
 
 FRUIT = Table("fruit", {"apple": 1, "pear": 2})
 

@@ -12,7 +12,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from bertender.core.terminal import SafeConsole, visible
+from bertender.core.progress import SafeConsole, visible
 
 CLEAR = "\x1b[2J"
 TITLE = "\x1b]0;owned\x07"

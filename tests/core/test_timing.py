@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bertender.core.artifact import Artifact
-from bertender.core.timing import TIMING_NAME, Stopwatch, Timing, read_timing, write_timing
+from bertender.core.artifact import Artifact, Stopwatch, Timing, read_timing, write_timing
+from bertender.core.card import TIMING_NAME
 from bertender.training.config import TrainingConfig
 from bertender.training.loop import train
 from tests.training.runs import classification

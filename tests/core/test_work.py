@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from bertender.core.build_once import forget_work, work_directory
 from bertender.core.errors import ArtifactError, BusyError
-from bertender.core.work import forget_work, work_directory
 from tests.training.runs import CONFIG
 
 
@@ -60,7 +60,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from bertender.core.work import work_directory
+from bertender.core.build_once import work_directory
 
 with work_directory(Path(sys.argv[1]), "config"):
     print("at work", flush=True)

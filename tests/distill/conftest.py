@@ -8,7 +8,8 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
-from distill.finetuning.finetune import FinetuneConfig, finetune
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune
 from tests.conftest import Once
 from tests.toys import tiny_bert, tiny_tokenizer
 

@@ -24,16 +24,18 @@ from bertender.core.errors import ModelError
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import TorchPredictor
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer
-from bertender.text.example import Example
-from distill.data import token_dataset
-from distill.distillation.distiller import DistillConfig, distill
-from distill.finetuning.finetune import FinetuneConfig, finetune, finetune_by_name
+from bertender.text.batch import Example, load_tokenizer
+from bertender.training.examples import token_dataset
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune, finetune_by_name
 from distill.losses.signals import Wanted
 from distill.methods import METHODS
 from distill.teachers.encoders import load_classifier
 from distill.teachers.outputs import LOGITS, teacher_outputs
-from export.onnx_export import ExportConfig, export
+from export.config import ExportConfig
+from export.exporter import export
 from tests.distill.architectures import ARCHITECTURES, save_teacher
 from tests.listening import interrupted_at
 from tests.toy_models import LONGEST, save_encoder

@@ -10,11 +10,12 @@ import pytest
 
 from bertender.core.errors import ConfigError
 from bertender.training.config import TrainingConfig
-from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
 from distill.distillation.general import distill_general
 from distill.distillation.general_config import GeneralConfig
-from distill.finetuning.finetune import FinetuneConfig, finetune
-from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
+from distill.finetuning.config import FinetuneConfig, MultiTaskConfig
+from distill.finetuning.finetune import finetune, finetune_tasks
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.pretrain import pretrain
 from distill.pruning.config import PruneConfig

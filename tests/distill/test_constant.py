@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 
+from bertender.comparison import accuracy as constant
+from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConstantError
-from bertender.measure import constant
-from bertender.measure.accuracy import evaluate
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Split, Task
-from distill.distillation.distiller import DistillConfig, distill
-from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
-from distill.finetuning.finetune import FinetuneConfig, finetune
-from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning.baseline import train_bag_of_words
+from distill.finetuning.config import BagOfWordsConfig, FinetuneConfig, MultiTaskConfig
+from distill.finetuning.finetune import finetune, finetune_tasks
 from distill.pruning import pruner
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune

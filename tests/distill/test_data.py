@@ -11,9 +11,10 @@ from transformers import AutoTokenizer
 from bertender.models.predictor import TorchPredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, load_tokenizer
-from bertender.training.examples import model_inputs
-from distill.data import fitting_tokenizer, token_dataset
-from distill.distillation.distiller import DistillConfig, distill
+from bertender.training.examples import model_inputs, token_dataset
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.tokenizers import fitting_tokenizer
 from tests.toy_models import LONGEST, save_encoder, tiny_classifier
 from tests.toys import tiny_tokenizer, write_model
 

@@ -14,14 +14,20 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
-from distill.finetuning.finetune import FinetuneConfig, finetune
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.distillation.general import GeneralTeacher, distill_general
+from distill.distillation.general_config import GeneralConfig
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune
 from distill.methods import METHODS
-from distill.pruning.pruner import PruneConfig, prune
+from distill.pruning.config import PruneConfig
+from distill.pruning.pruner import prune
 from distill.teachers.encoders import load_classifier
-from export.onnx_export import ExportConfig, export
-from quantize.quantizer import QuantizeConfig, quantize
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 from tests.distill.architectures import ARCHITECTURES
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import tiny_language_model

@@ -17,13 +17,16 @@ from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from distill.distillation.distiller import DistillConfig, distill
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
-from distill.students import DISTILBERT_STUDENT, StudentShape
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
 from distill.students.albert import albert_student
-from distill.students.language_head import masked_language_model
 from distill.students.mobilebert import mobilebert_student
-from export.onnx_export import ExportConfig, export
+from distill.students.student import DISTILBERT_STUDENT, StudentShape
+from distill.students.weights import masked_language_model
+from export.config import ExportConfig
+from export.exporter import export
 from quantize.quantizer import quantize
 from tests.quantize.contexts import config_of, target_for
 from tests.toy_models import ODD, save_encoder, tiny_classifier

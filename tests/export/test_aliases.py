@@ -12,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.tasks.task import Task
-from export.aliases import drop_aliases
-from export.onnx_export import ExportConfig, export
+from export.config import ExportConfig
+from export.exporter import drop_aliases, export
 from quantize.quantizer import quantize
 from tests.quantize.contexts import HERE, config_of
 from tests.toy_models import save_artifact, tiny_classifier

@@ -15,7 +15,7 @@ WRITE = """
 import hashlib, sys
 from pathlib import Path
 from bertender.core.artifact import Artifact
-from export.onnx_export import ExportConfig, write_onnx
+from export.exporter import ExportConfig, write_onnx
 from tests.toys import toy_task
 for number, settings in enumerate(({settings})):
     folder = Path(sys.argv[2]) / str(number)

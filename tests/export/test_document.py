@@ -8,12 +8,13 @@ from pathlib import Path
 import onnx
 import pytest
 
-from bertender.core import cpu
+from bertender.core import hardware as cpu
 from bertender.core.artifact import Artifact
 from bertender.models.onnx_session import open_session
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
-from quantize.quantizer import QuantizeConfig, quantize
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 
 
 @pytest.mark.parametrize("flags", ["avx2", "avx2 avx512_vnni", "avx2 amx_int8"])

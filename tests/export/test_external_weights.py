@@ -9,20 +9,22 @@ import numpy as np
 import onnx
 import pytest
 
+from bertender.comparison.records import measure_size
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DamagedArtifactError
-from bertender.measure.size import measure_size
-from bertender.models.graph_file import MOST_MB
-from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
+from bertender.models.onnx_session import MOST_MB, ONNX_DATA_NAME, ONNX_NAME
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.predictor import Classifier
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export, write_onnx
-from quantize import dynamic, four_bit, qdq
+from export.config import ExportConfig
+from export.exporter import export, write_onnx
+from quantize import four_bit
+from quantize import post_training as dynamic
+from quantize import post_training as qdq
 from quantize.quantizer import quantize
 from quantize.schemes import SCHEMES
 from serve.config import ServeConfig
-from serve.repository import write_repository
+from serve.repository.write import write_repository
 from tests.quantize.contexts import config_of
 
 GRAPH_FILES = (ONNX_NAME, ONNX_DATA_NAME)

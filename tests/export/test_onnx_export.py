@@ -17,19 +17,25 @@ from onnx import helper, numpy_helper
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.findings import Findings
-from bertender.measure.parity_cases import EDGE_TEXTS
+from bertender.gate.cases import EDGE_TEXTS
 from bertender.models.onnx_session import open_session
 from bertender.models.opening import onnx_file, open_classifier
-from bertender.models.own_models import OWN_MODELS
-from bertender.models.pruned import PRUNABLE
+from bertender.models.own_models import OWN_MODELS, PRUNABLE
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
-from export import onnx_export
-from export.half_range import LARGEST, fit_half_range
-from export.onnx_export import ExportConfig, export, write_onnx
-from export.own_export import OWN_WRITERS
+from export import exporter as onnx_export
+from export.config import ExportConfig
+from export.exporter import OWN_WRITERS, export, write_onnx
+from export.precision import LARGEST, fit_half_range
 from tests.exports import PlainExport
-from tests.toy_models import LONGEST, OWN_SHAPES, SHAPES, VOCABULARY, save_artifact, tiny_classifier
+from tests.toy_models import (
+    LONGEST,
+    OWN_SHAPES,
+    SHAPES,
+    VOCABULARY,
+    save_artifact,
+    tiny_classifier,
+)
 from tests.toys import pair_task
 
 SEGMENTED = {"albert", "bert", "electra", "mobilebert"}

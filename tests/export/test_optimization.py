@@ -14,13 +14,13 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.findings import GraphFindings
 from bertender.models.families import FAMILIES
-from bertender.models.fusions import FUSIONS
 from bertender.models.opening import onnx_file, open_classifier
-from bertender.models.own_models import OWN_MODELS
+from bertender.models.own_models import FUSIONS, OWN_MODELS
 from bertender.tasks.task import Task
-from export import onnx_export
-from export.onnx_export import ExportConfig, export
-from export.optimization import OPTIMIZATIONS
+from export import exporter as onnx_export
+from export.config import ExportConfig
+from export.exporter import export
+from export.precision import OPTIMIZATIONS
 from tests.exports import PlainExport
 from tests.toy_models import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
 
@@ -133,7 +133,7 @@ def test_a_family_that_nobody_has_looked_at_is_refused(
     teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fewer = {name: row for name, row in FUSIONS.items() if name != "bert"}
-    monkeypatch.setattr("export.fusion.FUSIONS", fewer)
+    monkeypatch.setattr("export.precision.FUSIONS", fewer)
     with pytest.raises(ModelError, match="no pattern is known for its layers"):
         export(teacher, task, ExportConfig(optimize="fused"), tmp_path / "onnx")
 

@@ -14,15 +14,23 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, ParityError
-from bertender.measure.tolerances import TOLERANCES
-from bertender.models.fusions import FUSIONS
+from bertender.gate.tolerances import TOLERANCES
 from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.own_models import FUSIONS
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize, load_tokenizer
-from export.activations import FLOAT16_LARGEST, SAFE_SHARE, Reach, check_overflow, largest_numbers
-from export.onnx_export import ExportConfig, export
-from export.precisions import PRECISIONS
-from quantize.quantizer import QuantizeConfig, quantize
+from export.config import ExportConfig
+from export.exporter import export
+from export.precision import (
+    FLOAT16_LARGEST,
+    PRECISIONS,
+    SAFE_SHARE,
+    Reach,
+    check_overflow,
+    largest_numbers,
+)
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 from tests.exports import PlainExport
 from tests.toy_models import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bertender.models.predictor import Classifier, FakePredictor
-from bertender.text.batch import Batch, Encode, keep_text
-from bertender.text.example import Example
+from bertender.text.batch import Batch, Encode, Example, keep_text
 
 LABELS = ("no", "yes")
 EXAMPLES = tuple(

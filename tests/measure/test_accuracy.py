@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bertender.comparison.accuracy import evaluate, predict, text_lengths, word_count
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError, ModelError
-from bertender.measure.accuracy import evaluate, predict, text_lengths, word_count
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import FakePredictor
 from bertender.tasks.task import Split, Task

@@ -13,20 +13,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from bertender.comparison.accuracy import constant_row, evaluate, most_frequent
+from bertender.comparison.compare import _chosen_on, compare, row_names
+from bertender.comparison.latency import TimedModel
+from bertender.comparison.records import CompareConfig, Comparison
+from bertender.comparison.table import comparison_lines
+from bertender.core import machine_load as load
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.environment import environment
 from bertender.core.errors import ConfigError, MachineBusyError, ModelError
 from bertender.core.findings import Findings
-from bertender.measure import load
-from bertender.measure.accuracy import evaluate
-from bertender.measure.compare import CompareConfig, Comparison, _chosen_on, compare, row_names
-from bertender.measure.constant import constant_row, most_frequent
-from bertender.measure.fresh import TimedModel
-from bertender.measure.load import CpuSeconds, MachineLoad
-from bertender.measure.parity import TOLERANCES, check_parity
+from bertender.core.machine import environment
+from bertender.core.machine_load import CpuSeconds, MachineLoad
+from bertender.gate.judge import check_parity
+from bertender.gate.tolerances import TOLERANCES
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
-from bertender.report.notes import comparison_lines
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from tests.toys import FRUIT, TOOLS, NoConfig
@@ -194,7 +195,7 @@ def test_each_model_is_closed_before_the_next_one_is_opened(
         raise InterruptedError
 
     monkeypatch.setattr(TimedModel, "open", opens)
-    monkeypatch.setattr("bertender.measure.compare.measure_models", no_times)
+    monkeypatch.setattr("bertender.comparison.compare.measure_models", no_times)
     with pytest.raises(InterruptedError):
         compare([teacher, teacher], task, CONFIG)
 
@@ -268,6 +269,8 @@ def test_a_busy_machine_is_refused_before_anything_is_scored(
     readings = iter(CpuSeconds(10.0 * n, 9.0 * n, 0.0, 0.0) for n in range(9))
     monkeypatch.setattr(load, "cpu_seconds", lambda: next(readings))
     monkeypatch.setattr(load, "SAMPLE_S", 0.0)
-    monkeypatch.setattr("bertender.measure.compare.evaluate", lambda *given: pytest.fail("scored"))
+    monkeypatch.setattr(
+        "bertender.comparison.compare.evaluate", lambda *given: pytest.fail("scored")
+    )
     with pytest.raises(MachineBusyError, match="--noisy"):
         compare([teacher], task, CONFIG)

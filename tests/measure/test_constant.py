@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bertender.comparison import accuracy as constant
+from bertender.comparison.accuracy import check_teacher_varied, found_constant, is_fault
 from bertender.core.errors import ConstantError
 from bertender.core.findings import ConstantFindings
-from bertender.measure import constant
-from bertender.measure.constant import check_teacher_varied, found_constant, is_fault
 from bertender.models.predictor import FakePredictor
-from bertender.problems import TOKEN_CLASSIFICATION
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from tests.measure.fakes import EXAMPLES, LABELS, fake_classifier, honest, logits_of

@@ -10,12 +10,20 @@ from typing import Any
 
 import pytest
 
+from bertender.comparison import latency
+from bertender.comparison import latency as fresh
+from bertender.comparison import latency as line_process
+from bertender.comparison.latency import (
+    TakeTurn,
+    TimedModel,
+    TimingRequest,
+    measure_models,
+    open_engines,
+)
+from bertender.comparison.records import LatencyConfig, LatencyReport
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, MachineBusyError, ModelError
-from bertender.measure import fresh, latency, line_process
-from bertender.measure.fresh import TimedModel, TimingRequest, measure_models, open_engines
-from bertender.measure.latency import LatencyConfig, LatencyReport, TakeTurn
-from bertender.measure.load import MachineLoad
+from bertender.core.machine_load import MachineLoad
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from tests.runtimes import needs

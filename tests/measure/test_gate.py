@@ -8,7 +8,8 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.measure.gate import GateConfig, GraphWriter, write_proven
+from bertender.gate.artifacts import GraphWriter, write_proven
+from bertender.gate.config import GateConfig
 from bertender.tasks.task import Task
 
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import GOLDEN_NAME, Artifact, GoldenTexts, read_golden, write_golden
 from bertender.core.errors import ArtifactError
-from bertender.core.golden import GOLDEN_NAME, GoldenTexts, read_golden, write_golden
-from bertender.measure.golden import MOST_BYTES, golden_examples
-from bertender.measure.golden_check import GoldenPrediction, check_golden
-from bertender.measure.tolerances import TOLERANCES
+from bertender.gate.golden import MOST_BYTES, GoldenPrediction, check_golden, golden_examples
+from bertender.gate.tolerances import TOLERANCES
 from bertender.models.opening import open_classifier
-from bertender.problems import SINGLE_LABEL
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
-from quantize.quantizer import QuantizeConfig, quantize
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 
 
 def exported(source: Artifact, task: Task, out: Path, count: int) -> Artifact:
@@ -187,7 +187,7 @@ def test_logits_that_cannot_be_compared_are_a_failure(name: str, golden: GoldenT
 
 def test_comparing_loads_no_library_that_makes_models() -> None:
     script = (
-        "import sys, bertender.measure.golden_check\n"
+        "import sys, bertender.gate.golden\n"
         "print({'torch', 'transformers', 'scipy', 'sklearn', 'datasets'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

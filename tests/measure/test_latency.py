@@ -11,22 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from bertender.core.environment import environment
+from bertender.comparison.latency import Turns, measure_latency, merged, threads_of
+from bertender.comparison.records import Latency, LatencyConfig, LatencyReport
+from bertender.core import machine_load as load
 from bertender.core.errors import ConfigError, DataError, MachineBusyError
-from bertender.measure import load
-from bertender.measure.latency import (
-    Latency,
-    LatencyConfig,
-    LatencyReport,
-    Turns,
-    measure_latency,
-    merged,
-    threads_of,
-)
-from bertender.measure.load import CpuSeconds, MachineLoad
+from bertender.core.machine import environment
+from bertender.core.machine_load import CpuSeconds, MachineLoad
 from bertender.models.predictor import Classifier
-from bertender.text.batch import Batch
-from bertender.text.example import Example
+from bertender.text.batch import Batch, Example
 from tests.measure.fakes import EXAMPLES, fake_classifier, honest
 
 CONFIG = LatencyConfig(
@@ -44,7 +36,7 @@ class Bench:
         self.log: list[tuple[str, tuple[Example, ...]]] = []
         self.states: set[tuple[bool, int]] = set()
         clock = SimpleNamespace(perf_counter_ns=lambda: self.now_ns)
-        monkeypatch.setattr("bertender.measure.latency.time", clock)
+        monkeypatch.setattr("bertender.comparison.latency.time", clock)
 
     def classifier(self, name: str, milliseconds: float, drift: float = 0.0) -> Classifier:
         """Takes so long per text; the whole machine gets slower by `drift` with every answer."""

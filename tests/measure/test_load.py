@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from bertender.core import machine_load as load_module
 from bertender.core.errors import MachineBusyError
-from bertender.measure import load as load_module
-from bertender.measure.load import (
+from bertender.core.machine_load import (
     BUSY_SHARE,
     CpuSeconds,
     LoadMeter,
@@ -22,7 +22,7 @@ from bertender.measure.load import (
     busiest,
     check_load,
     check_load_now,
-    cpu_seconds,  # as it is before a fixture hides the machine from the other tests
+    cpu_seconds,
     noisy_loads,
     watched_load,
 )

@@ -12,21 +12,13 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, ParityError, UnknownNameError
-from bertender.measure.parity import (
-    CHECKS,
-    TOLERANCES,
-    Arrangement,
-    Parity,
-    Truth,
-    check_parity,
-    parity_sample,
-    require_parity,
-)
-from bertender.measure.parity_cases import EDGE_TEXTS
+from bertender.gate.cases import EDGE_TEXTS, Arrangement
+from bertender.gate.figures import CHECKS, Truth
+from bertender.gate.judge import Parity, check_parity, parity_sample, require_parity
+from bertender.gate.tolerances import TOLERANCES
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Task
-from bertender.text.batch import Batch, Tokenize, load_tokenizer
-from bertender.text.example import Example
+from bertender.text.batch import Batch, Example, Tokenize, load_tokenizer
 from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of
 from tests.toys import tiny_bert
 

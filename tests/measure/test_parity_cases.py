@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertender.measure.parity import TOLERANCES, Parity, check_parity
-from bertender.measure.parity_cases import (
+from bertender.gate.cases import (
     CUT_ROWS,
     CUT_TOKENS,
     EDGE_TEXTS,
@@ -19,6 +18,8 @@ from bertender.measure.parity_cases import (
     ask,
     questions_of,
 )
+from bertender.gate.judge import Parity, check_parity
+from bertender.gate.tolerances import TOLERANCES
 from bertender.models.predictor import Classifier, FakePredictor, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Tokenize

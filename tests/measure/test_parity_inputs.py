@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.gate.faults import FAULTS
 from bertender.core.artifact import Artifact
-from bertender.measure.parity_inputs import input_problems
+from bertender.gate.cases import input_problems
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
 from bertender.text.batch import Tokenize
-from distill.vocabularies.wordpiece import train_wordpiece
+from distill.pretraining.vocabularies import train_wordpiece
 from tests.measure.fakes import fake_classifier
 
 PAIRS = [("apple pear " * 20, "saw"), ("plum", "drill hammer")]

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from bertender.core.runtime_notes import RuntimeNote, note_of_machine, save_note, shown_note
-from bertender.measure.compare import CompareConfig, compare
-from bertender.measure.comparison import Comparison
-from bertender.measure.runtime_note import runtime_note
+from bertender.cli.doctor import findings
+from bertender.comparison.compare import compare, runtime_note
+from bertender.comparison.records import CompareConfig, Comparison
+from bertender.core.machine import RuntimeNote, note_of_machine, save_note, shown_note
 from bertender.models.runtimes import RUNTIMES
-from bertender.pipeline.doctor import findings
 from bertender.tasks.task import Task
 from tests.exports import PlainExport
 

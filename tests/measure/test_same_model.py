@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.measure.comparison import ComparisonRow
-from bertender.measure.same_model import onnx_float32_of, with_speedups_over_onnx_float32
+from bertender.comparison.records import (
+    ComparisonRow,
+    onnx_float32_of,
+    with_speedups_over_onnx_float32,
+)
 from tests.report.rows import TEACHER
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertender.measure.samples import (
+from bertender.comparison.records import (
     Percentiles,
     percentiles,
     speedup,

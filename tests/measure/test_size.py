@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bertender.comparison.records import MODEL_SUFFIXES, Size, measure_size
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.measure.size import MODEL_SUFFIXES, Size, measure_size
 from bertender.tasks.task import Task
 from tests.toys import NoConfig
 

@@ -7,7 +7,7 @@ from seqeval.metrics import f1_score
 
 from bertender.core.errors import DataError
 from bertender.metrics.entities import entity_change, entity_counts, entity_f1
-from bertender.metrics.records import LabelSet
+from bertender.metrics.resampling import LabelSet
 from bertender.metrics.scores import METRICS
 
 TRUTH = (("O", "B-x", "I-x", "O"), ("B-y", "B-y"), ("O",))

@@ -7,15 +7,16 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertender.core.errors import DataError, UnknownNameError
-from bertender.metrics.changes import (
+from bertender.metrics.resampling import Counts, Score, count_labels
+from bertender.metrics.scores import (
+    METRICS,
     mean_change,
     paired_change,
     paired_change_of_means,
     resampled_change,
+    score,
 )
-from bertender.metrics.resampling import Counts, count_labels
-from bertender.metrics.scores import METRICS, Score, score
-from bertender.problems import SINGLE_LABEL
+from bertender.problems.single_label_classification import SINGLE_LABEL
 
 REFERENCE = {
     ("accuracy", 2): accuracy_score,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from bertender.models.bilstm import BiLstmForSequenceClassification
+from bertender.models.table_models import BiLstmForSequenceClassification
 from tests.models.token_rows import PAIRS, TEXTS, TOLERANCE, logits, padded
 from tests.toy_models import tiny_classifier
 

@@ -14,21 +14,21 @@ import onnxruntime
 import pytest
 
 import bertender
+from bertender.comparison import runtimes
+from bertender.comparison.compare import timed_models
+from bertender.comparison.runtimes import check_installed
 from bertender.compression.config import CompressConfig
-from bertender.core import gpu
+from bertender.core import hardware as gpu
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError
-from bertender.core.gpu import gpu_name, gpu_problem
-from bertender.measure import runtimes
-from bertender.measure.compare import timed_models
-from bertender.measure.runtimes import check_installed
+from bertender.core.hardware import gpu_name, gpu_problem
 from bertender.models.opening import onnx_file
-from bertender.models.runtime_fit import suits
-from bertender.models.runtimes import RUNTIMES, Runtime
+from bertender.models.runtimes import RUNTIMES, Runtime, suits
 from bertender.tasks.task import Task
-from quantize.quantizer import QuantizeConfig, quantize
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 from serve.config import ServeCommandConfig
-from serve.repository import write_repository
+from serve.repository.write import write_repository
 
 CUDA = "onnxruntime-cuda"
 PROVIDER = "CUDAExecutionProvider"

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from bertender.models.graph_file import copy_graph, save_graph, weights_size_bytes
-from bertender.models.onnx_predictor import ONNX_DATA_NAME, ONNX_NAME
+from bertender.models.graphs import copy_graph, save_graph, weights_size_bytes
+from bertender.models.onnx_session import ONNX_DATA_NAME, ONNX_NAME
 
 WEIGHTS = np.arange(512, dtype=np.float32).reshape(2, 256)
 

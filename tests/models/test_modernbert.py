@@ -17,15 +17,10 @@ from bertender.models.families import FAMILIES, encoder_layers
 from bertender.models.opening import load_torch_classifier
 from bertender.tasks.task import Task
 from distill.losses.signals import read_signals
-from distill.pruning.cutting import Remaining, cut
-from distill.pruning.layers import least_missed, without_layers
+from distill.pruning.cutting import Remaining, cut, least_missed, without_layers
 from distill.pruning.rescaling import rescale
-from distill.students import (
-    DISTILBERT_STUDENT,
-    START_LAYERS,
-    StudentShape,
-)
 from distill.students.own_class import shorter_student
+from distill.students.student import DISTILBERT_STUDENT, START_LAYERS, StudentShape
 from tests.distill.pruning.toys import everything
 from tests.toy_models import save_artifact, tiny_classifier
 

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from bertender.core import cpu
+from bertender.core import hardware as cpu
 from bertender.core.errors import ModelError
-from bertender.models.cpu_flags import saturates
 from bertender.models.onnx_session import SESSION_CONFIG, open_session, session_config
+from bertender.models.runtimes import saturates
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.models.own_models import OWN_MODELS, load_pretrained
 from bertender.tasks.task import Task
 from distill.teachers.encoders import load_classifier
-from export.onnx_export import ExportConfig, export
+from export.config import ExportConfig
+from export.exporter import export
 from tests.toy_models import save_artifact, tiny_classifier
 
 READER = """

@@ -16,13 +16,21 @@ from transformers import BertForMaskedLM, BertForSequenceClassification
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.onnx_predictor import ONNX_NAME, OnnxPredictor
-from bertender.models.opening import OPENERS, Opening, onnx_classifier, onnx_file, open_classifier
+from bertender.models.onnx_session import ONNX_NAME, OnnxPredictor
+from bertender.models.opening import (
+    OPENERS,
+    Opening,
+    onnx_classifier,
+    onnx_file,
+    open_classifier,
+)
 from bertender.models.predictor import Classifier, FakePredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, keep_text
-from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
-from export.onnx_export import ExportConfig, export
+from distill.finetuning.baseline import train_bag_of_words
+from distill.finetuning.config import BagOfWordsConfig
+from export.config import ExportConfig
+from export.exporter import export
 
 PADDING_TOLERANCE = 1e-5
 """Between a text alone and beside longer ones, in fp32."""

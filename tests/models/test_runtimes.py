@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import bertender
+from bertender.comparison import runtimes
+from bertender.comparison.runtimes import check_installed
 from bertender.core.artifact import Artifact
-from bertender.core.environment import BF16_FLAGS
 from bertender.core.errors import ModelError, RuntimeMissingError, UnknownNameError
-from bertender.measure import runtimes
-from bertender.measure.runtimes import check_installed
-from bertender.measure.tolerances import TOLERANCES
-from bertender.models import cpu_flags
+from bertender.core.machine import BF16_FLAGS
+from bertender.gate.tolerances import TOLERANCES
+from bertender.models import runtimes as cpu_flags
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import Task
@@ -158,7 +158,7 @@ def test_its_flags_are_those_by_which_training_takes_bfloat16() -> None:
 def test_openvino_is_imported_without_its_telemetry(tmp_path: Path) -> None:
     (tmp_path / "openvino_telemetry.py").write_text("raise SystemExit('an event was sent')")
     code = (
-        "import sys; from bertender.models.openvino_graph import import_openvino; "
+        "import sys; from bertender.models.runtimes import import_openvino; "
         "import_openvino(); assert 'openvino_telemetry' not in sys.modules"
     )
     places = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])

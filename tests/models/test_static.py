@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from bertender.models.static import NO_WEIGHT, StaticForSequenceClassification
+from bertender.models.table_models import NO_WEIGHT, StaticForSequenceClassification
 from tests.models.token_rows import PAIRS, TEXTS, TOLERANCE, logits, padded
 from tests.toy_models import tiny_classifier
 

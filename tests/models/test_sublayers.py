@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bertender.core.errors import ModelError
-from bertender.models.sublayers import FeedForward, Projections, Sublayer, copy_weights
+from bertender.models.family import FeedForward, Projections, Sublayer, copy_weights
 
 HIDDEN, HEADS, SIZE, NEURONS = 8, 4, 2, 6
 

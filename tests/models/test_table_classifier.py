@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertender.core.errors import ModelError
-from bertender.models.own_places import OWN_PLACES
+from bertender.models.own_models import OWN_PLACES
 from tests.models.token_rows import PAIRS, TEXTS, TOLERANCE, logits, padded
 from tests.toy_models import tiny_classifier
 

@@ -9,11 +9,12 @@ from bertender.core.errors import ModelError
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import largest_token, load_tokenizer, tokens_beyond
-from bertender.text.tokenizer_file import open_tokenizer
-from export.onnx_export import ExportConfig, export
+from bertender.text.tokenizer import open_tokenizer
+from export.config import ExportConfig
+from export.exporter import export
 from quantize.quantizer import quantize
-from serve.backend_parameters import BackendParameters
-from serve.classifier_backend import open_artifact
+from serve.backend.model import open_artifact
+from serve.config import BackendParameters
 from tests.quantize.contexts import config_of
 from tests.toy_models import VOCABULARY, save_artifact, tiny_classifier
 

@@ -7,15 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from bertender.cli.doctor import ADVICE, USES, Advice, advice_for, findings, shown_advice
 from bertender.cli.main import commands
-from bertender.core.environment import Environment
+from bertender.core.machine import Environment
 from bertender.models.runtimes import RUNTIMES, Runtime
-from bertender.pipeline.advice import ADVICE, USES, Advice, advice_for, shown_advice
-from bertender.pipeline.doctor import findings
-from export.precisions import PRECISIONS
-from quantize.quantizer import QuantizeConfig
+from export.precision import PRECISIONS
+from quantize.integers import TARGETS, target_of
+from quantize.quantize_config import QuantizeConfig
 from quantize.schemes import SCHEMES
-from quantize.targets import TARGETS, target_of
 from tests.core.machines import bare
 
 MACHINES: dict[str, Environment] = {

@@ -9,23 +9,25 @@ from typing import Any
 
 import pytest
 
-import distill.scoring
+import distill.trained
 import quantize.context
+from bertender.comparison.accuracy import evaluate
+from bertender.comparison.compare import compare
+from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
-from bertender.measure.accuracy import evaluate
-from bertender.measure.compare import CompareConfig, compare
-from bertender.metrics.scores import Score
+from bertender.metrics.resampling import Score
 from bertender.models.opening import open_classifier
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.stages import STAGES
-from bertender.tasks.loading import load_task
-from bertender.tasks.registry import TASKS
+from bertender.problems.problem import NO_LABEL
+from bertender.recipes.recorded_task import recorded_task
+from bertender.recipes.stages import STAGES
+from bertender.tasks.loading import TASKS, load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from distill.distillation.distill_config import DistillConfig
-from distill.distillation.unlabelled import with_unlabelled
-from distill.finetuning.multitask import MultiTaskConfig, finetune_tasks
-from distill.losses import NO_LABEL
-from export.onnx_export import ExportConfig, export
+from distill.distillation.texts import with_unlabelled
+from distill.finetuning.config import MultiTaskConfig
+from distill.finetuning.finetune import finetune_tasks
+from export.config import ExportConfig
+from export.exporter import export
 from quantize.schemes import SCHEMES
 from tests.front import write_toy_files
 from tests.quantize.contexts import SETTINGS, context_of
@@ -75,7 +77,7 @@ def read(monkeypatch: pytest.MonkeyPatch, apart: Task) -> list[str]:
         names.append(next(name for name, known in splits.items() if known == split))
         return evaluate(classifier, split, metric, **given)
 
-    for module in (distill.scoring, quantize.context):
+    for module in (distill.trained, quantize.context):
         monkeypatch.setattr(module, "evaluate", watched)
     return names
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.core.cpu import INTERESTING_FLAGS
+from bertender.cli.doctor import CHECKS, Check, findings
+from bertender.core.hardware import INTERESTING_FLAGS
 from bertender.models.runtimes import RUNTIMES
-from bertender.pipeline.doctor import CHECKS, Check, findings
-from serve.advisories import AS_OF
+from serve.server.advisories import AS_OF
 from tests.core.machines import bare
 
 
@@ -63,7 +63,7 @@ def test_every_runtime_is_listed_with_what_installs_it(runtime: str) -> None:
 
 def test_a_server_that_cannot_run_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its files may all be there, and this Python be one that its stubs cannot load."""
-    monkeypatch.setattr("serve.installation.PYTHON", "3.99")
+    monkeypatch.setattr("serve.server.installation.PYTHON", "3.99")
     (finding,) = (found for found in findings(bare()) if found.name == "Triton server")
     assert not finding.ok and "3.99" in finding.meaning
 
@@ -76,6 +76,6 @@ def test_a_server_that_predates_fixes_is_named_with_them() -> None:
 
 
 def test_a_server_with_every_fix_is_clean_as_of_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.installation.installed_version", lambda: "2.99.0")
+    monkeypatch.setattr("serve.server.installation.installed_version", lambda: "2.99.0")
     (finding,) = (found for found in findings(bare()) if found.name == "Triton version")
     assert finding.ok and f"as of {AS_OF}" in finding.meaning

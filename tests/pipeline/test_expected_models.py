@@ -12,22 +12,19 @@ import yaml
 from transformers import BertConfig
 
 from bertender.core.errors import BertenderError
-from bertender.models.expected import expected_on_disk
 from bertender.models.families import family_name
-from bertender.models.fusions import FUSIONS
 from bertender.models.opening import onnx_file
-from bertender.models.pruned import heads_of
-from bertender.pipeline.plan import make_plan
-from bertender.pipeline.products import Earlier, Product
-from bertender.pipeline.recipe import parse_recipe
-from bertender.pipeline.stages import STAGES
+from bertender.models.own_models import FUSIONS, expected_on_disk, heads_of
+from bertender.recipes.recipe import make_plan, parse_recipe
+from bertender.recipes.stage import Earlier, Product
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
-from distill.distillation.general_teacher import GeneralTeacher
+from distill.distillation.general import GeneralTeacher
 from distill.methods import GENERAL_METHODS, METHODS
-from distill.objectives import OBJECTIVES
-from distill.students import StudentShape
+from distill.pretraining.config import OBJECTIVES
+from distill.students.student import StudentShape
 from distill.teachers.encoders import load_masked_language_model
-from export.optimization import OPTIMIZATIONS
+from export.precision import OPTIMIZATIONS
 from quantize.graph import take_inventory
 from quantize.schemes import SCHEMES
 from tests.exports import PlainExport

@@ -15,10 +15,10 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ParityError
 from bertender.models.families import FAMILIES
 from bertender.models.importing import open_artifact
-from bertender.pipeline.recorded_task import recorded_task
+from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
 from serve.config import ServeConfig
-from serve.repository import write_repository
+from serve.repository.write import write_repository
 from tests.front import fail
 from tests.toy_models import save_classifier, save_encoder
 from tests.toys import toy_task

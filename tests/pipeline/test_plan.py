@@ -12,12 +12,17 @@ import yaml
 from bertender.core.config import Rule
 from bertender.core.errors import BertenderError, ConfigError, DataError, RuntimeMissingError
 from bertender.models.runtimes import Runtime
-from bertender.pipeline.plan import make_plan
-from bertender.pipeline.products import Want
-from bertender.pipeline.recipe import Recipe, load_recipe, parse_recipe, recipe_names
-from bertender.pipeline.runner import run_recipe
-from bertender.pipeline.stages import STAGES
-from bertender.tasks.registry import TASKS, TaskSpec
+from bertender.recipes.recipe import (
+    Recipe,
+    load_recipe,
+    make_plan,
+    parse_recipe,
+    recipe_names,
+    run_recipe,
+)
+from bertender.recipes.stage import Want
+from bertender.recipes.stages import STAGES
+from bertender.tasks.loading import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
 from tests.front import ToyFiles, write_toy_files
 from tests.toy_models import save_encoder

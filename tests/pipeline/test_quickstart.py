@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from bertender.comparison.records import Comparison
 from bertender.core.artifact import Artifact
-from bertender.measure.comparison import Comparison
-from bertender.pipeline.recipe import load_recipe
+from bertender.recipes.recipe import load_recipe
 from bertender.tasks.docs_sections import TRAIN_A_CLASS
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.task import Task

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError
-from bertender.pipeline.recipe import (
+from bertender.recipes.recipe import (
     Recipe,
     Setting,
     Step,
@@ -16,7 +16,7 @@ from bertender.pipeline.recipe import (
     read_setting,
     recipe_names,
 )
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import TaskConfig
 
 HEAD = "summary: toy\ntask: {task: toy}\nsteps:\n"

@@ -23,12 +23,11 @@ from bertender.core.errors import (
     ServerMissingError,
     UnknownNameError,
 )
-from bertender.pipeline import runner
-from bertender.pipeline.recipe import Recipe, Setting, Step, parse_recipe
-from bertender.pipeline.runner import run_recipe
-from bertender.pipeline.stage import Stage
-from bertender.pipeline.stages import STAGES
-from bertender.tasks.registry import TASKS, TaskSpec
+from bertender.recipes import recipe as runner
+from bertender.recipes.recipe import Recipe, Setting, Step, parse_recipe, run_recipe
+from bertender.recipes.stage import Stage
+from bertender.recipes.stages import STAGES
+from bertender.tasks.loading import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
 from tests.front import ToyFiles, write_csv, write_toy_files
 from tests.toy_models import save_encoder
@@ -262,7 +261,7 @@ def test_errors_name_the_step(
 def test_a_missing_server_is_found_before_the_first_step(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.installation.WHEEL", "no-such-wheel")
+    monkeypatch.setattr("serve.server.installation.WHEEL", "no-such-wheel")
     endpoint = Step.model_validate({"name": "endpoint", "stage": "endpoint", "from": "second"})
     changed = recipe.model_copy(update={"steps": (*recipe.steps, endpoint)})
     with pytest.raises(ServerMissingError, match=r"step 'endpoint' .*no-such-wheel"):

@@ -12,20 +12,17 @@ import pytest
 from transformers import AutoConfig
 
 from bertender.core.artifact import Artifact
-from bertender.core.config import Config
+from bertender.core.config import Config, load_place
 from bertender.core.errors import ConfigError, DataError, UnknownNameError
-from bertender.core.table import load_place
-from bertender.pipeline import recorded_task as recorded
-from bertender.pipeline.recorded_task import recorded_task
-from bertender.pipeline.source_files import COUNTED_OTHERWISE, PACKAGES, PROJECT, source_files
-from bertender.pipeline.stage import provided_by
-from bertender.pipeline.stages import STAGES
-from bertender.tasks.loading import load_task
-from bertender.tasks.registry import TASKS
+from bertender.recipes import recorded_task as recorded
+from bertender.recipes.recorded_task import recorded_task
+from bertender.recipes.stage import COUNTED_OTHERWISE, PACKAGES, PROJECT, provided_by, source_files
+from bertender.recipes.stages import STAGES
+from bertender.tasks.loading import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
-from distill.distillation.distiller import DistillConfig
-from distill.finetuning.multitask import MultiTaskConfig
-from distill.pretraining.pretrain import PretrainConfig
+from distill.distillation.distill_config import DistillConfig
+from distill.finetuning.config import MultiTaskConfig
+from distill.pretraining.config import PretrainConfig
 from tests.front import ToyFiles, write_toy_files
 from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import toy_task

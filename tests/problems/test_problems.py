@@ -13,35 +13,40 @@ import numpy as np
 import pytest
 
 import bertender
+from bertender.comparison.accuracy import evaluate, predict_outputs
+from bertender.comparison.compare import compare
+from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
-from bertender.measure.accuracy import evaluate, predict_outputs
-from bertender.measure.compare import compare
-from bertender.measure.comparison import CompareConfig
-from bertender.measure.parity import TOLERANCES, check_parity, labelled_sample
-from bertender.measure.verify import VerifyConfig, verify
+from bertender.gate.judge import check_parity, labelled_sample
+from bertender.gate.tolerances import TOLERANCES
+from bertender.gate.verify import VerifyConfig, verify
 from bertender.metrics.scores import METRICS
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier, FakePredictor
-from bertender.pipeline.stage import provided_by
-from bertender.pipeline.stages import STAGES
-from bertender.problems import PROBLEMS, TOKEN_CLASSIFICATION
+from bertender.models.runtimes import DEFAULT_RUNTIME
+from bertender.problems import PROBLEMS
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.recipes.stage import provided_by
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, load_tokenizer
 from bertender.training.heads import HEADS
-from distill.distillation.distiller import DistillConfig, distill
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
-from export.onnx_export import ExportConfig, export
-from quantize.graph_check import failures_if_quantized
-from quantize.quantizer import QuantizeConfig, quantize
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 from quantize.schemes import SCHEMES as ROWS
-from serve.backend_parameters import BackendParameters
-from serve.classifier_backend import open_artifact
-from serve.client import Endpoint
-from serve.config import ServeConfig
-from serve.served_runtimes import DEFAULT_RUNTIME
-from serve.server import serving
-from serve.triton_config import model_config
+from quantize.verification import failures_if_quantized
+from serve.backend.model import open_artifact
+from serve.client.endpoint import Endpoint
+from serve.config import BackendParameters, ServeConfig
+from serve.repository.config_pbtxt import model_config
+from serve.server.server import serving
 from serve.wire import TRUNCATED
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.served import ANY_PORTS
@@ -282,7 +287,7 @@ def test_no_torch_in_a_fresh_process(module: str) -> None:
 
 def test_the_backend_of_words_loads_no_torch() -> None:
     """Of transformers it needs the tokenizers alone, as `serve` starts it."""
-    command = [sys.executable, "-c", NO_TORCH.format(module="bertender.text.words")]
+    command = [sys.executable, "-c", NO_TORCH.format(module="bertender.text.batch")]
     subprocess.run(command, env={**os.environ, "USE_TORCH": "0"}, check=True)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from bertender.core.artifact import Artifact
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, write_onnx
+from export.config import ExportConfig
+from export.exporter import write_onnx
 from quantize.context import QuantizationContext
-from quantize.quantizer import QuantizeConfig
-from quantize.targets import AUTO, TARGETS, target_of
+from quantize.integers import AUTO, TARGETS, target_of
+from quantize.quantize_config import QuantizeConfig
 
 HERE = target_of(AUTO)[0]
 """Row of TARGETS for this machine, whose integers every runtime adds exactly here."""

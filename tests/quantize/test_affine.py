@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnxruntime.quantization.quant_utils import compute_scale_zp
 
-from quantize.affine import INTEGERS, affine
+from quantize.integers import INTEGERS, affine
 
 NUMBERS = st.floats(-1e4, 1e4, width=32)
 every_row = pytest.mark.parametrize("name", INTEGERS)

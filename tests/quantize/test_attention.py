@@ -13,26 +13,24 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from bertender.cli.findings import quantization_lines
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.models.expected import expected_on_disk
-from bertender.models.fusions import FUSIONS
-from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.onnx_session import OnnxPredictor
 from bertender.models.opening import onnx_file
-from bertender.pipeline.products import Product
-from bertender.report.quantization import quantization_lines
+from bertender.models.own_models import FUSIONS, expected_on_disk
+from bertender.recipes.stage import Product
 from bertender.tasks.task import Task
-from quantize.attention import fuse_attention
-from quantize.attention_check import check_attentions, compare_attentions
+from quantize.attention import fuse_attention, in_plain_form
 from quantize.context import QuantizationContext
-from quantize.dynamic import write_dynamic
 from quantize.graph import FOUR_BIT_LOOKUP, FUSED_ATTENTION
-from quantize.graph_check import failures_if_quantized
-from quantize.plain_attention import in_plain_form
-from quantize.products import compare_products
-from quantize.quantizer import QuantizeConfig, quantize, write_graph
-from quantize.rest import compare_rest
+from quantize.graph_check import check_attentions, compare_attentions, compare_rest
+from quantize.post_training import write_dynamic
+from quantize.product_check import compare_products
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize, write_graph
 from quantize.stages import QUANTIZE
+from quantize.verification import failures_if_quantized
 from tests.exports import PlainExport
 from tests.quantize.contexts import HERE, context_of, target_for
 

@@ -13,10 +13,9 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.tasks.task import Task
-from bertender.text.batch import Batch
-from bertender.text.example import Example
-from quantize import calibration
-from quantize.calibration import BINS, Batches, histograms, observed
+from bertender.text.batch import Batch, Example
+from quantize import context as calibration
+from quantize.context import BINS, Batches, histograms, observed
 from quantize.graph import take_inventory
 
 

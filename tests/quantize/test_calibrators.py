@@ -8,9 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertender.core.errors import UnknownNameError
-from quantize.affine import INTEGERS, Integers, affine
-from quantize.calibrators import CALIBRATORS, Histogram, divergences, squared_errors
-from quantize.targets import TARGETS
+from quantize.integers import (
+    CALIBRATORS,
+    INTEGERS,
+    TARGETS,
+    Histogram,
+    Integers,
+    affine,
+    divergences,
+    squared_errors,
+)
 
 GRIDS = sorted({target.activations for target in TARGETS.values()})
 """Rows of INTEGERS that activations are written in."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bertender.cli.findings import quantization_lines
 from bertender.cli.flags import option_values
 from bertender.core.artifact import Artifact
 from bertender.core.errors import (
@@ -19,13 +20,12 @@ from bertender.core.errors import (
     ModelError,
     ParityError,
 )
-from bertender.pipeline.stages import STAGES
-from bertender.report.quantization import quantization_lines
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
-from quantize.candidates import CANDIDATES, candidates, next_command
 from quantize.context import QuantizationContext
-from quantize.quantizer import QuantizeConfig, quantize
-from quantize.schemes import AUTO_SCHEME, SCHEMES
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
+from quantize.schemes import AUTO_SCHEME, CANDIDATES, SCHEMES, candidates, next_command
 
 REFUSALS = (ParityError("moved"), AccuracyError("lost"), GateError("runs in float"))
 OTHERS = (ModelError("saturates"), HubCodeError("wants code"), ModelError("cannot be opened"))

@@ -14,9 +14,10 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
-from quantize.dynamic import quantize_nodes, write_dynamic
+from export.config import ExportConfig
+from export.exporter import export
 from quantize.graph import take_inventory
+from quantize.post_training import quantize_nodes, write_dynamic
 from tests.quantize.contexts import context_of
 from tests.toy_models import VOCABULARY, save_artifact, tiny_classifier
 

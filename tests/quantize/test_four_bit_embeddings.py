@@ -20,14 +20,15 @@ from packaging.requirements import Requirement
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
-from quantize import dynamic, four_bit_tables
+from export.config import ExportConfig
+from export.exporter import export
+from quantize import four_bit as four_bit_tables
+from quantize import post_training as dynamic
 from quantize.context import QuantizationContext
-from quantize.four_bit_embeddings import write_four_bit_embeddings
-from quantize.four_bit_tables import in_groups, round_in_groups
+from quantize.four_bit import in_groups, round_in_groups, write_four_bit_embeddings
 from quantize.graph import FOUR_BIT_LOOKUP, take_inventory
-from quantize.products import compare_products
-from quantize.quantizer import QuantizeConfig
+from quantize.product_check import compare_products
+from quantize.quantize_config import QuantizeConfig
 from tests.quantize.contexts import context_of
 from tests.toy_models import save_artifact, tiny_classifier
 

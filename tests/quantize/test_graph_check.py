@@ -8,12 +8,12 @@ import pytest
 
 from benchmarks.gate.product_faults import planted, weight_scale
 from bertender.core.artifact import Artifact
-from bertender.measure.verify import VerifyConfig, verify
+from bertender.gate.verify import VerifyConfig, verify
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from quantize.graph import take_inventory
-from quantize.graph_check import failures_if_quantized, float_twin, graph_failures
 from quantize.quantizer import quantize
+from quantize.verification import failures_if_quantized, float_twin, graph_failures
 from tests.quantize.contexts import config_of
 
 

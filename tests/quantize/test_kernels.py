@@ -12,7 +12,7 @@ from bertender.core.errors import ModelError
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from quantize.kernels import INTEGER_PRODUCTS, check_kernels, operators
-from quantize.static import write_static
+from quantize.post_training import write_static
 from tests.quantize.contexts import HERE, context_of
 
 

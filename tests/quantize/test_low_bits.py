@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quantize.fake_quantization import straight_through
-from quantize.low_bits import LEVEL_DISTANCES, LowBitWeight
+from quantize.q_bert import LEVEL_DISTANCES, LowBitWeight
+from quantize.qat import straight_through
 
 every_number_of_bits = pytest.mark.parametrize("bits", LEVEL_DISTANCES)
 

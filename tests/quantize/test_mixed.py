@@ -17,18 +17,18 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
 from bertender.models.opening import onnx_file
-from bertender.problems import SINGLE_LABEL
 from bertender.problems.problem import divergence_of_softmax
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 from bertender.training.heads import HEADS
-from export.onnx_export import ExportConfig, export
+from export.config import ExportConfig
+from export.exporter import export
 from quantize import curvature
 from quantize.context import QuantizationContext
-from quantize.curvature import eight_bit_error, four_bit_error
+from quantize.curvature import eight_bit_error, four_bit_error, top_eigenvalues
 from quantize.four_bit import write_four_bit
-from quantize.hessian import top_eigenvalues
 from quantize.mixed import BASES, write_mixed
-from quantize.quantizer import QuantizeConfig
+from quantize.quantize_config import QuantizeConfig
 from quantize.sensitivity import SENSITIVITIES
 from tests.quantize.contexts import context_of
 from tests.toy_models import save_artifact, tiny_classifier

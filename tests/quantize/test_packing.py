@@ -13,8 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from bertender.core.errors import ModelError
 from bertender.models.onnx_session import open_session
 from quantize.config import WEIGHT_BITS
-from quantize.low_bits import LEVEL_DISTANCES
-from quantize.packing import WIDTHS, pack_constants
+from quantize.q_bert import LEVEL_DISTANCES, WIDTHS, pack_constants
 
 SHAPES = [(16, 8), (3, 5), (1, 1)]
 

@@ -9,18 +9,19 @@ import pytest
 from benchmarks.gate.product_faults import FAULTS, planted
 from bertender.core.errors import GateError, ModelError
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
+from export.config import ExportConfig
+from export.exporter import export
 from quantize import quantizer
 from quantize.context import QuantizationContext, Written
-from quantize.part_findings import (
+from quantize.product_check import (
     BOUNDS,
     WRONG,
     ProductFindings,
     check_products,
+    compare_products,
     summary_of,
 )
-from quantize.products import compare_products
-from quantize.quantizer import QuantizeConfig
+from quantize.quantize_config import QuantizeConfig
 from quantize.schemes import SCHEMES
 from tests.quantize.contexts import context_of
 from tests.toy_models import save_artifact, tiny_classifier

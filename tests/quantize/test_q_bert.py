@@ -13,11 +13,11 @@ from onnx import numpy_helper
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.graph import FOUR_BIT_LOOKUP
 from quantize.q_bert import write_q_bert
-from quantize.quantizer import QuantizeConfig
+from quantize.quantize_config import QuantizeConfig
 from tests.quantize.contexts import HERE, QAT_QUICK, context_of
 from tests.toy_models import save_artifact, tiny_classifier
 

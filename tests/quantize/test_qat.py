@@ -12,18 +12,24 @@ import pytest
 import torch
 from onnx import numpy_helper
 
+from bertender.comparison import accuracy as constant
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConstantError, ModelError
-from bertender.measure import constant
 from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
-from bertender.training.dropout import switch_off_dropout
-from quantize import training
-from quantize.affine import INTEGERS, affine
-from quantize.fake_quantization import DECAY, FakeQuantized, RoundedWeight, round_rows, rounded
-from quantize.qat import write_trained
-from quantize.training import score_while_training
+from bertender.training.loop import switch_off_dropout
+from quantize import qat as training
+from quantize.integers import INTEGERS, affine
+from quantize.qat import (
+    DECAY,
+    FakeQuantized,
+    RoundedWeight,
+    round_rows,
+    rounded,
+    score_while_training,
+    write_trained,
+)
 from tests.listening import no_training
 from tests.quantize.contexts import QAT_QUICK, config_of, context_of, target_for
 from tests.toy_models import SHAPES, save_artifact, tiny_classifier

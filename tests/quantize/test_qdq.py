@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from quantize.affine import INTEGERS, affine
 from quantize.graph import take_inventory
-from quantize.qdq import QdqIntegers, weight_scales, write_qdq
+from quantize.integers import INTEGERS, affine
+from quantize.post_training import QdqIntegers, weight_scales, write_qdq
 
 INPUTS, HIDDEN, OUTPUTS = 6, 8, 3
 

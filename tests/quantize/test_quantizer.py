@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import GOLDEN_NAME, Artifact
 from bertender.core.errors import (
     AccuracyError,
     ConfigError,
@@ -20,19 +20,19 @@ from bertender.core.errors import (
     ParityError,
     UnknownNameError,
 )
-from bertender.core.golden import GOLDEN_NAME
 from bertender.models.families import FAMILIES
 from bertender.models.opening import onnx_file, open_classifier
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
-from export.onnx_export import ExportConfig, export
-from quantize import proof, quantizer
-from quantize.inner_tensors import TensorDifference
-from quantize.kernels import check_kernels
-from quantize.part_findings import ProductFindings, check_products
-from quantize.quantizer import QuantizeConfig
-from quantize.rest import check_rest
-from quantize.saturation import Deviation, check_saturation
+from export.config import ExportConfig
+from export.exporter import export
+from quantize import quantizer
+from quantize import quantizer as proof
+from quantize.graph import TensorDifference
+from quantize.graph_check import check_rest
+from quantize.kernels import Deviation, check_kernels, check_saturation
+from quantize.product_check import ProductFindings, check_products
+from quantize.quantize_config import QuantizeConfig
 from quantize.schemes import SCHEMES, SHARED
 from tests.exports import PlainExport
 from tests.listening import listed_steps, no_training

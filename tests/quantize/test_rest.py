@@ -16,10 +16,11 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Split, Task
-from export.onnx_export import ExportConfig, export
-from quantize.calibration import Batches
-from quantize.inner_tensors import TOLERATED
-from quantize.rest import check_rest, compare_rest
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.context import Batches
+from quantize.graph import TOLERATED
+from quantize.graph_check import check_rest, compare_rest
 from quantize.schemes import SCHEMES
 from tests.quantize.contexts import SETTINGS, context_of
 from tests.toy_models import save_artifact, tiny_classifier

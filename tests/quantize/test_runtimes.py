@@ -10,24 +10,33 @@ import onnx
 import pytest
 from onnx import helper
 
-from bertender.core import cpu
+from bertender.cli.findings import quantization_lines
+from bertender.core import hardware as cpu
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError, UnknownNameError
-from bertender.models import cpu_flags, openvino_sums
+from bertender.core.errors import (
+    ConfigError,
+    ModelError,
+    RuntimeMissingError,
+    UnknownNameError,
+)
+from bertender.models import runtimes as cpu_flags
+from bertender.models import runtimes as openvino_sums
 from bertender.models.opening import onnx_file, open_classifier
-from bertender.models.openvino_graph import import_openvino
-from bertender.models.openvino_sums import largest_weight
-from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS, Runtime
-from bertender.report.quantization import quantization_lines
+from bertender.models.runtimes import (
+    RUNTIMES,
+    WITH_INTEGERS,
+    Runtime,
+    import_openvino,
+    largest_weight,
+)
 from bertender.tasks.task import Task
-from quantize import targets
-from quantize.dynamic import write_dynamic
-from quantize.kernels import KERNELS, MULTIPLIES, check_kernels, operators
-from quantize.quantizer import QuantizeConfig, quantize
-from quantize.saturation import probe
+from quantize import integers as targets
+from quantize.kernels import KERNELS, MULTIPLIES, check_kernels, operators, probe
+from quantize.post_training import write_dynamic, write_static
+from quantize.product_check import find_twins, sample_rows
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 from quantize.schemes import SCHEMES
-from quantize.static import write_static
-from quantize.twins import find_twins, sample_rows
 from tests.quantize.contexts import HERE, context_of
 from tests.runtimes import EVERY_RUNTIME_WITH_INTEGERS, needs
 

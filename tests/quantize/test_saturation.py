@@ -14,17 +14,23 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.gate.saturating import saturating
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
+from export.config import ExportConfig
+from export.exporter import export
 from quantize.context import QuantizationContext
-from quantize.cuts import exact, run_cut
-from quantize.dynamic import write_dynamic
-from quantize.kernels import INTEGER_PRODUCTS, operators
-from quantize.products import judge_products
-from quantize.saturation import TOLERATED, Deviation, check_saturation, probe
+from quantize.graph import exact, run_cut
+from quantize.kernels import (
+    INTEGER_PRODUCTS,
+    TOLERATED,
+    Deviation,
+    check_saturation,
+    operators,
+    probe,
+)
+from quantize.post_training import write_dynamic
+from quantize.product_check import Sample, Twins, find_twins, judge_products, sample_rows
 from quantize.schemes import SCHEMES
-from quantize.twins import Sample, Twins, find_twins, sample_rows
 from tests.quantize.contexts import SETTINGS, config_of, context_of
 from tests.toy_models import save_artifact, tiny_classifier
 

@@ -13,10 +13,10 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import GateError
 from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export, write_onnx
+from export.config import ExportConfig
+from export.exporter import export, write_onnx
 from quantize.graph import take_inventory
-from quantize.part_findings import check_products
-from quantize.products import compare_products
+from quantize.product_check import check_products, compare_products
 from quantize.quantizer import quantize
 from quantize.schemes import SCHEMES
 from tests.quantize.contexts import config_of, context_of

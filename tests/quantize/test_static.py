@@ -13,15 +13,12 @@ from bertender.core.artifact import Artifact
 from bertender.models.onnx_session import open_session
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.tasks.task import Task
-from bertender.text.batch import Batch
-from bertender.text.example import Example
-from quantize import calibrators
-from quantize.affine import INTEGERS
-from quantize.calibration import Batches, histograms
-from quantize.calibrators import CALIBRATORS
+from bertender.text.batch import Batch, Example
+from quantize import integers as calibrators
+from quantize.context import Batches, histograms
 from quantize.graph import take_inventory
-from quantize.qdq import QdqIntegers, write_qdq
-from quantize.static import calibrated_ranges, write_static
+from quantize.integers import CALIBRATORS, INTEGERS
+from quantize.post_training import QdqIntegers, calibrated_ranges, write_qdq, write_static
 from tests.quantize.contexts import context_of
 
 TEXTS, TOKENS, WIDTH = 200, 10, 512

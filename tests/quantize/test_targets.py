@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.core.environment import Environment, environment
 from bertender.core.errors import ModelError, UnknownNameError
+from bertender.core.machine import Environment, environment
 from bertender.models.runtimes import RUNTIMES
-from quantize import targets
-from quantize.affine import INTEGERS
+from quantize import integers as targets
 from quantize.config import SchemeConfig
-from quantize.targets import TARGETS, check_exact, runs_here, target_of
+from quantize.integers import INTEGERS, TARGETS, check_exact, runs_here, target_of
 
 
 def machine(platform: str = "Linux x86_64", *flags: str) -> Environment:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.measure.comparison import (
-    Comparison,
-)
+from bertender.comparison.records import Comparison
 from tests.report.rows import AGAIN, CONSTANT, STUDENT, TEACHER, conditions
 
 

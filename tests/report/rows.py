@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from bertender.core.environment import Environment
-from bertender.measure.comparison import (
+from bertender.comparison.accuracy import ConstantRow
+from bertender.comparison.records import (
     CompareConfig,
     ComparisonRow,
     Conditions,
+    Latency,
     Lengths,
+    Percentiles,
+    Size,
 )
-from bertender.measure.constant import ConstantRow
-from bertender.measure.latency import Latency
-from bertender.measure.load import MachineLoad
-from bertender.measure.parity import ParitySummary
-from bertender.measure.samples import Percentiles, Speedup
-from bertender.measure.size import Size
-from bertender.metrics.records import Change
-from bertender.metrics.scores import Score
+from bertender.core.findings import ParitySummary
+from bertender.core.machine import Environment, Speedup
+from bertender.core.machine_load import MachineLoad
+from bertender.metrics.resampling import Change, Score
 
 
 def conditions(**changes: object) -> Conditions:

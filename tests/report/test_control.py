@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.core.findings import ConstantFindings, ControlFindings, ControlRun, Findings, Gain
-from bertender.report.control import control_lines
+from bertender.cli.findings import control_lines
+from bertender.core.findings import (
+    ConstantFindings,
+    ControlFindings,
+    ControlRun,
+    Findings,
+    Gain,
+)
 
 OVER = "over the same student trained on labels alone for"
 SENTENCES = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bertender.cli.findings import graph_lines
 from bertender.core.findings import Findings
-from bertender.report.graph import graph_lines
 
 GRAPH = {"opset": 18, "optimize": "fused", "nodes": 36, "layers": 4, "fused": {}}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from bertender.cli.findings import head_map, pruning_lines
 from bertender.core.findings import Findings
-from bertender.report.heads import head_map, pruning_lines
 
 ROUND: dict[str, Any] = {
     "heads": [2, 1],

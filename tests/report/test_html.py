@@ -6,11 +6,10 @@ import re
 
 from markupsafe import escape
 
-from bertender.measure.comparison import Comparison, PrunedHeads
-from bertender.measure.load import MachineLoad
-from bertender.report.heat_map import heat_map
-from bertender.report.html import html_report
-from bertender.report.table import COLUMNS, comparison_lines
+from bertender.comparison.html import heat_map, html_report
+from bertender.comparison.records import Comparison, PrunedHeads
+from bertender.comparison.table import COLUMNS, comparison_lines
+from bertender.core.machine_load import MachineLoad
 from tests.report.rows import STUDENT, TEACHER, conditions
 
 PRUNED = PrunedHeads(

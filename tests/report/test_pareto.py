@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertender.report.pareto import pareto_front
+from bertender.comparison.table import pareto_front
 
 COSTS = st.dictionaries(
     st.integers(), st.tuples(*(st.integers(0, 4),) * 3), min_size=1, max_size=12

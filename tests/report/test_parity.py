@@ -6,9 +6,10 @@ import io
 
 from rich.console import Console
 
-from bertender.measure.parity import TOLERANCES, Parity, check_parity
-from bertender.report.cells import DASH
-from bertender.report.parity import markdown_parity, parity_lines, parity_table
+from bertender.comparison.cells import DASH
+from bertender.gate.judge import Parity, check_parity
+from bertender.gate.table import markdown_parity, parity_lines, parity_table
+from bertender.gate.tolerances import TOLERANCES
 from bertender.text.batch import Batch
 from tests.measure.fakes import EXAMPLES, fake_classifier, honest
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from bertender.cli.findings import quantization_lines
 from bertender.core.findings import Findings
-from bertender.report.quantization import quantization_lines
 
 FOUND = {
     "target": "vnni",

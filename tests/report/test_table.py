@@ -8,20 +8,21 @@ import re
 import pytest
 from rich.console import Console
 
-from bertender.measure.comparison import Comparison, Lengths
-from bertender.measure.load import MachineLoad
-from bertender.report.cells import DASH
-from bertender.report.notes import CHOICES, in_one_sentence
-from bertender.report.table import (
+from bertender.comparison.cells import DASH
+from bertender.comparison.records import Comparison, Lengths
+from bertender.comparison.table import (
+    CHOICES,
     COLUMNS,
     DEFAULT_COLUMNS,
     Column,
     comparison_lines,
     conditions_lines,
+    in_one_sentence,
     markdown_table,
     table_rows,
     terminal_table,
 )
+from bertender.core.machine_load import MachineLoad
 from tests.report.rows import CONSTANT, STUDENT, TEACHER, conditions
 
 BY_WIDTH = [(True, 160), (False, 100)]

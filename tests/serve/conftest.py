@@ -19,10 +19,9 @@ from bertender.core.card import TaskRecord
 from bertender.core.findings import Findings
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
-from bertender.text.batch import load_tokenizer
-from bertender.text.example import Example
-from serve.served_runtimes import DEFAULT_RUNTIME
-from serve.server import TritonServer
+from bertender.models.runtimes import DEFAULT_RUNTIME
+from bertender.text.batch import Example, load_tokenizer
+from serve.server.server import TritonServer
 from tests.cli.fakes import endpoint
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import BATCH, QUEUE, marked_server

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from serve.installation import find_installation
+from serve.server.installation import find_installation
 
 __all__ = [
     "BREAK_VARIABLE",

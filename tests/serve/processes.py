@@ -6,8 +6,8 @@ import time
 
 import psutil
 
-from serve.server import TritonServer
-from serve.supervisor import STUB_NAME
+from serve.server.server import TritonServer
+from serve.supervisor.stubs import STUB_NAME
 
 
 def family_of(server: TritonServer) -> list[psutil.Process]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertender.models.onnx_session import open_session
-from serve.graph_signature import TensorSignature
+from serve.repository.config_pbtxt import TensorSignature
 
 __all__ = ["reported"]
 

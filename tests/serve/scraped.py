@@ -7,7 +7,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 
-from serve.server import TritonServer
+from serve.server.server import TritonServer
 
 __all__ = ["Scraped", "scrape", "scrape_until"]
 

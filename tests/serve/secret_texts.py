@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 from tests.serve.routes import ask_http
 
 if TYPE_CHECKING:
-    from serve.server import TritonServer
+    from serve.server.server import TritonServer
 
 __all__ = ["SECRET", "text_statuses"]
 

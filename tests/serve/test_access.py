@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import ConfigError
-from serve.client import PROTOCOLS, AccessConfig
-from serve.client.access import ACCESS_RULES, open_access
-from serve.client.address import SCHEMES, parse_url
+from serve.client.access import ACCESS_RULES, AccessConfig, open_access
+from serve.client.address import PROTOCOLS, SCHEMES, parse_url
 from tests.serve.proxies import KEY, SECRET
 
 USES: Mapping[str, tuple[str, Callable[[Path, Path, Path], dict[str, Path]], str]] = {

@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.models.onnx_predictor import ONNX_DATA_NAME, OnnxPredictor
+from bertender.models.onnx_session import ONNX_DATA_NAME, OnnxPredictor
 from bertender.models.predictor import Classifier, FakePredictor
-from bertender.problems import SINGLE_LABEL
-from bertender.text.batch import Batch
-from bertender.text.example import Example
-from serve import adaptive_threads
-from serve.adaptive_threads import TOKENS_FOR_ALL_THREADS, AdaptiveThreads, adaptive
-from serve.backend_parameters import BackendParameters
-from serve.bucketing import BucketedClassifier
-from serve.classifier_backend import open_artifact
-from serve.warm_up import warm_up
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.text.batch import Batch, Example
+from serve.backend import running as adaptive_threads
+from serve.backend.batches import BucketedClassifier, warm_up
+from serve.backend.model import open_artifact
+from serve.backend.running import TOKENS_FOR_ALL_THREADS, AdaptiveThreads, adaptive
+from serve.config import BackendParameters
 from tests.toys import tiny_tokenizer
 
 

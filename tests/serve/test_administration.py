@@ -13,7 +13,8 @@ import pytest
 
 from bertender.core.errors import ConfigError, ServingError
 from bertender.models.predictor import Classifier
-from serve.administration import (
+from serve.client.endpoint import classify
+from serve.server.administration import (
     CATEGORIES,
     GRPC_HEADER,
     HTTP_HEADER,
@@ -22,8 +23,7 @@ from serve.administration import (
     closing_arguments,
     new_token,
 )
-from serve.client import classify
-from serve.server import TritonServer
+from serve.server.server import TritonServer
 from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES, ask_grpc, ask_http
 
 OPEN_ROUTES = ("/v2/health/live", "/v2/health/ready", "/v2/models/classifier/ready", "/v2")

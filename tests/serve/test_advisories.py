@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from serve import installation
-from serve.advisories import ADVISORIES, VERSIONS, Advisory, advice, by_version, predated
 from serve.config import ServeConfig
-from serve.installation import installed_version
-from serve.server import TritonServer
+from serve.server import installation
+from serve.server.advisories import (
+    ADVISORIES,
+    VERSIONS,
+    Advisory,
+    advice,
+    by_version,
+    predated,
+)
+from serve.server.installation import installed_version
+from serve.server.server import TritonServer
 from tests.serve.layouts import lay_out
 from tests.serve.routes import ask_http
 

@@ -18,8 +18,8 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from serve.client import PROTOCOLS
-from serve.server import TritonServer
+from serve.client.address import PROTOCOLS
+from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME
 from tests.serve.marked_model import BATCH, ask_grpc, ask_http
 

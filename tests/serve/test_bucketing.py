@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier, FakePredictor
-from bertender.text.batch import Batch
+from bertender.text.batch import Batch, Example
 from bertender.text.batching import length_buckets
-from bertender.text.example import Example
-from serve.backend_parameters import BackendParameters
-from serve.bucket_runners import BucketRunner, bucket_runner
-from serve.bucketing import BucketedClassifier
-from serve.classifier_backend import open_artifact
+from serve.backend.batches import BucketedClassifier
+from serve.backend.model import open_artifact
+from serve.backend.running import BucketRunner, bucket_runner
+from serve.config import BackendParameters
 
 LENGTHS = st.lists(st.integers(1, 600), max_size=80)
 

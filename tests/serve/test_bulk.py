@@ -14,9 +14,9 @@ import pytest
 
 from bertender.core.errors import BusyError
 from bertender.tasks.rows import READERS, open_table
-from serve.bulk.files import WRITERS
-from serve.bulk.journal import Journal, journal_of, open_journal
-from serve.client import AccessConfig, Classification
+from serve.bulk import WRITERS, Journal, journal_of, open_journal
+from serve.client.access import AccessConfig
+from serve.client.served_model import Classification
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 from tests.packages import ROOT
@@ -204,7 +204,7 @@ def test_a_kill_while_a_journal_is_opened_loses_nothing(
         raise KeyboardInterrupt
     with monkeypatch.context() as patch:
         patch.setattr(
-            "serve.bulk.journal.Journal", lambda file: Journal(cast("IO[str]", KilledAtWrite(file)))
+            "serve.bulk.Journal", lambda file: Journal(cast("IO[str]", KilledAtWrite(file)))
         )
         with pytest.raises(KeyboardInterrupt), open_journal(out, identity):
             raise KeyboardInterrupt

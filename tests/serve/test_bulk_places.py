@@ -11,8 +11,8 @@ import pytest
 
 from bertender.core.errors import DataError, ServingError
 from bertender.tasks.rows import READERS
-from serve.client import PROTOCOLS
-from serve.server import TritonServer
+from serve.client.address import PROTOCOLS
+from serve.server.server import TritonServer
 from serve.wire import row_in, to_arrays
 from tests.cli.fakes import TOO_LONG, FakeEndpoint
 from tests.front import fail, last_line, succeed

@@ -20,15 +20,15 @@ import pytest
 from google.protobuf import json_format
 
 from bertender.core.artifact import Artifact
-from bertender.core.cores import share_of_cores, usable_cores
+from bertender.core.hardware import share_of_cores, usable_cores
 from bertender.models.predictor import Classifier
-from bertender.problems import SINGLE_LABEL, Outputs
-from bertender.text.batch import Batch
-from bertender.text.example import Example
-from serve.classifier_backend import TritonPythonModel
+from bertender.problems.problem import Outputs
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.text.batch import Batch, Example
+from serve.backend.model import TritonPythonModel
 from serve.config import ServeConfig
-from serve.repository import write_repository
-from serve.triton_config import model_config
+from serve.repository.config_pbtxt import model_config
+from serve.repository.write import write_repository
 from serve.wire import to_arrays
 
 MAX_LENGTH = 20
@@ -455,14 +455,14 @@ def test_instances_share_the_cores_but_have_one_at_least() -> None:
 STUB = """
 import json, sys
 from pathlib import Path
-import serve.classifier_backend
+import serve.backend.model
 from bertender.core.artifact import Artifact
-from serve.backend_parameters import BackendParameters
-from serve.warm_up import warm_up
+from serve.config import BackendParameters
+from serve.backend.batches import warm_up
 
 artifact = Artifact.load(Path(sys.argv[1]))
 parameters = BackendParameters(tokens_per_bucket=64, threads=1)
-classifier = serve.classifier_backend.open_artifact(artifact, parameters, 1)
+classifier = serve.backend.model.open_artifact(artifact, parameters, 1)
 warm_up(classifier, len(artifact.card.task.text_columns), 8)
 print(json.dumps([name for name in sys.argv[2:] if name in sys.modules]))
 """

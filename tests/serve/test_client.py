@@ -19,17 +19,11 @@ from tritonclient.utils import InferenceServerException
 import bertender
 from bertender.core.errors import ConfigError, DataError, ServingError
 from bertender.models.predictor import Classifier
-from bertender.text.batch import keep_text
-from bertender.text.example import Example
-from serve.client import (
-    PROTOCOLS,
-    AsyncEndpoint,
-    Classification,
-    Endpoint,
-    ServedPredictor,
-    classify,
-)
-from serve.server import TritonServer
+from bertender.text.batch import Example, keep_text
+from serve.client.address import PROTOCOLS
+from serve.client.endpoint import AsyncEndpoint, Endpoint, ServedPredictor, classify
+from serve.client.served_model import Classification
+from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME
 from tests.serve.scripted import SERVERS, Script
 

@@ -13,10 +13,11 @@ import pytest
 import bertender
 from bertender.core.errors import ConfigError, ServingError, UnreachableError
 from bertender.models.predictor import Classifier
-from bertender.text.example import Example
-from serve.client import AccessConfig, Endpoint
-from serve.loadtest.records import LoadTest
-from serve.server import TritonServer
+from bertender.text.batch import Example
+from serve.client.access import AccessConfig
+from serve.client.endpoint import Endpoint
+from serve.loadtest import LoadTest
+from serve.server.server import TritonServer
 from tests.front import fail, last_line, succeed
 from tests.serve.proxies import KEY, SECRET, Proxy
 from tests.serve.scripted import SERVERS, Script

@@ -20,11 +20,11 @@ from bertender.core.errors import (
     ServingError,
     UnreachableError,
 )
-from bertender.text.example import Example
-from serve.client import PROTOCOLS, AsyncEndpoint, Classification, Endpoint
-from serve.client.failures import LATE, OVERLOADED
-from serve.client.retries import FIRST_WAIT_S, LONGEST_WAIT_S, Tries
-from serve.client.served_model import MOST_REQUEST_BYTES, ServedModel
+from bertender.text.batch import Example
+from serve.client.address import PROTOCOLS
+from serve.client.endpoint import AsyncEndpoint, Endpoint
+from serve.client.failures import FIRST_WAIT_S, LATE, LONGEST_WAIT_S, OVERLOADED, Tries
+from serve.client.served_model import MOST_REQUEST_BYTES, Classification, ServedModel
 from tests.serve.scripted import HANG_S, SERVERS, Script
 
 Classify = Callable[..., list[Classification]]

@@ -13,8 +13,8 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier
-from bertender.text.example import Example
-from serve.client import Endpoint
+from bertender.text.batch import Example
+from serve.client.endpoint import Endpoint
 from tests.serve.scraped import scrape_until
 from tests.served import one_by_one, served
 

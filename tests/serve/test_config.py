@@ -16,7 +16,7 @@ from serve.config import (
     ServeCommandConfig,
     ServeConfig,
 )
-from serve.triton_config import model_config
+from serve.repository.config_pbtxt import model_config
 
 OF_THE_ENCODER = {"gpu"}
 """What is refused but for a runtime whose graph is another Triton model, and is in that alone: see

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.core.cores import usable_cores
-from serve.client import Endpoint
-from serve.supervisor import STUB_NAME
+from bertender.core.hardware import usable_cores
+from serve.client.endpoint import Endpoint
+from serve.supervisor.stubs import STUB_NAME
 from tests.served import ANY_PORT_OPTIONS, SERVE
 
 pytestmark = pytest.mark.server

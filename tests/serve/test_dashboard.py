@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from serve.backend_metrics import FAMILIES
-from serve.server import TritonServer
+from serve.backend.metrics import FAMILIES
+from serve.server.server import TritonServer
 from tests.deployed import DEPLOY, KUBERNETES, rendered
 from tests.packages import ROOT
 from tests.promql import expression, grouped_by, selectors

@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 from bertender.core.artifact import Artifact
+from bertender.models.runtimes import DEFAULT_RUNTIME
 from serve.launch import IN_FLIGHT_TIMEOUT_S
-from serve.served_runtimes import DEFAULT_RUNTIME
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import ASK, MARKED, SAYS
 
@@ -26,7 +26,7 @@ import json, sys
 from bertender.core.artifact import Artifact
 from serve import repository
 from serve.config import ServeConfig
-from serve.foreground import serve_forever
+from serve.server.server import serve_forever
 
 def say(server):
     print(json.dumps([server.config.http_port, server.config.grpc_port]), flush=True)

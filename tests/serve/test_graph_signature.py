@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from serve.graph_signature import DATA_TYPES, read_signature
+from serve.repository.config_pbtxt import DATA_TYPES, read_signature
 from tests.serve.reported import reported
 
 

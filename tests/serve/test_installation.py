@@ -13,12 +13,12 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServerMissingError
 from bertender.models.predictor import Classifier
-from serve import installation
-from serve.client import classify
+from serve.client.endpoint import classify
 from serve.config import ServeConfig
-from serve.installation import find_installation
-from serve.repository import write_repository
-from serve.server import TritonServer
+from serve.repository.write import write_repository
+from serve.server import installation
+from serve.server.installation import find_installation
+from serve.server.server import TritonServer
 from tests.serve.layouts import lay_out
 from tests.served import ANY_PORTS
 
@@ -41,7 +41,8 @@ def test_the_binary_runs_from_its_wheel(tmp_path: Path) -> None:
 
 def test_pytriton_is_never_imported() -> None:
     script = (
-        "import sys, serve.server as s; s.find_installation(); print('pytriton' in sys.modules)"
+        "import sys, serve.server.server as s; "
+        "s.find_installation(); print('pytriton' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr

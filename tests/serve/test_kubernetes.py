@@ -15,11 +15,11 @@ import yaml
 
 from bertender import __version__
 from bertender.core.artifact import Artifact
-from serve.backend_metrics import FAMILIES
+from serve.backend.metrics import FAMILIES
+from serve.launch import STOP_TIMEOUT_S
 from serve.probe import parse
-from serve.repository import write_repository
-from serve.server import STOP_TIMEOUT_S
-from serve.shared_memory import needed_bytes
+from serve.repository.write import write_repository
+from serve.server.shared_memory import needed_bytes
 from tests.deployed import (
     DEPLOY,
     KUBERNETES,

@@ -20,15 +20,17 @@ from tritonclient.grpc import model_config_pb2 as triton
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
-from quantize.quantizer import QuantizeConfig, quantize
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
+from serve.backend.running import SERVED_RUNTIMES
 from serve.config import ServeCommandConfig
 from serve.lint.findings import Finding
 from serve.lint.linting import check_repository, lint_repository
 from serve.lint.rules import LINT_RULES
-from serve.repository import write_repository
-from serve.served_runtimes import SERVED_RUNTIMES
-from serve.triton_config import read_model_config, write_model_config
+from serve.repository.config_pbtxt import read_model_config, write_model_config
+from serve.repository.write import write_repository
 from tests.serve.foreign import add_node, change_graph, write_foreign, write_linear
 
 OURS, ENCODER = "classifier/config.pbtxt", "classifier-encoder/config.pbtxt"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bertender.core.artifact import Artifact
-from serve.repository import is_repository
-from serve.shared_memory import SHARED_MEMORY
-from serve.triton_config import read_model_config
+from serve.repository.config_pbtxt import read_model_config
+from serve.repository.write import is_repository
+from serve.server.shared_memory import SHARED_MEMORY
 from tests.served import ANY_PORT_OPTIONS, SERVE
 from tests.small_disk import SmallDisk, small_disk
 

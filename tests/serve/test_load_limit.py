@@ -10,11 +10,8 @@ import pytest
 
 from bertender.core.errors import LoadTestError, MachineBusyError
 from bertender.core.machine_load import MachineLoad
-from serve.loadtest import measure
-from serve.loadtest.config import LOWEST_RATE, LoadConfig
-from serve.loadtest.limit import WITHIN, find_limit
-from serve.loadtest.measure import load_test
-from serve.loadtest.records import LoadRun, LoadTest
+from serve import loadtest as measure
+from serve.loadtest import LOWEST_RATE, WITHIN, LoadConfig, LoadRun, LoadTest, find_limit, load_test
 from tests.front import invoke, last_line
 from tests.serve.scripted import SERVERS, Script
 from tests.serve.test_loadtest import at_rate, texts

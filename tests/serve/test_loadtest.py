@@ -12,16 +12,26 @@ import numpy as np
 import pytest
 
 from bertender.core.errors import ConfigError, LoadTestError, UnreachableError
-from bertender.text.example import Example
-from serve.client import PROTOCOLS
-from serve.loadtest.config import LOWEST_RATE, LoadConfig
-from serve.loadtest.generator import MOST_LAG, check_lag, closed_run, open_run
-from serve.loadtest.limit import find_limit
-from serve.loadtest.loops import Send, arrivals
-from serve.loadtest.measure import load_test
-from serve.loadtest.plot import load_svg
-from serve.loadtest.records import OUTCOMES, LoadRun, LoadTest, Outcome
-from serve.server import TritonServer
+from bertender.text.batch import Example
+from serve.client.address import PROTOCOLS
+from serve.loadtest import (
+    LOWEST_RATE,
+    MOST_LAG,
+    OUTCOMES,
+    LoadConfig,
+    LoadRun,
+    LoadTest,
+    Outcome,
+    Send,
+    arrivals,
+    check_lag,
+    closed_run,
+    find_limit,
+    load_svg,
+    load_test,
+    open_run,
+)
+from serve.server.server import TritonServer
 from tests.front import fail, last_line, succeed
 from tests.serve.scripted import SERVERS, Script
 from tests.serve.virtual_time import OneServer, VirtualTimeLoop
@@ -182,7 +192,7 @@ def test_a_sender_is_closed_where_a_request_cannot_be_prepared(
         async def close(self) -> None:
             closed.append(True)
 
-    monkeypatch.setattr("serve.loadtest.measure.SENDERS", {"http": Broken})
+    monkeypatch.setattr("serve.loadtest.SENDERS", {"http": Broken})
     settings = LoadConfig(**SHORT, rate=10, noisy=True)
     with SERVERS["http"](Script()) as url, pytest.raises(ValueError, match="too long"):
         load_test(url, texts, settings)

@@ -14,9 +14,9 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from serve.config import ServeConfig
-from serve.repository import write_repository
-from serve.server import TritonServer
-from serve.workspace import Workspace
+from serve.repository.write import write_repository
+from serve.server.server import TritonServer
+from serve.server.workspace import Workspace
 from tests.packages import ROOT
 from tests.serve.secret_texts import SECRET
 from tests.served import ANY_PORTS
@@ -44,7 +44,7 @@ STARTED = """
 import json, sys
 from pathlib import Path
 from serve.config import ServeConfig
-from serve.server import TritonServer
+from serve.server.server import TritonServer
 from tests.serve.secret_texts import text_statuses
 
 config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, log_file=Path("-"))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from bertender.models.predictor import FakePredictor
-from bertender.problems import SINGLE_LABEL, TOKEN_CLASSIFICATION, ProblemType
-from bertender.text.batch import Batch
-from bertender.text.example import Example
-from serve.bucketing import BucketedClassifier
-from serve.merged_batch import Predictions, Reading, Refusal, predictions
+from bertender.problems.problem import ProblemType
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.text.batch import Batch, Example
+from serve.backend.batches import BucketedClassifier, Predictions, Reading, Refusal, predictions
 from tests.toys import tiny_tokenizer
 
 LABELS = np.array([b"O", b"B-X", b"I-X"], np.object_)

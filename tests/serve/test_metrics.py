@@ -14,13 +14,12 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.models.predictor import Classifier
-from bertender.text.example import Example
-from serve.backend_metrics import FAMILIES, Tally, length_label
-from serve.client import Endpoint
+from bertender.text.batch import Example
+from serve.backend.metrics import FAMILIES, MetricsThread, Tally, length_label
+from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.metrics_thread import MetricsThread
-from serve.repository import write_repository
-from serve.server import TritonServer
+from serve.repository.write import write_repository
+from serve.server.server import TritonServer
 from tests.packages import ROOT
 from tests.serve.marked_model import ASK
 from tests.serve.scraped import scrape, scrape_until

@@ -14,9 +14,10 @@ import tritonclient.grpc
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import OverloadedError, UnreachableError
-from serve.client import PROTOCOLS, Endpoint
+from serve.client.address import PROTOCOLS
+from serve.client.endpoint import Endpoint
 from serve.probe import main as probe
-from serve.server import TritonServer
+from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME
 from tests.serve.marked_model import ASK, BATCH, HOLD_S, QUEUE, SAYS, Answer, marked_server
 

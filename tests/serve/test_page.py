@@ -22,12 +22,14 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import PortTakenError
 from bertender.models.predictor import Classifier
-from bertender.problems import SINGLE_LABEL, TOKEN_CLASSIFICATION, ProblemType
-from serve.client import Classification, Endpoint
-from serve.page import PageServer
-from serve.page.content import classify
-from serve.placing import place_artifact
-from serve.server import TritonServer
+from bertender.problems.problem import ProblemType
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from serve.client.endpoint import Endpoint
+from serve.client.served_model import Classification
+from serve.page.server import PageServer, classify
+from serve.repository.placing import place_artifact
+from serve.server.server import TritonServer
 from tests.multi_label import MULTI_LABEL
 from tests.serve.browser import CHROMIUM, FLAGS, Browser, browser
 from tests.serve.scripted import CONFIG, Script, http_server

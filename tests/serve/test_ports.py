@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import ConfigError, PortTakenError, ServingError
-from serve.config import ServeConfig
-from serve.ports import PORT_FIELDS, with_free_ports
+from serve.config import PORT_FIELDS, ServeConfig
+from serve.server.ports import with_free_ports
 from tests.serve.layouts import lay_out
 from tests.served import ANY_PORTS
 

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from serve.probe import main, parse, request_body
-from serve.server import TritonServer
+from serve.server.server import TritonServer
 from tests.packages import ROOT
 from tests.serve.scripted import FULL
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 import bertender
+from bertender.cli.doctor import Finding, findings
 from bertender.core.artifact import Artifact
-from bertender.core.cache_folder import CACHE_VARIABLE
-from bertender.core.environment import environment
+from bertender.core.files import CACHE_VARIABLE
+from bertender.core.machine import environment
 from bertender.models.runtimes import RUNTIMES
-from bertender.pipeline.doctor import Finding, findings
 from serve import commands
 from serve.config import LocalServeConfig, ServeCommandConfig, ServeConfig
 from serve.profiles import (
@@ -32,7 +32,7 @@ from serve.profiles import (
     with_profile,
     write_profile,
 )
-from serve.supervisor import STUB_NAME
+from serve.supervisor.stubs import STUB_NAME
 from tests.front import last_line, succeed
 from tests.serve.layouts import ENCODER_RUNTIME
 from tests.served import ANY_PORTS

@@ -17,10 +17,11 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from bertender.models.predictor import Classifier
-from serve.administration import HTTP_HEADER
-from serve.client import AccessConfig, Endpoint
+from serve.client.access import AccessConfig
+from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.server import TritonServer
+from serve.server.administration import HTTP_HEADER
+from serve.server.server import TritonServer
 from tests.serve.proxies import KEY, Proxy, proxy_before
 from tests.serve.routes import HTTP_ROUTES
 

@@ -15,7 +15,7 @@ from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from bertender.core.artifact import Artifact
-from serve.client import Endpoint
+from serve.client.endpoint import Endpoint
 from tests.serve.haproxy import Proxy, Replica, proxied, running_replicas
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]

@@ -16,12 +16,12 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, DamagedArtifactError, ModelError
 from bertender.core.findings import QuantizationFindings
-from serve import repository
 from serve.config import ServeConfig
-from serve.foreground import report_overwritten
-from serve.placing import Watch, load_checked, stamp_of
-from serve.repository import is_repository, write_repository
-from serve.triton_config import model_config, read_model_config
+from serve.repository import write as repository
+from serve.repository.config_pbtxt import model_config, read_model_config
+from serve.repository.placing import Watch, load_checked, stamp_of
+from serve.repository.write import is_repository, write_repository
+from serve.server.server import report_overwritten
 from serve.wire import MODEL_NAME
 
 
@@ -37,7 +37,7 @@ def test_it_holds_config_code_and_verified_files(onnx_artifact: Artifact, tmp_pa
     assert read_model_config(model / "config.pbtxt") == model_config(
         onnx_artifact.card, config, onnx_artifact.digest, stamp, longest_input=64
     )
-    assert "serve.classifier_backend" in (model / "1" / "model.py").read_text()
+    assert "serve.backend.model" in (model / "1" / "model.py").read_text()
     assert Artifact.load(model / "1" / "artifact").digest == onnx_artifact.digest
     assert is_repository(repository)
     assert [path.name for path in repository.parent.iterdir()] == ["models"]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from bertender.cli.doctor import findings
 from bertender.core.artifact import Artifact
-from bertender.core.environment import environment
 from bertender.core.errors import ConfigError
-from bertender.pipeline.doctor import findings
+from bertender.core.machine import environment
 from serve import commands
 from serve.config import ServeConfig
-from serve.request_faults import REQUEST_FAULTS, WITHOUT_FAULTS, faults_of, named
+from serve.server.request_faults import REQUEST_FAULTS, WITHOUT_FAULTS, faults_of, named
 from tests.front import last_line, succeed
 from tests.serve.layouts import lay_out
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from serve.request_queue import RequestQueue
+from serve.backend.batches import RequestQueue
 
 
 class Clock:

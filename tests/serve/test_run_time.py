@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from serve.run_time import RunTime
+from serve.backend.batches import RunTime
 
 
 def test_before_any_batch_there_is_no_bound() -> None:

@@ -12,11 +12,11 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import RuntimeMissingError
 from bertender.models.opening import open_classifier
-from bertender.text.example import Example
+from bertender.text.batch import Example
 from serve.config import ServeConfig
-from serve.repository import write_repository
-from serve.server import TritonServer
-from serve.supervisor import STUB_NAME
+from serve.repository.write import write_repository
+from serve.server.server import TritonServer
+from serve.supervisor.stubs import STUB_NAME
 from tests.runtimes import needs
 from tests.served import ANY_PORTS, ask_one_by_one, one_by_one, served
 

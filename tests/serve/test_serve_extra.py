@@ -14,14 +14,15 @@ import pyarrow.parquet
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.core.environment import data_directory
+from bertender.core.machine import data_directory
 from bertender.models.predictor import Classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
-from bertender.text.example import Example
-from export.onnx_export import ExportConfig, export
-from serve.client import Endpoint
-from serve.server import TritonServer
+from bertender.text.batch import Example
+from export.config import ExportConfig
+from export.exporter import export
+from serve.client.endpoint import Endpoint
+from serve.server.server import TritonServer
 from tests.fresh_environment import (
     CLEAN,
     FreshEnvironment,

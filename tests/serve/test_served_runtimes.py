@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 from bertender.models.runtimes import RUNTIMES
-from serve.bucket_runners import bucket_runner
-from serve.served_runtimes import SERVED_RUNTIMES
+from serve.backend.running import SERVED_RUNTIMES, bucket_runner
 from tests.serve.layouts import ENCODER_RUNTIME
 
 

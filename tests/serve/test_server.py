@@ -24,18 +24,17 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from bertender.models.opening import open_classifier
 from serve import probe
-from serve import server as serve_server
-from serve.client import classify
+from serve.client.endpoint import classify
 from serve.config import ServeConfig
-from serve.deployment import DeployConfig
-from serve.deployment.targets import target_of
-from serve.page import PageServer
-from serve.ports import with_free_ports
-from serve.repository import write_repository
-from serve.running_servers import is_listening, running_servers
-from serve.server import TritonServer, serving
-from serve.supervisor import STUB_NAME
-from serve.workspace import Workspace
+from serve.page.server import PageServer
+from serve.repository.write import write_repository
+from serve.server import server as serve_server
+from serve.server.ports import with_free_ports
+from serve.server.running_servers import is_listening, running_servers
+from serve.server.server import TritonServer, serving
+from serve.server.targets import DeployConfig, target_of
+from serve.server.workspace import Workspace
+from serve.supervisor.stubs import STUB_NAME
 from tests.serve.processes import assert_gone
 from tests.served import ANY_PORTS, BY_DEFAULT
 
@@ -44,7 +43,7 @@ import json, sys
 from pathlib import Path
 from bertender.core.artifact import Artifact
 from serve.config import ServeConfig
-from serve.foreground import serve_forever
+from serve.server.server import serve_forever
 
 def say(server):
     own = server.workspace

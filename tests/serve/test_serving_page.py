@@ -22,17 +22,17 @@ from urllib.request import urlopen
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.core.cache_folder import CACHE_VARIABLE
-from bertender.core.environment import data_directory
+from bertender.core.files import CACHE_VARIABLE
+from bertender.core.machine import data_directory
 from bertender.tasks.task import Task
-from serve import server as serve_server
-from serve.client import Endpoint
+from serve import tuning as measuring
+from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.launch import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S, is_ready
-from serve.ports import with_free_ports
 from serve.probe import main as probe
-from serve.server import TritonServer
-from serve.tuning import measuring
+from serve.server.ports import with_free_ports
+from serve.server.server import TritonServer
+from serve.server.server import server as serve_server
 from tests.deployed import DEPLOY, parsed_arguments
 from tests.front import last_line, succeed, write_csv
 from tests.packages import ROOT

@@ -12,12 +12,18 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from bertender.models.opening import open_classifier
-from serve.client import PROTOCOLS, AsyncEndpoint, Endpoint
+from serve.client.address import PROTOCOLS
+from serve.client.endpoint import AsyncEndpoint, Endpoint
 from serve.config import ServeConfig
-from serve.model_arguments import check_name, models_by_name
 from serve.probe import main as probe
-from serve.repository import is_repository, model_names, write_repository
-from serve.server import TritonServer
+from serve.repository.write import (
+    check_name,
+    is_repository,
+    model_names,
+    models_by_name,
+    write_repository,
+)
+from serve.server.server import TritonServer
 from tests.front import last_line, succeed
 from tests.serve.scraped import scrape_until
 from tests.served import PORTS

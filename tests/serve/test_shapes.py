@@ -12,14 +12,14 @@ from bertender.core.artifact import Artifact
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import FakePredictor
 from bertender.tasks.task import Task
-from bertender.text.batch import Batch
-from bertender.text.example import Example
-from quantize.quantizer import QuantizeConfig, quantize
-from serve.backend_metrics import MeasuredPredictor, Tally
-from serve.backend_parameters import BackendParameters
-from serve.bucketing import BucketedClassifier
-from serve.classifier_backend import open_artifact
-from serve.shapes import OwnShapes, PaddedShapes, without_padding
+from bertender.text.batch import Batch, Example
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
+from serve.backend.batches import BucketedClassifier
+from serve.backend.metrics import MeasuredPredictor, Tally
+from serve.backend.model import open_artifact
+from serve.backend.running import OwnShapes, PaddedShapes, without_padding
+from serve.config import BackendParameters
 from tests.runtimes import EVERY_RUNTIME, needs
 
 BUDGET = 256

@@ -14,8 +14,9 @@ import pytest
 
 from bertender.core.errors import ServingError
 from serve.config import ServeConfig
-from serve.server import TritonServer
-from serve.shared_memory import (
+from serve.repository.config_pbtxt import CONFIG_NAME, triton, write_model_config
+from serve.server.server import TritonServer
+from serve.server.shared_memory import (
     REGION_BYTES,
     SHARED_MEMORY,
     check_shared_memory,
@@ -23,7 +24,6 @@ from serve.shared_memory import (
     needed_bytes,
 )
 from serve.supervisor.private_files import keep_files_private
-from serve.triton_config import CONFIG_NAME, triton, write_model_config
 from tests.served import ANY_PORTS
 
 

@@ -17,9 +17,11 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from serve.in_flight import InFlight
+from serve.backend.in_flight import InFlight
 from serve.launch import SUPERVISOR
-from serve.supervisor import HURRYING, STUB_DIED, STUB_NAME, Rotation
+from serve.supervisor.log import Rotation
+from serve.supervisor.owner import HURRYING
+from serve.supervisor.stubs import STUB_DIED, STUB_NAME
 from tests.serve.processes import assert_gone
 
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 60 & while true; do sleep 60; done"]

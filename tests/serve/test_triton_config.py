@@ -12,13 +12,8 @@ from tritonclient.grpc import model_config_pb2 as triton
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from serve.backend_parameters import BackendParameters
-from serve.config import ServeConfig
-from serve.triton_config import (
-    model_config,
-    read_model_config,
-    write_model_config,
-)
+from serve.config import BackendParameters, ServeConfig
+from serve.repository.config_pbtxt import model_config, read_model_config, write_model_config
 
 SETTINGS = ServeConfig(
     max_batch_size=7,
@@ -42,7 +37,8 @@ def test_it_reads_back_equal(onnx_artifact: Artifact, tmp_path: Path) -> None:
 def test_grpc_is_not_loaded_for_it() -> None:
     """Its classes are those of tritonclient all the same."""
     script = (
-        "import sys, serve.commands, serve.triton_config as own; print('grpc' in sys.modules); "
+        "import sys, serve.commands, serve.repository.config_pbtxt as own; "
+        "print('grpc' in sys.modules); "
         "from tritonclient.grpc import model_config_pb2 as theirs; "
         "print(own.triton.ModelConfig is theirs.ModelConfig)"
     )

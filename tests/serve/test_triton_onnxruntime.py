@@ -12,19 +12,16 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.core.cores import share_of_cores
 from bertender.core.errors import ConfigError, ServingError
+from bertender.core.hardware import share_of_cores
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
-from bertender.text.batch import load_tokenizer
-from bertender.text.example import Example
-from serve.client import Endpoint
+from bertender.text.batch import Example, load_tokenizer
+from serve.client.endpoint import Endpoint
 from serve.config import ServeCommandConfig, ServeConfig
-from serve.encoder_config import encoder_config
-from serve.graph_signature import read_signature
-from serve.repository import is_repository, write_repository
-from serve.server import TritonServer
-from serve.triton_config import read_model_config
+from serve.repository.config_pbtxt import encoder_config, read_model_config, read_signature
+from serve.repository.write import is_repository, write_repository
+from serve.server.server import TritonServer
 from tests.serve.layouts import (
     BREAK_VARIABLE,
     ENCODER_RUNTIME,

@@ -13,8 +13,8 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from bertender.models.predictor import Classifier
-from serve.client import PROTOCOLS
-from serve.server import TritonServer
+from serve.client.address import PROTOCOLS
+from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME, TRUNCATE, TRUNCATED
 from tests.front import last_line, succeed
 from tests.serve.marked_model import SAYS

@@ -11,21 +11,34 @@ import pytest
 from scipy import stats
 
 from bertender.core.artifact import Artifact
-from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.errors import ConfigError, MachineBusyError, ServingError, UnknownNameError
+from bertender.core.files import CACHE_VARIABLE
+from bertender.core.machine import Speedup
 from bertender.core.machine_load import MachineLoad
-from bertender.core.speedup import Speedup
-from bertender.text.example import Example
+from bertender.text.batch import Example
+from serve import tuning as measuring
 from serve.config import ServeConfig
 from serve.profiles import ProfileKey, TunedSettings, profile_folder, read_profile
-from serve.tuning import measuring
-from serve.tuning.choice import Choice, Tried, choose, confirmed, scores_of, tried
-from serve.tuning.config import TuneConfig
-from serve.tuning.objectives import OBJECTIVES, Cell
-from serve.tuning.rounds import LEAST_ROUNDS, MOST_ROUNDS, ratio_over_rounds
-from serve.tuning.settings import DEFAULT_SETTING, SETTINGS
-from serve.tuning.tune import TuneResult, tune
-from serve.tuning.visits import Visit, visit
+from serve.tuning import (
+    DEFAULT_SETTING,
+    LEAST_ROUNDS,
+    MOST_ROUNDS,
+    OBJECTIVES,
+    SETTINGS,
+    Cell,
+    Choice,
+    Tried,
+    TuneConfig,
+    TuneResult,
+    Visit,
+    choose,
+    confirmed,
+    ratio_over_rounds,
+    scores_of,
+    tried,
+    tune,
+    visit,
+)
 from tests.front import fail, last_line, succeed
 from tests.packages import ROOT
 
@@ -173,7 +186,7 @@ class Visits:
 
 
 def tuning_cores() -> int:
-    from bertender.core.cores import usable_cores
+    from bertender.core.hardware import usable_cores
 
     return usable_cores()
 
@@ -367,7 +380,7 @@ def test_a_busy_visit_ends_the_run_unless_noisy(
         measuring, "visit", lambda a, b, c, place, d: visit_of(*place, 100.0, load=busy)
     )
     assert tune(onnx_artifact, texts, TuneConfig(**FEW)).profile.noisy
-    monkeypatch.setattr("serve.tuning.tune.check_load_now", refuse)
+    monkeypatch.setattr("serve.tuning.check_load_now", refuse)
     with pytest.raises(MachineBusyError):
         tune(onnx_artifact, texts, TuneConfig(**{**FEW, "noisy": False}))
 

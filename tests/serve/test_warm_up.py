@@ -9,11 +9,11 @@ import pytest
 
 from bertender.core.errors import ModelError
 from bertender.models.predictor import FakePredictor
-from bertender.problems import SINGLE_LABEL, TOKEN_CLASSIFICATION
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch
-from serve.bucket_runners import bucket_runner
-from serve.bucketing import BucketedClassifier
-from serve.warm_up import bucket_shapes, warm_up
+from serve.backend.batches import BucketedClassifier, bucket_shapes, warm_up
+from serve.backend.running import bucket_runner
 from tests.toys import tiny_tokenizer
 
 LONGEST = 20

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.core.errors import DataError
-from bertender.text.example import Example, is_blank
+from bertender.text.batch import Example, is_blank
 from serve.wire import from_arrays, to_arrays
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(

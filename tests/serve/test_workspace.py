@@ -15,17 +15,17 @@ import pytest
 
 from bertender.core.errors import ServingError
 from serve.config import ServeConfig
-from serve.server import TritonServer
+from serve.repository.config_pbtxt import CONFIG_NAME, triton, write_model_config
+from serve.server.server import TritonServer
+from serve.server.workspace import WORKSPACE_PREFIX, Workspace, check_temporary_folder, sweep
 from serve.supervisor.ending import remove_abandoned_environments
-from serve.triton_config import CONFIG_NAME, triton, write_model_config
-from serve.workspace import WORKSPACE_PREFIX, Workspace, check_temporary_folder, sweep
 from tests.served import ANY_PORTS
 
 SHARED_MEMORY = Path("/dev/shm")
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from serve.workspace import Workspace
+from serve.server.workspace import Workspace
 
 workspace = Workspace()
 workspace.create()

@@ -6,7 +6,7 @@ import asyncio
 import selectors
 from typing import Any
 
-from serve.loadtest.records import Outcome
+from serve.loadtest import Outcome
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

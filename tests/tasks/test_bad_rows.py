@@ -13,12 +13,10 @@ import pyarrow.parquet
 import pytest
 
 from bertender.core.errors import ConfigError, DataError, RowError
-from bertender.tasks.bad_rows import LISTED_ROWS, SkippedRows, together
-from bertender.tasks.files import load_files
-from bertender.tasks.loading import load_task
-from bertender.tasks.rows import READERS
+from bertender.tasks.labelled import read_texts
+from bertender.tasks.loading import load_files, load_task
+from bertender.tasks.rows import LISTED_ROWS, READERS, SkippedRows, together
 from bertender.tasks.task import Task, TaskConfig
-from bertender.tasks.texts import read_texts
 from tests.tasks.bad_values import BAD_VALUES, DEV, TRAIN
 from tests.tasks.writers import WRITERS
 

@@ -8,8 +8,8 @@ import pyarrow
 import pytest
 
 from bertender.core.build_once import STAMPS
-from bertender.core.cache_folder import cache_directory
-from bertender.tasks.cache import cached_table
+from bertender.core.files import cache_directory
+from bertender.tasks.docs import cached_table
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 from bertender.core.errors import DataError
 from bertender.tasks import docs
-from bertender.tasks.libraries import LIBRARIES, Library
+from bertender.tasks.docs import LIBRARIES, Library
 from bertender.tasks.passages import Passage, distinct, read_passages
 from tests.tasks.writers import make_trees
 

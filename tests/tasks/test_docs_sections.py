@@ -9,7 +9,12 @@ import pytest
 
 from bertender.core.errors import DataError
 from bertender.tasks import docs_sections
-from bertender.tasks.docs_sections import further_sentences, load_docs, load_further, section_splits
+from bertender.tasks.docs_sections import (
+    further_sentences,
+    load_docs,
+    load_further,
+    section_splits,
+)
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.sentences import Sentence, read_sentences, unlike
 from tests.tasks.writers import make_sectioned_trees

@@ -14,12 +14,12 @@ import pyarrow.parquet
 import pytest
 
 from bertender.core.errors import ConfigError, DataError
-from bertender.problems import PROBLEMS, SINGLE_LABEL
-from bertender.tasks.bad_rows import OnBadRow
-from bertender.tasks.files import load_files
-from bertender.tasks.rows import READERS, Row, Table
+from bertender.problems import PROBLEMS
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.labelled import read_placed_texts, read_texts
+from bertender.tasks.loading import load_files
+from bertender.tasks.rows import READERS, OnBadRow, Row, Table
 from bertender.tasks.task import TaskConfig
-from bertender.tasks.texts import read_placed_texts, read_texts
 from tests.tasks.bad_values import BAD_VALUES, DEV, TRAIN
 from tests.tasks.writers import WRITERS
 

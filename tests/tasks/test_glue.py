@@ -18,9 +18,8 @@ from huggingface_hub.utils._http import reset_sessions
 
 from bertender.core.errors import DataError, HubUnreachableError
 from bertender.core.hub import PROBE_SECONDS, hub_knows
-from bertender.tasks.glue import HUB_PLACE, load_glue, read_hub
-from bertender.tasks.glue_sets import GLUE
-from bertender.text.example import Example
+from bertender.tasks.loading import GLUE, HUB_PLACE, load_glue, read_hub
+from bertender.text.batch import Example
 from tests.tasks.writers import write_glue
 
 EXPECTED: dict[str, tuple[tuple[Example, int], ...]] = {

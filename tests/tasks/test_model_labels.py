@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertender.core.errors import ConfigError
-from bertender.tasks.model_labels import with_model_labels
-from bertender.tasks.task import Split, Task, TaskConfig
+from bertender.tasks.task import Split, Task, TaskConfig, with_model_labels
 
 
 def task_of(*labels: str) -> Task:

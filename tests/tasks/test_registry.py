@@ -11,11 +11,9 @@ import pytest
 
 from bertender.core.errors import UnknownNameError
 from bertender.tasks import docs, docs_sections
-from bertender.tasks.libraries import LIBRARIES, Library
-from bertender.tasks.loading import load_task, sample
-from bertender.tasks.registry import TASKS
+from bertender.tasks.docs import LIBRARIES, Library
+from bertender.tasks.loading import TASKS, load_task, sample, unlabelled_texts
 from bertender.tasks.task import Split, TaskConfig
-from bertender.tasks.unlabelled import unlabelled_texts
 from tests.tasks.writers import (
     WRITERS,
     make_sectioned_trees,

@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 
 from bertender.core.errors import ConfigError
 from bertender.tasks.loading import load_task
-from bertender.tasks.selection import DEFAULT_SHARES, LEAST_TEXTS, is_selected, part
-from bertender.tasks.task import Split, Task, TaskConfig
-from bertender.text.example import Example
+from bertender.tasks.task import (
+    DEFAULT_SHARES,
+    LEAST_TEXTS,
+    Split,
+    Task,
+    TaskConfig,
+    is_selected,
+    part,
+)
+from bertender.text.batch import Example
 from tests.tasks.writers import WRITERS
 
 SHARES = st.floats(0, 0.5)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertender.tasks.tag_schemes import UnusableTagError, scheme_of
+from bertender.tasks.word_rows import UnusableTagError, scheme_of
 
 Entity = tuple[str, int]
 """Its type, or O, and its words."""

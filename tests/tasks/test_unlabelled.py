@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import DataError
-from bertender.tasks.registry import TASKS
-from bertender.tasks.unlabelled import texts_of_data_file
-from bertender.text.example import Example
+from bertender.tasks.loading import TASKS, texts_of_data_file
+from bertender.text.batch import Example
 from tests.tasks.writers import write_film_sentences
 
 SENTENCES = [f"film {number} was long." for number in range(50)]

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import DataError, RowError
-from bertender.tasks.bad_rows import SkippedRows
 from bertender.tasks.loading import load_task
-from bertender.tasks.rows import Row
+from bertender.tasks.rows import Row, SkippedRows
 from bertender.tasks.task import TaskConfig
 from bertender.tasks.word_rows import open_words
 

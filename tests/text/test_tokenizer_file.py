@@ -20,12 +20,18 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5TokenizerFast
 
 from bertender.core.errors import ModelError
-from bertender.problems import TOKEN_CLASSIFICATION
-from bertender.text.batch import Batch, Tokenize, load_tokenizer, longest_input, truncated_rows
-from bertender.text.example import Example
-from bertender.text.tokenizer_file import ALWAYS, FileTokenizer, open_tokenizer
-from bertender.text.words import TokenizeWords
-from distill.vocabularies import TOKENIZERS
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.text.batch import (
+    Batch,
+    Example,
+    Tokenize,
+    TokenizeWords,
+    load_tokenizer,
+    longest_input,
+    truncated_rows,
+)
+from bertender.text.tokenizer import ALWAYS, FileTokenizer, open_tokenizer
+from distill.pretraining.config import TOKENIZERS
 from tests.distill.architectures import ARCHITECTURES
 from tests.toys import tiny_tokenizer
 
@@ -204,7 +210,7 @@ PAIR_OF_32_KILOBYTES = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))
 from pathlib import Path
-from bertender.text.tokenizer_file import ALWAYS, FileTokenizer
+from bertender.text.tokenizer import ALWAYS, FileTokenizer
 tokenizer = FileTokenizer(Path(sys.argv[1]))
 cut, short = (tokenizer(["a " * n], ["7 " * n], max_length=64, **ALWAYS) for n in (16384, 100))
 assert (cut["input_ids"] == short["input_ids"]).all() and cut.encodings[0].overflowing

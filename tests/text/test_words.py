@@ -7,11 +7,10 @@ import pytest
 from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerBase, RobertaTokenizerFast
 
-from bertender.measure.accuracy import predict_outputs
+from bertender.comparison.accuracy import predict_outputs
 from bertender.models.predictor import Classifier, FakePredictor
-from bertender.problems import TOKEN_CLASSIFICATION
-from bertender.text.batch import Batch, Encode
-from bertender.text.words import TokenizeWords, begun_words, encode_words, keep_words
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.text.batch import Batch, Encode, TokenizeWords, begun_words, encode_words, keep_words
 from tests.toys import tiny_tokenizer
 
 

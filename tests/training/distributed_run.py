@@ -12,10 +12,11 @@ import torch
 from transformers import BertForSequenceClassification
 
 from bertender.core.artifact import Artifact
-from bertender.core.distributed import is_main_process
-from distill.distillation.distiller import DistillConfig, distill
+from bertender.core.machine import is_main_process
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
 from distill.finetuning import finetune as finetuning
-from distill.writing import TrainedModel
+from distill.trained import TrainedModel
 from tests.listening import listed_steps
 from tests.toys import tiny_bert, toy_task
 from tests.training.runs import tiny_tokenizer

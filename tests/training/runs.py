@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast, PreTrainedModel
 
-from bertender.core.work import work_directory
+from bertender.core.build_once import work_directory
 from bertender.training import checkpoint
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
-from bertender.training.loop import train
-from bertender.training.objective import LossParts, Objective
+from bertender.training.loop import LossParts, Objective, train
 from distill.finetuning.finetune import label_objective
-from distill.objectives import OBJECTIVES
-from distill.vocabularies.wordpiece import train_wordpiece
+from distill.pretraining.config import OBJECTIVES
+from distill.pretraining.vocabularies import train_wordpiece
 from tests.toys import tiny_bert, toy_task
 
 CONFIG = TrainingConfig(

@@ -15,8 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from bertender.training.checkpoint import last_checkpoint
-from bertender.training.loop import train
-from bertender.training.steps import Step, listen_to_steps
+from bertender.training.loop import Step, listen_to_steps, train
 from tests.training.runs import CONFIG, STARTS, Death, run
 
 pytestmark = pytest.mark.slow

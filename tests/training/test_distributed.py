@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertender.core.artifact import Artifact
-from bertender.core.distributed import is_main_process, on_main_process
+from bertender.core.machine import is_main_process, on_main_process
 from tests.training.distributed_run import run, student_path
 
 pytestmark = pytest.mark.slow

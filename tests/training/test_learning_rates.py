@@ -10,9 +10,7 @@ import torch
 
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
-from bertender.training.learning_rates import Rates
-from bertender.training.loop import train
-from bertender.training.objective import LossParts
+from bertender.training.loop import LossParts, Rates, train
 
 STEPS = 10
 CONFIG = TrainingConfig(

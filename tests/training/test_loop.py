@@ -14,13 +14,11 @@ from transformers import (
 )
 
 from bertender.core.errors import ConfigError, TrainingError
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stages import STAGES
 from bertender.text.batching import POOLINGS, BatchLimits, Pooling, plan_batches
-from bertender.training.attention import SHORT_TOKENS
 from bertender.training.config import POOL_BATCHES, TrainingConfig
 from bertender.training.examples import TensorBatch
-from bertender.training.loop import train
-from bertender.training.objective import LossParts, Objective
+from bertender.training.loop import SHORT_TOKENS, LossParts, Objective, train
 from distill.finetuning.finetune import label_objective
 from tests.training.runs import CONFIG, STARTS, Start, classification
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_model
 
-from bertender.models.bilstm import BiLstmConfig, BiLstmForSequenceClassification
+from bertender.models.table_models import BiLstmConfig, BiLstmForSequenceClassification
 from bertender.training.checkpoint import last_checkpoint
 from bertender.training.loop import train
 from distill.finetuning.finetune import label_objective

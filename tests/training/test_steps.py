@@ -8,10 +8,9 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
-from bertender.training.loop import planned, train
-from bertender.training.objective import TrainingReport
-from bertender.training.steps import listen_to_steps
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
+from bertender.training.loop import TrainingReport, listen_to_steps, planned, train
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
 from tests.listening import interrupted_at, listed_steps
 from tests.training.runs import CONFIG, classification
 

@@ -9,10 +9,10 @@ import pytest
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ArtifactError
-from bertender.pipeline.source_files import PACKAGES, PROJECT
+from bertender.recipes.stage import PACKAGES, PROJECT
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
-from bertender.training.trained import Writer, trained_artifact
+from bertender.training.loop import Writer, trained_artifact
 
 
 class JudgedConfig(TrainingConfig):

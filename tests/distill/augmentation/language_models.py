@@ -12,7 +12,8 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
 from bertender.core.findings import Findings
 from bertender.tasks.task import Task
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
 from tests.toy_models import BERT_SHAPE, VOCABULARY
 from tests.toys import NoConfig, tiny_tokenizer
 

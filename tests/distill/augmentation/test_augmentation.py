@@ -16,17 +16,17 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, UnknownNameError
 from bertender.models.opening import load_torch_classifier
+from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
-from distill.augmentation import AUGMENTATIONS, Material
 from distill.augmentation import augment as module
-from distill.augmentation.augment import AugmentedConfig, augmented, copies_of
-from distill.augmentation.bilstm import dropping_and_swapping
+from distill.augmentation.augment import augmented, copies_of
+from distill.augmentation.bilstm import WordClasses, dropping_and_swapping
+from distill.augmentation.config import AUGMENTATIONS, AugmentedConfig, Material
 from distill.augmentation.tinybert import replacing
-from distill.augmentation.word_classes import WordClasses
 from distill.augmentation.words import Span, word_spans
-from distill.distillation.distiller import DistillConfig, distill
-from distill.losses import NO_LABEL
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
 from distill.methods import METHODS
 from tests.distill.augmentation.language_models import language_model_artifact, teacher_from
 from tests.toy_models import save_artifact, save_encoder, tiny_classifier

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from transformers import BertTokenizerFast
 
 from bertender.core.errors import ModelError
-from distill.augmentation.neighbours import nearest_words
-from distill.augmentation.whole_words import WholeWords
-from distill.augmentation.word_classes import CLOSED_CLASSES, WordClasses
-from distill.augmentation.words import STOP_WORDS, replaceable_words, with_words, word_spans
+from distill.augmentation.bilstm import CLOSED_CLASSES, WordClasses
+from distill.augmentation.tinybert import nearest_words
+from distill.augmentation.words import (
+    STOP_WORDS,
+    WholeWords,
+    replaceable_words,
+    with_words,
+    word_spans,
+)
 from tests.toys import FRUIT, TOOLS, byte_level_tokenizer, tiny_tokenizer
 
 TOKENIZERS = {"word pieces": tiny_tokenizer, "byte level": byte_level_tokenizer}

@@ -17,11 +17,9 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from distill.augmentation import masked_words as module
-from distill.augmentation.language_models import LanguageModel
-from distill.augmentation.masked_words import blanks_of, masked_words, questions_of
-from distill.augmentation.whole_words import WholeWords
-from distill.augmentation.words import Span
+from distill.augmentation import tinybert as module
+from distill.augmentation.tinybert import LanguageModel, blanks_of, masked_words, questions_of
+from distill.augmentation.words import Span, WholeWords
 from tests.toys import FRUIT, TOOLS, byte_level_tokenizer, tiny_tokenizer
 
 TEXTS = tuple(f"{FRUIT[row % 6]} {TOOLS[row % 6]} {row}" for row in range(18))

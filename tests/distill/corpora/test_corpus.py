@@ -14,10 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertender.core.errors import BertenderError, ConfigError, DataError, HubUnreachableError
-from distill.corpora import files as corpus_files
-from distill.corpora.corpus import CORPORA, PASSAGES_AT_ONCE, Corpus, pack_rows, read_corpus, survey
-from distill.corpora.files import READERS
-from distill.corpora.held_out import HELD_OUT_EVERY, part_of
+from distill.pretraining import corpus as corpus_files
+from distill.pretraining.corpus import (
+    CORPORA,
+    HELD_OUT_EVERY,
+    PASSAGES_AT_ONCE,
+    READERS,
+    Corpus,
+    pack_rows,
+    read_corpus,
+    survey,
+)
+from distill.pretraining.rows import part_of
 from tests.toys import FRUIT, packed, tiny_tokenizer
 
 Documents = Sequence[Sequence[str]]
@@ -256,7 +264,7 @@ def test_only_the_last_block_is_shorter(length: int) -> None:
 )
 def test_packing_keeps_every_token_in_order(passages: list[str], length: int, at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("distill.corpora.corpus.PASSAGES_AT_ONCE", at_once)
+        patched.setattr("distill.pretraining.corpus.PASSAGES_AT_ONCE", at_once)
         blocks = packed(passages, TOKENIZER, length).columns["input_ids"]
     there = TOKENIZER.convert_ids_to_tokens([token for block in blocks for token in block[1:]])
     expected = [

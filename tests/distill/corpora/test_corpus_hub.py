@@ -10,8 +10,8 @@ import pytest
 from huggingface_hub import constants
 
 from bertender.core.errors import ConfigError, DataError, HubUnreachableError
-from distill.corpora import hub as corpus_hub
-from distill.corpora.corpus import Corpus, read_corpus
+from distill.pretraining import corpus as corpus_hub
+from distill.pretraining.corpus import Corpus, read_corpus
 
 ROWS = ({"text": "one\n\ntwo", "id": 1}, {"text": " ", "id": 2}, {"text": "three", "id": 3})
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distill.corpora.held_out import HELD_OUT_EVERY, part_of
+from distill.pretraining.corpus import HELD_OUT_EVERY
+from distill.pretraining.rows import part_of
 
 PASSAGES = [f"passage {number}" for number in range(1000)]
 

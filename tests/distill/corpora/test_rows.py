@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from distill.corpora import sentences as corpus_sentences
-from distill.corpora.held_out import part_of
-from distill.corpora.rows import full_sentence_rows
-from distill.corpora.sentences import split_sentences, tokenised_sentences
-from distill.objectives import FULL_SENTENCES, OBJECTIVES
-from distill.vocabularies import TOKENIZERS
+from distill.pretraining import rows as corpus_sentences
+from distill.pretraining.config import FULL_SENTENCES, OBJECTIVES, TOKENIZERS
+from distill.pretraining.rows import (
+    full_sentence_rows,
+    part_of,
+    split_sentences,
+    tokenised_sentences,
+)
 from tests.toys import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from transformers import BertTokenizerFast
 
-from distill.corpora import segment_pairs, sentences
-from distill.corpora.rows import RowBuilder
-from distill.corpora.segment_pairs import (
+from distill.pretraining import rows as sentences
+from distill.pretraining import segment_pairs
+from distill.pretraining.rows import RowBuilder
+from distill.pretraining.segment_pairs import (
     NEXT_SENTENCE,
     SENTENCE_ORDER,
     next_sentence_rows,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from bertender.core import atomic
+from bertender.core import files as atomic
 from bertender.core.errors import DataError
 from bertender.training.examples import Padding, TokenDataset
-from distill.corpora.token_store import stored
+from distill.pretraining.rows import stored
 from tests.forked import start
 
 PAD = Padding(7)

@@ -11,8 +11,8 @@ from tokenizers import SentencePieceBPETokenizer, Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import ModelError
-from distill.corpora.word_boundaries import continues_word
-from distill.vocabularies import TOKENIZERS, TokenizerKind
+from distill.pretraining.config import TOKENIZERS, TokenizerKind
+from distill.pretraining.masking import continues_word
 from tests.toys import FRUIT, TOOLS
 
 SPECIAL = {

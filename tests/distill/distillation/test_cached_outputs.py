@@ -12,9 +12,10 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
-from distill.distillation import phases
-from distill.distillation.cached_outputs import averaged
-from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation import distillation as phases
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.distillation.texts import averaged
 from distill.losses.signals import Signals
 from distill.methods import METHODS
 from distill.teachers import outputs

@@ -8,20 +8,23 @@ from typing import Any
 
 import pytest
 
+from bertender.cli.findings import control_lines
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.findings import ControlFindings
-from bertender.report.control import control_lines
 from bertender.tasks.task import Task
-from bertender.training.weights import weights_digest
-from distill.distillation.computation import distillation_cost, equal_epochs, weights_that_run
-from distill.distillation.control import (
+from bertender.training.checkpoint import weights_digest
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import (
     MOST_EPOCHS,
     control_epochs,
     control_of,
+    distill,
+    distillation_cost,
+    equal_epochs,
     teacher_layers_of,
+    weights_that_run,
 )
-from distill.distillation.distiller import DistillConfig, distill
 from distill.distillation.on_task import on_task
 from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT

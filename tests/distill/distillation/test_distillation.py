@@ -12,11 +12,11 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
-from bertender.training.objective import Objective
-from bertender.training.weights import weights_digest
-from distill.distillation.cached_outputs import TaughtTexts
-from distill.distillation.distiller import DistillConfig
+from bertender.training.checkpoint import weights_digest
+from bertender.training.loop import Objective
+from distill.distillation.distill_config import DistillConfig
 from distill.distillation.on_task import OnTask, on_task
+from distill.distillation.texts import TaughtTexts
 
 CONFIG = DistillConfig(
     method="tinybert",

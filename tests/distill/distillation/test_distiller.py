@@ -12,19 +12,22 @@ import torch
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from transformers import AutoModelForSequenceClassification
 
-from bertender.core.artifact import Artifact
+from bertender.comparison.accuracy import evaluate
+from bertender.core.artifact import Artifact, read_timing
+from bertender.core.card import TIMING_NAME
 from bertender.core.errors import ArtifactError
-from bertender.core.timing import TIMING_NAME, read_timing
-from bertender.measure.accuracy import evaluate
-from bertender.models.onnx_predictor import OnnxPredictor
+from bertender.models.onnx_session import OnnxPredictor
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
 from distill.methods import METHODS
-from export.onnx_export import ExportConfig, export
-from quantize.quantizer import QuantizeConfig, quantize
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 from tests.distill.distillation.settings import OF_METHOD, QUICK, SHORT
 from tests.served import ask_one_by_one, one_by_one, served
 from tests.toy_models import save_artifact, save_encoder, tiny_classifier

@@ -11,14 +11,12 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError
-from bertender.models.expected import ExpectedModel, expected_on_disk
-from bertender.models.own_models import OWN_MODELS
+from bertender.models.own_models import OWN_MODELS, ExpectedModel, expected_on_disk
 from bertender.tasks.task import Task
-from distill.distillation.distiller import DistillConfig
+from distill.distillation.distill_config import DistillConfig
 from distill.distillation.expected import expected_general_student, expected_student
+from distill.distillation.general import GeneralTeacher, on_corpus
 from distill.distillation.general_config import GeneralConfig
-from distill.distillation.general_teacher import GeneralTeacher
-from distill.distillation.on_corpus import on_corpus
 from distill.distillation.on_task import new_student
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.teachers.teacher import Teacher

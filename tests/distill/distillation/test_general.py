@@ -13,17 +13,18 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
 from bertender.models.families import FAMILIES
 from bertender.tasks.task import Task
-from bertender.training.weights import tensors_digest, weights_digest
-from distill.distillation.distiller import DistillConfig, distill
+from bertender.training.checkpoint import tensors_digest, weights_digest
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
 from distill.distillation.general import (
-    GeneralConfig,
     GeneralTeacher,
     distill_general,
     distill_general_by_name,
 )
+from distill.distillation.general_config import GeneralConfig
 from distill.methods import GENERAL_METHODS, METHODS
-from distill.students import StudentShape
-from distill.students.language_head import masked_language_model
+from distill.students.student import StudentShape
+from distill.students.weights import masked_language_model
 from distill.teachers.encoders import load_masked_language_model
 from tests.distill.distillation.general_settings import (
     OF_METHOD,

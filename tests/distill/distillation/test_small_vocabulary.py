@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bertender.cli.findings import pruning_lines
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.opening import open_classifier
-from bertender.report.heads import pruning_lines
+from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
-from bertender.training.weights import weights_digest
+from bertender.training.checkpoint import weights_digest
 from distill.distillation import on_task as on_task_module
-from distill.distillation.control import control_of
-from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import control_of, distill
 from distill.distillation.on_task import on_task
-from distill.losses import NO_LABEL
 from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT
 from tests.toy_models import save_encoder

@@ -11,9 +11,10 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from distill.distillation.distill_config import ALL_TOKENS
-from distill.distillation.distiller import DistillConfig, distill
-from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
+from distill.distillation.distill_config import ALL_TOKENS, DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning.baseline import train_bag_of_words
+from distill.finetuning.config import BagOfWordsConfig
 from distill.methods import METHODS
 from tests.distill.distillation.settings import QUICK
 from tests.toy_models import other_vocabulary, save_artifact, tiny_classifier

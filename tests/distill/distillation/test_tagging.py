@@ -11,22 +11,24 @@ import pytest
 import torch
 from transformers import AutoModelForTokenClassification, BertTokenizer
 
+from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.measure.accuracy import evaluate
 from bertender.models.opening import load_torch_classifier, open_classifier
-from bertender.pipeline.stages import STAGES
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import load_tokenizer
+from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
-from distill.data import token_dataset
-from distill.distillation.distiller import DistillConfig, distill
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
 from distill.distillation.on_task import on_task
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
 from distill.losses.signals import Signals
 from distill.losses.terms import HardLabels, SoftLabels
 from distill.methods import METHODS
-from distill.students.word_head import with_head
+from distill.students.weights import with_head
 from distill.teachers import outputs
 from distill.teachers.encoders import load_classifier
 from distill.teachers.outputs import teacher_token_logits
@@ -319,7 +321,7 @@ def test_a_tagger_is_a_start_for_a_text_classifier(
 def test_a_slow_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = save_encoder("bert", tmp_path / "encoder")
     slow = BertTokenizer(str(encoder / "vocab.txt"))
-    monkeypatch.setattr("distill.data.fitting_tokenizer", lambda *given, **more: slow)
+    monkeypatch.setattr("distill.tokenizers.fitting_tokenizer", lambda *given, **more: slow)
     with pytest.raises(ModelError, match=r"BertTokenizer\) does not map tokens to words"):
         load_classifier(str(encoder), LABELS, TASK.problem)
 

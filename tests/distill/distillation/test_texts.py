@@ -10,11 +10,12 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
+from bertender.problems.problem import NO_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
-from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation.unlabelled import with_unlabelled
-from distill.losses import NO_LABEL
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.distillation.texts import with_unlabelled
 from tests.distill.distillation.settings import QUICK
 from tests.tasks.writers import write_film_sentences, write_glue
 from tests.toy_models import save_artifact, tiny_classifier

@@ -15,20 +15,20 @@ from bertender.cli.output import print_artifact
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.opening import load_torch_classifier
-from bertender.tasks.loading import load_task
-from bertender.tasks.registry import TASKS, TaskSpec
+from bertender.problems.problem import NO_LABEL
+from bertender.tasks.loading import TASKS, TaskSpec, load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.batch import load_tokenizer
 from distill.distillation import distill_config, unlabelled_config
-from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation.unlabelled import (
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.distillation.texts import (
     OUTPUT_FILTERS,
     TEXT_FILTERS,
     folded,
     remaining,
     with_unlabelled,
 )
-from distill.losses import NO_LABEL
 from distill.teachers import outputs
 from tests.distill.distillation.settings import SHORT
 from tests.front import write_toy_files

@@ -11,12 +11,14 @@ from scipy.special import softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from bertender.comparison.accuracy import evaluate
 from bertender.core.errors import DataError, ModelError
-from bertender.measure.accuracy import evaluate
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Split, Task
-from distill.finetuning.baseline import BagOfWordsConfig, train_bag_of_words
-from export.onnx_export import ExportConfig, export
+from distill.finetuning.baseline import train_bag_of_words
+from distill.finetuning.config import BagOfWordsConfig
+from export.config import ExportConfig
+from export.exporter import export
 from tests.toys import pair_task, three_kinds, toy_task
 
 TASKS = {"two labels": toy_task(), "three labels": three_kinds(), "pairs": pair_task()}

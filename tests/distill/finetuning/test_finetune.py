@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
-from bertender.measure.accuracy import evaluate
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
 from tests.toy_models import SHAPES, save_encoder
 
 QUICK = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}

@@ -16,16 +16,18 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError, UnknownNameError
 from bertender.models.opening import open_classifier
-from bertender.tasks.registry import TASKS, TaskSpec
+from bertender.tasks.loading import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
+from bertender.training.examples import token_dataset
 from bertender.training.loop import planned
-from distill.data import token_dataset
-from distill.distillation.distiller import DistillConfig, distill
-from distill.finetuning import multitask
-from distill.finetuning.multitask import MultiTaskConfig, SharedEncoder, finetune_tasks_by_name
-from distill.finetuning.multitask import _joined as joined
-from distill.finetuning.multitask import _objective_of as objective_of
-from distill.writing import TrainedModel
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning import finetune as multitask
+from distill.finetuning.config import MultiTaskConfig
+from distill.finetuning.finetune import SharedEncoder, finetune_tasks_by_name
+from distill.finetuning.finetune import _joined as joined
+from distill.finetuning.finetune import _objective_of as objective_of
+from distill.trained import TrainedModel
 from tests.distill.architectures import save_teacher
 from tests.listening import interrupted_at
 from tests.toy_models import tiny_classifier

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.losses.layer_maps import LAYER_MAPS
+from distill.losses.terms import LAYER_MAPS
 
 EXAMPLES = {
     ("last", 3, 12): ((3, 12),),

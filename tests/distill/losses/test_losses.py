@@ -11,23 +11,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.losses import (
-    attention_divergence,
-    attention_mse,
+from bertender.training.heads import (
     hard_labels,
-    hidden_cosine,
-    hidden_mean_mse,
-    hidden_mse,
-    hidden_variance_difference,
     logit_mse,
-    normalised_hidden_mse,
-    normalised_sentence_mse,
-    relation_divergence,
-    sentence_cosine,
     soft_cross_entropy,
     soft_labels,
     token_soft_labels,
     vocabulary_labels,
+)
+from distill.losses.functions import (
+    attention_divergence,
+    attention_mse,
+    hidden_cosine,
+    hidden_mean_mse,
+    hidden_mse,
+    hidden_variance_difference,
+    normalised_hidden_mse,
+    normalised_sentence_mse,
+    relation_divergence,
+    sentence_cosine,
     weight_mse,
 )
 

@@ -13,11 +13,12 @@ from transformers import AutoModel
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
-from distill.distillation.distiller import DistillConfig
-from distill.distillation.general import GeneralConfig, distill_general_by_name
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.general import distill_general_by_name
+from distill.distillation.general_config import GeneralConfig
 from distill.distillation.on_task import on_task
-from distill.losses.projections import PROJECTIONS_NAME, load_projections, save_projections
 from distill.methods import GENERAL_METHODS
+from distill.trained import PROJECTIONS_NAME, load_projections, save_projections
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import save_language_model
 from tests.toys import passages

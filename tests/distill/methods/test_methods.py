@@ -15,15 +15,14 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
 from bertender.tasks.task import Task
-from distill.distillation.distiller import DistillConfig
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distillation import DistillationObjective, phase_settings
 from distill.distillation.on_task import new_student
-from distill.distillation.phases import DistillationObjective, phase_settings
-from distill.losses.layer_maps import last
 from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
+from distill.losses.terms import last
 from distill.methods import GENERAL_METHODS, METHODS
-from distill.methods.method import Method
-from distill.methods.phase import Phase
-from distill.students import START_LAYERS, StudentShape
+from distill.methods.method import Method, Phase
+from distill.students.student import START_LAYERS, StudentShape
 from distill.students.token_use import token_use
 from distill.teachers.teacher import Teacher
 from tests.toy_models import ODD, save_encoder, tiny_classifier

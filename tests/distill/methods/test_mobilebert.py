@@ -11,18 +11,16 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, padding_embedding
-from distill.distillation.distiller import DistillConfig
-from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
-from distill.distillation.phases import DistillationObjective, phase_settings
-from distill.losses.layer_maps import LayerMap, last, uniform
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distillation import DistillationObjective, phase_settings
+from distill.distillation.general import GeneralTeacher, distill_general
+from distill.distillation.general_config import GeneralConfig
 from distill.losses.signals import Wanted
+from distill.losses.terms import LayerMap, last, uniform
 from distill.methods import METHODS
-from distill.methods.mobilebert_module import LayerAfterLayer
-from distill.students import (
-    StudentBuilder,
-    StudentShape,
-)
+from distill.methods.training_modules import LayerAfterLayer
 from distill.students.mobilebert import mobilebert_student, tiny_mobilebert_student
+from distill.students.student import StudentBuilder, StudentShape
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import VOCABULARY, save_language_model, tiny_classifier
 from tests.toys import passages, tiny_tokenizer

@@ -12,27 +12,27 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, encoder_layers
+from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
-from bertender.text.words import tokens_of_words
+from bertender.text.batch import load_tokenizer, tokens_of_words
 from bertender.training.examples import TokenDataset
-from distill.distillation.distiller import DistillConfig, distill
-from distill.distillation.general import GeneralConfig, GeneralTeacher, distill_general
-from distill.distillation.phases import DistillationObjective, check_compatible
-from distill.losses import NO_LABEL
-from distill.losses.layer_maps import uniform
-from distill.losses.terms import ProjectedWeights
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distillation import DistillationObjective, check_compatible
+from distill.distillation.distiller import distill
+from distill.distillation.general import GeneralTeacher, distill_general
+from distill.distillation.general_config import GeneralConfig
+from distill.losses.terms import ProjectedWeights, uniform
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-from distill.methods.small_vocab_module import DualTraining, SharedProjection
-from distill.students import StudentShape
-from distill.vocabularies import TOKENIZERS
-from distill.vocabularies.mixed import (
+from distill.methods.training_modules import DualTraining, SharedProjection
+from distill.pretraining.config import TOKENIZERS
+from distill.pretraining.mixed import (
     MIXED_INPUTS,
     MIXED_TARGETS,
     MixedMasking,
     MixedVocabulary,
 )
+from distill.students.student import StudentShape
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import (
     LONGEST,

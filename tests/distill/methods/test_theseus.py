@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bertender.training.dropout import switch_off_dropout
+from bertender.training.loop import switch_off_dropout
 from distill.losses.signals import Signals
 from distill.methods import METHODS
-from distill.methods.theseus_module import Replacing
-from distill.students import StudentShape
+from distill.methods.training_modules import Replacing
+from distill.students.student import StudentShape
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 

@@ -8,9 +8,9 @@ import torch
 from transformers import BertConfig
 
 from bertender.training.examples import TensorBatch
-from distill.corpora.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
-from distill.objectives import OBJECTIVES
-from distill.objectives.pretraining_module import PretrainingModule
+from distill.pretraining.config import OBJECTIVES
+from distill.pretraining.objectives import PretrainingModule
+from distill.pretraining.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
 from tests.toy_models import BERT_SHAPE, VOCABULARY
 from tests.toys import tiny_tokenizer
 

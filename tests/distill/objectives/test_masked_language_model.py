@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from distill.losses import NO_LABEL
-from distill.objectives.masked_language_model import MaskedLanguageModel
+from bertender.problems.problem import NO_LABEL
+from distill.pretraining.objectives import MaskedLanguageModel
 from tests.toy_models import VOCABULARY
 from tests.toys import tiny_tokenizer
 

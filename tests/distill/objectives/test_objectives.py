@@ -7,9 +7,9 @@ import torch
 from transformers import BertConfig, PreTrainedModel
 
 from bertender.training.examples import TensorBatch
-from distill.corpora.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
-from distill.corpora.word_boundaries import continues_word
-from distill.objectives import OBJECTIVES
+from distill.pretraining.config import OBJECTIVES
+from distill.pretraining.masking import continues_word
+from distill.pretraining.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
 from tests.distill.objectives.batches import (
     TOKENIZER,
     WHOLE_WORDS,

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 from transformers.modeling_outputs import BaseModelOutput
 
-from distill.objectives.replaced_tokens import sampled
+from distill.pretraining.replaced_tokens import sampled
 from tests.distill.objectives.batches import (
     TOKENIZER,
     batch_of,

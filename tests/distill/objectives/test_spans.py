@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distill.losses import NO_LABEL
-from distill.objectives.masking import WordSpans, each_run, run_bounds
-from distill.objectives.spans import SPAN_LENGTHS, BoundaryHead, span_prediction
+from bertender.problems.problem import NO_LABEL
+from distill.pretraining.masking import WordSpans, each_run, run_bounds
+from distill.pretraining.spans import SPAN_LENGTHS, BoundaryHead, span_prediction
 from tests.distill.objectives.batches import TOKENIZER, batch_of, pretraining_module_of
 from tests.toy_models import VOCABULARY
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from distill.losses import NO_LABEL
-from distill.objectives import word_order
+from bertender.problems.problem import NO_LABEL
+from distill.pretraining import objectives as word_order
 from tests.distill.objectives.batches import batch_of, objective_of
 
 

@@ -9,7 +9,7 @@ from transformers import (
     AutoModelForPreTraining,
 )
 
-from distill.objectives import OBJECTIVES
+from distill.pretraining.config import OBJECTIVES
 
 SMALL: dict[str, Any] = {
     "vocabulary_size": 200,

@@ -18,11 +18,14 @@ from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNam
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
-from distill.distillation.distiller import DistillConfig, distill
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
-from distill.objectives import OBJECTIVES, PretrainingObjective
-from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name
-from export.onnx_export import ExportConfig, export
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
+from distill.pretraining.config import OBJECTIVES, PretrainConfig, PretrainingObjective
+from distill.pretraining.pretrain import pretrain, pretrain_by_name
+from export.config import ExportConfig
+from export.exporter import export
 from tests.distill.objectives.batches import WHOLE_WORDS
 from tests.distill.pretraining.settings import BRIEF, OPENS_AS, SMALL
 from tests.listening import interrupted_at, listed_steps

@@ -16,10 +16,10 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
-from distill.objectives import OBJECTIVES
-from distill.pretraining.pretrain import PretrainConfig, pretrain, pretrain_by_name
-from distill.vocabularies import TOKENIZERS
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
+from distill.pretraining.config import OBJECTIVES, TOKENIZERS, PretrainConfig
+from distill.pretraining.pretrain import pretrain, pretrain_by_name
 from tests.distill.pretraining.settings import BRIEF
 from tests.listening import interrupted_at
 from tests.toys import passages

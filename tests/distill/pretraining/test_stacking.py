@@ -14,9 +14,14 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.families import encoder_layers
 from bertender.text.batch import load_tokenizer
-from distill.objectives import OBJECTIVES
-from distill.pretraining.pretrain import PretrainConfig, encoder_config, pretrain
-from distill.pretraining.stacking import check_stackable, positions_of_shallow, stack
+from distill.pretraining.config import OBJECTIVES, PretrainConfig
+from distill.pretraining.pretrain import (
+    check_stackable,
+    encoder_config,
+    positions_of_shallow,
+    pretrain,
+    stack,
+)
 from tests.distill.pretraining.settings import BRIEF, OPENS_AS
 from tests.toys import passages
 

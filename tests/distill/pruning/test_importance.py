@@ -11,11 +11,16 @@ from transformers import PreTrainedModel
 
 from bertender.core.errors import DataError, UnknownNameError
 from bertender.models.families import encoder_layers, family_of
-from bertender.models.pruned import PRUNABLE
-from distill.pruning.choice import Across, chosen, shares_of_rounds
-from distill.pruning.cutting import Remaining, cut
-from distill.pruning.gates import gated
-from distill.pruning.importance import IMPORTANCES, Importance, importance_of
+from bertender.models.own_models import PRUNABLE
+from distill.pruning.cutting import Remaining, cut, gated
+from distill.pruning.importance import (
+    IMPORTANCES,
+    Across,
+    Importance,
+    chosen,
+    importance_of,
+    shares_of_rounds,
+)
 from tests.distill.pruning.toys import everything
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer

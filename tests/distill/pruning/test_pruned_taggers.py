@@ -10,19 +10,20 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForTokenClassification
 
+from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.measure.accuracy import evaluate
 from bertender.models.opening import load_torch_classifier, open_classifier
-from bertender.pipeline.stages import STAGES
-from bertender.training.examples import model_inputs
+from bertender.recipes.stages import STAGES
+from bertender.training.examples import model_inputs, token_dataset
 from bertender.training.heads import HEADS
-from distill.data import token_dataset
-from distill.finetuning.finetune import FinetuneConfig, finetune_by_name
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
 from distill.pruning.config import PruneConfig
 from distill.pruning.importance import importance_of
 from distill.pruning.pruner import prune
-from export.onnx_export import ExportConfig, export
+from export.config import ExportConfig
+from export.exporter import export
 from tests.toy_models import other_vocabulary, save_encoder
 from tests.toy_tagging import TASK
 from tests.toys import tiny_tokenizer

@@ -8,24 +8,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
-from bertender.core.speedup import Speedup
-from bertender.measure.accuracy import evaluate
+from bertender.core.machine import Speedup
 from bertender.models.opening import open_classifier
-from bertender.models.pruned import PRUNABLE
+from bertender.models.own_models import PRUNABLE
 from bertender.tasks.task import Task
-from distill.data import token_dataset
-from distill.distillation.distiller import DistillConfig, distill
+from bertender.training.examples import token_dataset
+from distill.distillation.distill_config import DistillConfig
+from distill.distillation.distiller import distill
 from distill.methods import METHODS
-from distill.pruning import pruner, recovery_texts, rounds
+from distill.pruning import pruner, rounds
+from distill.pruning import rounds as recovery_texts
 from distill.pruning.config import RULES, PruneConfig
 from distill.pruning.importance import IMPORTANCES
 from distill.pruning.latency import LatencyTable, Stopwatches
 from distill.pruning.pruner import prune
 from distill.pruning.rounds import PruningContext
-from export.onnx_export import ExportConfig, export
-from quantize.quantizer import QuantizeConfig, quantize
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import quantize
 from tests.distill.pruning.toys import MADE_UP
 from tests.listening import interrupted_at, no_training
 from tests.toy_models import save_artifact, save_encoder, tiny_classifier

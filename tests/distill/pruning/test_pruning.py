@@ -14,12 +14,15 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
-from bertender.models.own_models import load_pretrained
-from bertender.models.pruned import PRUNABLE, head_numbers_of, heads_of, neurons_of
+from bertender.models.own_models import (
+    PRUNABLE,
+    head_numbers_of,
+    heads_of,
+    load_pretrained,
+    neurons_of,
+)
 from distill.losses.signals import read_signals
-from distill.pruning.cutting import Remaining, cut
-from distill.pruning.gates import gated
-from distill.pruning.layers import least_missed, without_layers
+from distill.pruning.cutting import Remaining, cut, gated, least_missed, without_layers
 from tests.distill.pruning.toys import everything
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer

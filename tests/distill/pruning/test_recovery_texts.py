@@ -13,12 +13,12 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError
 from bertender.models.opening import load_torch_classifier, open_classifier
-from bertender.pipeline.stages import STAGES
+from bertender.problems.problem import NO_LABEL
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
-from distill.losses import NO_LABEL
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
-from distill.pruning.recovery_texts import recovery_texts
+from distill.pruning.rounds import recovery_texts
 from distill.teachers.outputs import LOGITS
 from distill.teachers.teacher import Teacher
 from tests.listening import listed_steps

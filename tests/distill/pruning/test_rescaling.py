@@ -12,13 +12,12 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.opening import load_torch_classifier
-from bertender.models.pruned import PRUNABLE, heads_of, neurons_of
+from bertender.models.own_models import PRUNABLE, heads_of, neurons_of
 from bertender.tasks.task import Task
-from distill.data import token_dataset
-from distill.pruning.cutting import Remaining, cut
-from distill.pruning.gates import gated
+from bertender.training.examples import token_dataset
+from distill.pruning.cutting import Remaining, cut, gated
 from distill.pruning.rescaling import fold, rescale
-from distill.scoring import dev_score
+from distill.trained import dev_score
 from tests.distill.pruning.toys import everything, twice_as_wide, with_copied_parts
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.core.findings import LatencyLoad
-from bertender.models.pruned import PRUNABLE, heads_of
+from bertender.models.own_models import PRUNABLE, heads_of
 from distill.pruning import latency
 from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import Importance
-from distill.pruning.latency import HERE, LatencyTable, Point
-from distill.pruning.search import fastest_ms, fitting
+from distill.pruning.latency import HERE, LatencyTable, Point, fastest_ms, fitting
 from tests.distill.pruning.toys import everything, made_up_table
 from tests.toy_models import tiny_classifier
 

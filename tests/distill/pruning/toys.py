@@ -10,11 +10,12 @@ from transformers import (
     PreTrainedModel,
 )
 
-from bertender.measure.samples import Speedup
+from bertender.core.findings import LatencyLoad
+from bertender.core.machine import Speedup
 from bertender.models.families import encoder_layers, family_of
-from bertender.models.pruned import PRUNABLE, head_size, heads_of, neurons_of
+from bertender.models.own_models import PRUNABLE, head_size, heads_of, neurons_of
 from distill.pruning.cutting import Remaining
-from distill.pruning.latency import LatencyLoad, LatencyTable, Point, Stopwatches
+from distill.pruning.latency import LatencyTable, Point, Stopwatches
 
 
 def everything(config: PretrainedConfig) -> Remaining:

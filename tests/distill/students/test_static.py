@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from bertender.core.cache_folder import CACHE_VARIABLE
-from distill.students import StudentShape
+from bertender.core.files import CACHE_VARIABLE
 from distill.students.static import RARE, static_student
+from distill.students.student import StudentShape
 from distill.students.token_use import TokenUse, token_use
 from tests.toy_models import VOCABULARY, tiny_classifier
 from tests.toys import tiny_tokenizer

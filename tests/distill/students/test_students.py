@@ -13,18 +13,18 @@ from transformers import DistilBertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers
-from distill.students import (
-    DISTILBERT_STUDENT,
-    START_LAYERS,
-    StudentBuilder,
-    StudentShape,
-)
 from distill.students.albert import albert_student
 from distill.students.bilstm import bilstm_student, strongest_directions
 from distill.students.distilbert import distilbert_student
 from distill.students.minibert import minibert_student
 from distill.students.own_class import any_width_student, shorter_student
 from distill.students.static import static_student
+from distill.students.student import (
+    DISTILBERT_STUDENT,
+    START_LAYERS,
+    StudentBuilder,
+    StudentShape,
+)
 from distill.students.weights import factors, position_table, weight_of
 from tests.toy_models import BERT_SHAPE, UNKNOWN, VOCABULARY, tiny_classifier
 from tests.toys import tiny_tokenizer

@@ -15,14 +15,22 @@ from bertender.core import progress
 from bertender.core.card import library_versions
 from bertender.core.progress import show_progress
 from bertender.tasks.task import Split, Task
-from bertender.training import cached_tensors
-from bertender.training.examples import TensorBatch, TokenDataset
-from distill.data import token_dataset
+from bertender.training import checkpoint as cached_tensors
+from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
 from distill.losses.signals import Signals, Wanted
 from distill.methods import METHODS
-from distill.teachers import outputs, parts
-from distill.teachers.outputs import cacheable, cached_in, size_bytes, teacher_outputs
-from distill.teachers.parts import Column, Rows, joined_rows, rows_at
+from distill.teachers import outputs
+from distill.teachers import outputs as parts
+from distill.teachers.outputs import (
+    Column,
+    Rows,
+    cacheable,
+    cached_in,
+    joined_rows,
+    rows_at,
+    size_bytes,
+    teacher_outputs,
+)
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 
@@ -119,7 +127,7 @@ def test_another_version_computes_again_where_it_computes(
     model, texts = tiny_classifier("bert"), examples(task)
     teacher_outputs(model, "one", texts, WANTED)
     other = {**library_versions(), library: "0.0.1"}
-    monkeypatch.setattr("bertender.training.weights.library_versions", lambda: other)
+    monkeypatch.setattr("bertender.training.checkpoint.library_versions", lambda: other)
     teacher_outputs(model, "one", texts, WANTED)
     assert computed == [WANTED] * (1 + again)
 

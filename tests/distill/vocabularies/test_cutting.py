@@ -15,10 +15,14 @@ from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedT
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.tasks.task import Task
 from bertender.text.batch import load_tokenizer
+from distill.pretraining.config import TOKENIZERS
+from distill.pretraining.vocabulary_cutting import (
+    RemainingTokens,
+    cut_vocabulary,
+    needed_tokens,
+)
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
-from distill.vocabularies import TOKENIZERS
-from distill.vocabularies.cutting import RemainingTokens, cut_vocabulary, needed_tokens
 from tests.toy_models import LONGEST, save_artifact, tiny_classifier
 from tests.toys import passages
 

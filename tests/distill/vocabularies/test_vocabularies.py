@@ -17,9 +17,8 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.text.batch import load_tokenizer
-from distill.pretraining.config import PretrainConfig
-from distill.vocabularies import TOKENIZERS
-from distill.vocabularies.unigram import MOST_COUNTED
+from distill.pretraining.config import TOKENIZERS, PretrainConfig
+from distill.pretraining.unigram import MOST_COUNTED
 from tests.toys import FRUIT, TOOLS, packed
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,7 +100,7 @@ def test_the_same_text_gives_the_same_vocabulary(name: str) -> None:
 TRAIN_ALL = """
 import json, sys
 from pathlib import Path
-from distill.vocabularies import TOKENIZERS
+from distill.pretraining.config import TOKENIZERS
 texts = json.loads(sys.stdin.read())
 for name, kind in TOKENIZERS.items():
     kind.train(texts, 400, 32).save_pretrained(Path(sys.argv[1]) / name)
@@ -219,8 +218,8 @@ def test_rare_words_are_forgotten_where_there_are_too_many(
 ) -> None:
     """Common words are counted through, however many rare ones stream by."""
     assert MOST_COUNTED > 1_000_000
-    monkeypatch.setattr("distill.vocabularies.unigram.MOST_COUNTED", 60)
-    monkeypatch.setattr("distill.vocabularies.unigram.PASSAGES_AT_ONCE", 5)
+    monkeypatch.setattr("distill.pretraining.unigram.MOST_COUNTED", 60)
+    monkeypatch.setattr("distill.pretraining.unigram.PASSAGES_AT_ONCE", 5)
     rare = (f"apple wrench {chr(97 + row % 26) * (3 + row // 26)}" for row in range(400))
     tokenizer = TOKENIZERS["unigram"].train(list(rare), 100, 32)
     assert tokenizer.tokenize("apple wrench") == ["▁apple", "▁wrench"]

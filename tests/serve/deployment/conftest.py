@@ -13,20 +13,19 @@ import numpy as np
 import pytest
 import torch
 
-from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.golden import GoldenTexts, read_golden, write_golden
+from bertender.core.artifact import Artifact, GoldenTexts, new_artifact, read_golden, write_golden
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from bertender.text.example import Example
-from export.onnx_export import ExportConfig, export
+from bertender.text.batch import Example
+from export.config import ExportConfig
+from export.exporter import export
 from quantize.quantizer import copy_companions
-from serve.client import Endpoint
+from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.deployment import DeployConfig
-from serve.deployment.control import ModelControl
-from serve.repository import Models, write_repository
-from serve.running_servers import running_servers
-from serve.server import TritonServer
+from serve.repository.write import Models, write_repository
+from serve.server.running_servers import running_servers
+from serve.server.server import TritonServer
+from serve.server.targets import DeployConfig, ModelControl
 from tests.served import BY_DEFAULT
 from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, toy_task, write_model
 

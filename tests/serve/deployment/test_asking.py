@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from bertender.core.artifact import GoldenText, GoldenTexts
 from bertender.core.errors import DeploymentError
-from bertender.core.golden import GoldenText, GoldenTexts
-from bertender.problems import PROBLEMS, SINGLE_LABEL
-from bertender.text.example import Example
-from serve.client import PROTOCOLS
-from serve.deployment.asking import ask_golden, readable
-from serve.deployment.targets import Place
+from bertender.problems import PROBLEMS
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.text.batch import Example
+from serve.client.address import PROTOCOLS
+from serve.deploy import ask_golden, readable
+from serve.server.targets import Place
 from tests.serve.scripted import SERVERS, Script
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from bertender.core.errors import DeploymentError
-from serve.deployment import deploy
-from serve.deployment.control import ModelControl
+from serve import deploy
+from serve.server.targets import ModelControl
 from tests.serve.deployment.conftest import (
     Deployable,
     Versions,
@@ -32,7 +32,7 @@ import sys
 from pathlib import Path
 from bertender.core.artifact import Artifact
 from serve import repository
-from serve.deployment import DeployConfig, deploy
+from serve.deploy import DeployConfig, deploy
 
 repository.MODEL_FILE += "\\nimport time\\ntime.sleep(1000)\\n"
 artifact, url, token = sys.argv[1:]

@@ -12,10 +12,10 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError
 from serve.config import ServeConfig
-from serve.deployment.model_folder import ModelFolder, model_folder
-from serve.placing import stamp_of
-from serve.repository import is_repository, write_repository
-from serve.triton_config import read_model_config, write_model_config
+from serve.repository.config_pbtxt import read_model_config, write_model_config
+from serve.repository.placing import stamp_of
+from serve.repository.versions import ModelFolder, model_folder
+from serve.repository.write import is_repository, write_repository
 from tests.serve.deployment.conftest import Versions, snapshot
 
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bertender.core.artifact import read_golden
 from bertender.core.errors import DeploymentError
-from bertender.core.golden import read_golden
-from serve.deployment import deploy
-from serve.deployment.asking import ask_golden
-from serve.deployment.targets import Place
-from serve.running_servers import RunningServer, is_listening
+from serve import deploy
+from serve.deploy import ask_golden
+from serve.server.running_servers import RunningServer, is_listening
+from serve.server.targets import Place
 from serve.wire import MODEL_NAME
 from tests.serve.deployment.conftest import Deployable, Versions, deployable
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, GoldenTexts
 from bertender.core.errors import (
     ArtifactError,
     BertenderError,
@@ -18,15 +18,16 @@ from bertender.core.errors import (
     DamagedArtifactError,
     DeploymentError,
 )
-from bertender.core.golden import GoldenTexts
 from bertender.tasks.task import Task
-from export.onnx_export import ExportConfig, export
-from serve import repository as repositories
+from export.config import ExportConfig
+from export.exporter import export
+from serve import deploy
 from serve.config import ServeConfig
-from serve.deployment import DeployConfig, deploy
-from serve.deployment import model_folder as model_folders
-from serve.deployment.model_folder import held
-from serve.repository import MODEL_FILE, write_repository
+from serve.repository import versions as model_folders
+from serve.repository import write as repositories
+from serve.repository.versions import held
+from serve.repository.write import MODEL_FILE, write_repository
+from serve.server.targets import DeployConfig
 from tests.serve.deployment.conftest import (
     Deployable,
     Versions,

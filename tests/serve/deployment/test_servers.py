@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import bertender
-from bertender.core.cache_folder import CACHE_VARIABLE
 from bertender.core.errors import ServingError
-from serve.deployment import deploy
-from serve.deployment.model_folder import ModelFolder
-from serve.page import PageServer
+from bertender.core.files import CACHE_VARIABLE
+from serve import deploy
+from serve.page.server import PageServer
 from serve.profiles import ProfileKey, ServeProfile, TunedSettings, write_profile
+from serve.repository.versions import ModelFolder
 from tests.serve.deployment.conftest import ASKED, Deployable, Versions, deployable, logits_of
 from tests.serve.processes import stub_of
 from tests.served import ANY_PORTS

@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from bertender.measure.tolerances import TOLERANCES
-from serve.deployment import DeployConfig, deploy
-from serve.deployment.model_folder import ModelFolder
-from serve.server import TritonServer
-from serve.triton_config import read_model_config
+from bertender.gate.tolerances import TOLERANCES
+from serve import deploy
+from serve.repository.config_pbtxt import read_model_config
+from serve.repository.versions import ModelFolder
+from serve.server.server import TritonServer
+from serve.server.targets import DeployConfig
 from tests.runtimes import needs
 from tests.serve.deployment.conftest import (
     ASKED,

@@ -1,0 +1,325 @@
+"""Predictions and score of a classifier over a split, and whether its answer is constant."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.errors import ConfigError, ConstantError, DataError, ModelError
+from bertender.core.findings import ConstantFindings, ScoreFindings
+from bertender.core.progress import progress_bar
+from bertender.metrics.resampling import Score
+from bertender.metrics.scores import score
+from bertender.models.predictor import Classifier
+from bertender.problems.problem import NO_LABEL, Outputs
+from bertender.tasks.loading import sample
+from bertender.tasks.task import Split, Task
+from bertender.text.batch import Batch, Encode, Example
+from bertender.text.batching import length_buckets
+from bertender.training.config import JudgedConfig, TrainingConfig
+
+# --- from bertender.measure.accuracy
+# A classifier's predictions over a whole split, and their score.
+
+FloatArray = npt.NDArray[np.float32]
+
+TOKENS_PER_BATCH = 4096
+EXAMPLES_PER_ENCODING = 64
+"""Small, so that one long text pads few others while lengths are counted."""
+
+
+def predict(
+    classifier: Classifier,
+    examples: Sequence[Example],
+    *,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
+) -> FloatArray:
+    """Return the logits (examples, labels), in the order of the examples; of a model that labels
+    words, (words, labels). Arguments and errors are those of `predict_outputs`.
+    """
+    outputs = predict_outputs(classifier, examples, tokens_per_batch=tokens_per_batch)
+    return np.concatenate([each.logits for each in outputs])
+
+
+def predict_outputs(
+    classifier: Classifier,
+    examples: Sequence[Example],
+    *,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
+) -> list[Outputs]:
+    """Return the outputs of each example, in their order.
+
+    Inside, examples are sorted by length into batches of at most `tokens_per_batch` tokens,
+    padding included, longest first, so that a machine with too little memory fails at once.
+
+    Raises:
+        DataError: there are no examples.
+        ModelError: the model returns another number of rows than a batch has.
+    """
+    if not examples:
+        raise DataError("no examples to predict: the split is empty. Give at least one example.")
+    buckets = length_buckets(text_lengths(classifier.encode, examples), tokens_per_batch)
+    outputs: dict[int, Outputs] = {}
+    with progress_bar(f"predict {classifier.name}", len(examples), "texts") as bar:
+        for bucket in reversed(buckets):
+            outputs.update(
+                zip(bucket, classifier.outputs([examples[row] for row in bucket]), strict=True)
+            )
+            bar.advance(len(bucket))
+    return [outputs[row] for row in range(len(examples))]
+
+
+def evaluate(
+    classifier: Classifier,
+    split: Split,
+    metric: str,
+    *,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
+) -> tuple[Score, Any]:
+    """Return the classifier's score on a split, and its predictions: (rows,), or tags by sentence.
+
+    Raises:
+        ModelError: a logit is NaN or infinite, so there is no prediction to score.
+    """
+    outputs = predict_outputs(classifier, split.examples, tokens_per_batch=tokens_per_batch)
+    _check_finite(classifier, split.examples, outputs)
+    problem, labels = classifier.problem, classifier.labels
+    decoded = [
+        problem.decode(problem.choose(each.logits), each.places, example)
+        for each, example in zip(outputs, split.examples, strict=True)
+    ]
+    predictions = problem.gather(decoded)
+    measured = score(metric, split.label_ids, predictions, label_count=len(labels), labels=labels)
+    return measured, predictions
+
+
+def text_lengths(encode: Encode, examples: Sequence[Example]) -> list[int]:
+    """Return each example's length: in tokens, or in words where the model reads the text."""
+    return [
+        length
+        for start in range(0, len(examples), EXAMPLES_PER_ENCODING)
+        for length in _lengths(encode(examples[start : start + EXAMPLES_PER_ENCODING]))
+    ]
+
+
+def word_count(example: Example) -> int:
+    """Return the number of words, split at white space, in all texts of an example."""
+    return sum(len(text.split()) for text in example)
+
+
+def _lengths(batch: Batch) -> Iterator[int]:
+    mask = batch.arrays.get("attention_mask")
+    if mask is None:
+        return map(word_count, batch.examples)
+    return iter(mask.sum(axis=1).tolist())
+
+
+def _check_finite(
+    classifier: Classifier, examples: Sequence[Example], outputs: Sequence[Outputs]
+) -> None:
+    broken = [row for row, each in enumerate(outputs) if not np.isfinite(each.logits).all()]
+    if broken:
+        raise ModelError(
+            f"{classifier.name} predicts {len(broken)} of {len(outputs)} examples with NaN or "
+            f"infinite logits, first {examples[broken[0]]!r}. Train or export the model again."
+        )
+
+
+# --- from bertender.measure.constant
+# One label everywhere: the control that reads no text, and models that are no better than it.
+
+logger = logging.getLogger(__name__)
+
+FEWEST_OTHERS = 100
+"""Other labels that must be there: a model that finds one of thirty of them misses all 100 in 3 %
+of the cases. Of fewer, as of a first run on a few texts, one label everywhere is said, and refused
+nowhere."""
+SKEWED = 0.9
+"""Share of one label from which a short training may rightly predict nothing else, unless the
+metric gives nothing for that."""
+TEACHER_TEXTS = 512
+TEXTS_AT_ONCE = 64
+"""Most teachers predict two labels on the first of them."""
+USUAL_RATES = (5e-5, 3e-4)
+SETTINGS_OF_RUN = ("learning_rate", "epochs")
+"""That a model learned with, and the error of one that learned nothing names."""
+
+
+class ConstantRow(Record):
+    """One label for every text, scored as a model is."""
+
+    label: str = Field(description="the most frequent one of the training texts")
+    score: Score
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        return f"always {self.label}"
+
+
+def constant_row(task: Task) -> ConstantRow:
+    """Return the score of the most frequent training label on the held-out texts."""
+    problem = task.problem
+    targets = task.calibration.label_ids
+    label = most_frequent([each for own in targets for each in problem.labels_of(own)])
+    count = len(task.labels)
+    predictions = [problem.constant(label, count, example) for example in task.dev.examples]
+    return ConstantRow(
+        label=task.labels[label],
+        score=score(
+            task.metric,
+            task.dev.label_ids,
+            predictions,
+            label_count=count,
+            labels=task.labels,
+        ),
+    )
+
+
+def is_below_chance(score: Score, labels: int) -> bool:
+    """Return whether a model scores less than a guess, as one whose labels are swapped does.
+
+    What a guess gives by other metrics depends on the shares of the labels.
+    """
+    chance = {"accuracy": 1 / labels, "matthews": 0.0}.get(score.metric)
+    return chance is not None and score.high < chance
+
+
+def check_labels_fit(classifier: Classifier, task: Task) -> None:
+    """Say where a model scores below chance on the texts to choose by.
+
+    Raises:
+        ConfigError: it does, and its labels were matched with those of the data by a map or a
+            guess: damage to such a model would count as a gain.
+    """
+
+    if not len(task.choices):  # the gate says what it lacks
+        return
+    found, _ = evaluate(classifier, task.choices, task.metric)
+    if not is_below_chance(found, len(task.labels)):
+        return
+    said = (
+        f"{classifier.name} has {found.metric} {found.value:.3f} [{found.low:.3f}, "
+        f"{found.high:.3f}] on {found.n} texts, less than a guess: its labels look swapped"
+    )
+    if label_map := task.source.get("label_map"):
+        raise ConfigError(f"label_map={label_map}: {said}. Give another --label-map.")
+    logger.warning("%s. Compare their order with that of the data (--label-map)", said)
+
+
+def most_frequent(label_ids: Sequence[int]) -> int:
+    """Return the most frequent label, the lowest of several."""
+    counts = Counter(label_ids)
+    return min(counts, key=lambda label: (-counts[label], label))
+
+
+def found_constant(task: Task, split: Split, predictions: Iterable[Any]) -> ConstantFindings | None:
+    """Return the label that is predicted everywhere; None where labels differ, or should not."""
+    predicted = _labels_in(task, predictions)
+    truth = Counter(label for own in split.label_ids for label in task.problem.labels_of(own))
+    del truth[NO_LABEL]
+    if len(predicted) != 1 or len(truth) < 2:
+        return None
+    (label,) = predicted
+    count = truth.total()
+    return ConstantFindings(label=task.labels[label], share=truth[label] / count, n=count)
+
+
+def is_fault(constant: ConstantFindings, score: float) -> bool:
+    """Return whether a model of one label has learned nothing, rather than what skewed data say.
+
+    Args:
+        constant: what was found.
+        score: of the model on the same texts, by the task's metric.
+    """
+    others = round((1 - constant.share) * constant.n)
+    return others >= FEWEST_OTHERS and (constant.share < SKEWED or score <= 0)
+
+
+def warn_early(task: Task, split: Split, predictions: Iterable[Any], config: JudgedConfig) -> None:
+    """Log a warning where a model that is being trained predicts one label everywhere."""
+    constant = found_constant(task, split, predictions)
+    if constant and not config.allow_constant:
+        logger.warning(
+            "task %s: so far the model %s. If that stays, it has learned nothing",
+            task.name,
+            constant.words,
+        )
+
+
+def check_varied(
+    scores: ScoreFindings, task: Task, config: JudgedConfig, settings: Sequence[str], advice: str
+) -> None:
+    """Raise ConstantError where a trained model has learned nothing but one label.
+
+    Args:
+        scores: of the model on the held-out texts.
+        task: of these texts.
+        config: what it was trained with.
+        settings: that the message names.
+        advice: what to try next.
+    """
+    constant = scores.constant
+    if constant is None or config.allow_constant:
+        return
+    if not is_fault(constant, scores.score):
+        logger.warning("task %s: on the held-out texts, the model %s", task.name, constant.words)
+        return
+    raise ConstantError(
+        f"{config.as_set(settings)}: on the held-out texts of task {task.name!r}, the model "
+        f"{constant.words}. It has learned nothing ({task.metric} {scores.score:.4g}), and is not "
+        f"written. Try {advice}. If it is what you want all the same, allow_constant writes it "
+        "without training again."
+    )
+
+
+def check_teacher_varied(
+    classifier: Classifier, path: Path, task: Task, otherwise: str = ""
+) -> None:
+    """Raise ConstantError for a teacher of one label; of others, a few texts alone are read.
+
+    Args:
+        classifier: of the task's labels.
+        path: of its artifact, for the message.
+        task: some of its texts to choose by are read.
+        otherwise: the end of the message: how to go on all the same, where that can be set.
+    """
+
+    texts = sample(task.choices, TEACHER_TEXTS, task.problem)
+    seen: set[int] = set()
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        _, predictions = evaluate(classifier, texts.after(start).first(TEXTS_AT_ONCE), task.metric)
+        seen |= _labels_in(task, predictions)
+        if len(seen) > 1:
+            return
+    if not len(texts):
+        return
+    score, predictions = evaluate(classifier, texts, task.metric)
+    constant = found_constant(task, texts, predictions)
+    if constant and is_fault(constant, score.value):
+        raise ConstantError(
+            f"the teacher {path} {constant.words}: nothing can be learned from it. Give another "
+            f"teacher, or train this one again.{otherwise}"
+        )
+
+
+def _labels_in(task: Task, predictions: Iterable[Any]) -> set[int]:
+    return {int(label) for each in predictions for label in task.problem.labels_of(each)}
+
+
+def another_rate(config: TrainingConfig) -> str:
+    """Return which learning rate to try where a model has learned nothing."""
+    low, high = USUAL_RATES
+    if config.learning_rate < low:
+        return f"a higher learning_rate, as {low:g} to {high:g}"
+    if config.learning_rate > high:
+        return f"a lower learning_rate, as {low:g} to {high:g}"
+    return "a learning_rate a few times higher, or lower"

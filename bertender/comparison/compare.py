@@ -1,0 +1,369 @@
+"""The comparison of artifacts: measured once, saved as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertender.comparison.accuracy import (
+    constant_row,
+    evaluate,
+    found_constant,
+    text_lengths,
+    word_count,
+)
+from bertender.comparison.latency import TimedModel, measure_models, threads_of
+from bertender.comparison.records import (
+    CompareConfig,
+    Comparison,
+    ComparisonRow,
+    Conditions,
+    Latency,
+    LatencyReport,
+    Lengths,
+    LengthsRead,
+    PrunedHeads,
+    Rounds,
+    measure_size,
+    speedup_over_processes,
+    with_speedups_over_onnx_float32,
+)
+from bertender.comparison.runtimes import check_installed, check_used, runtime_of
+from bertender.core.artifact import Artifact, lineage
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.findings import ChosenOn, ConstantFindings, ParitySummary, TextLengths
+from bertender.core.machine import FasterRuntime, RuntimeNote, environment, processor_name
+from bertender.core.machine_load import check_load_now
+from bertender.metrics.resampling import Change, LabelSet, Score
+from bertender.metrics.scores import paired_change
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, preferred, suits
+from bertender.tasks.task import Split, Task
+from bertender.text.batch import Encode, Tokenize
+
+# --- from bertender.measure.compare
+# The comparison of artifacts: measured once, saved as JSON, shown by `bertender.report`.
+#
+# All rows classify the same texts on the same machine. The first row is what changes and speedups
+# are relative to.
+
+
+def compare(
+    artifacts: Sequence[Artifact],
+    task: Task,
+    config: CompareConfig,
+    *,
+    measured_at: str | None = None,
+) -> Comparison:
+    """Measure artifacts against each other on a task's held-out split.
+
+    Args:
+        artifacts: what to compare; the first is the reference.
+        task: whose `dev` split all of them classify.
+        config: timings and batches.
+        measured_at: date and time to record; None takes the clock's.
+
+    Raises:
+        ConfigError: no artifacts, or a runtime and none that it runs.
+        RuntimeMissingError: a runtime is not installed.
+        ModelError: an artifact's labels are not the task's, or its logits are not finite.
+        MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
+    """
+    if not artifacts:
+        raise ConfigError("nothing to compare: give at least one artifact, the reference first.")
+    check_installed(*config.runtime)
+    check_used(artifacts, *config.runtime)
+    _check_same_labels(artifacts, task)
+    if not config.noisy:
+        check_load_now()
+    of_rows, models = zip(*_in_runtimes(artifacts, config.runtime), strict=True)
+    scored = [_scored(model, task, config) for model in models]
+    first, *others = scored
+    changes = [None, *(_change(task, first, other, config) for other in others)]
+    timed = measure_models(models, task.dev.examples, config)
+    rows = [
+        _row(*cells) for cells in zip(of_rows, models, scored, changes, timed.rows, strict=True)
+    ]
+    conditions = _conditions(task, config, timed, first.encode, measured_at)
+    return Comparison(
+        circumstances=conditions.model_copy(update={"chosen_on": _chosen_on(artifacts)}),
+        rows=with_speedups_over_onnx_float32(rows, config.seed),
+        constant=constant_row(task),
+        noise_floor=timed.noise_floor,
+    )
+
+
+def row_names(artifacts: Sequence[Artifact]) -> list[str]:
+    """Return each artifact's directory name, with its parent's before it where names repeat."""
+    counts = Counter(artifact.name for artifact in artifacts)
+    return [
+        artifact.name
+        if counts[artifact.name] == 1
+        else f"{artifact.path.resolve().parent.name}/{artifact.name}"
+        for artifact in artifacts
+    ]
+
+
+def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list[TimedModel]:
+    """Return what is timed: an onnx artifact once for each of its runtimes, others once.
+
+    The first onnx artifact has a row in each runtime that suits it, a later one in those that it is
+    meant for: float16 files are not timed in float32, but for the first.
+    """
+    return [model for _, model in _in_runtimes(artifacts, runtimes)]
+
+
+def _in_runtimes(
+    artifacts: Sequence[Artifact], runtimes: Sequence[str]
+) -> list[tuple[Artifact, TimedModel]]:
+    """Return the rows: an onnx artifact once for each of its runtimes, any other once."""
+    rows = []
+    first = next((each for each in artifacts if each.card.kind == "onnx"), None)
+    for artifact, name in zip(artifacts, row_names(artifacts), strict=True):
+        if artifact.card.kind != "onnx":
+            rows.append((artifact, _timed(artifact, name, DEFAULT_RUNTIME)))
+            continue
+        suiting = [each for each in runtimes if suits(each, artifact)]
+        for runtime in suiting if artifact is first else preferred(suiting, artifact):
+            title = name if len(runtimes) == 1 else f"{name} in {RUNTIMES[runtime].title}"
+            rows.append((artifact, _timed(artifact, title, runtime)))
+    return rows
+
+
+def _timed(artifact: Artifact, title: str, runtime: str) -> TimedModel:
+    return TimedModel(name=title, artifact=artifact.path.resolve(), runtime=runtime)
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Score of a row. Its classifier is closed before the next one is opened."""
+
+    encode: Encode
+    lengths: LengthsRead | None
+    parameters: int
+    score: Score
+    predictions: Any
+    constant: ConstantFindings | None
+
+
+def _scored(model: TimedModel, task: Task, config: CompareConfig) -> _Scored:
+    classifier = model.open(threads_of(config), None)
+    score, predictions = evaluate(
+        classifier, task.dev, task.metric, tokens_per_batch=config.tokens_per_batch
+    )
+    lengths = _lengths_read(classifier.encode, task.dev)
+    constant = found_constant(task, task.dev, predictions)
+    return _Scored(classifier.encode, lengths, classifier.parameters, score, predictions, constant)
+
+
+def _lengths_read(encode: Encode, split: Split) -> LengthsRead | None:
+    if not isinstance(encode, Tokenize):
+        return None
+    counts = encode.counts(split.examples)
+    return LengthsRead(
+        max_length=encode.max_length, held_out=TextLengths.of(counts, encode.max_length)
+    )
+
+
+def _change(task: Task, first: _Scored, other: _Scored, config: CompareConfig) -> Change:
+    return paired_change(
+        task.metric,
+        task.dev.label_ids,
+        first.predictions,
+        other.predictions,
+        LabelSet(len(task.labels), task.labels),
+        seed=config.seed,
+    )
+
+
+def _row(
+    artifact: Artifact,
+    model: TimedModel,
+    scored: _Scored,
+    change: Change | None,
+    latency: Latency,
+) -> ComparisonRow:
+    card = artifact.card
+    return ComparisonRow(
+        name=model.name,
+        digest=artifact.digest,
+        parent=card.parent.digest if card.parent else None,
+        kind=card.kind,
+        runtime=runtime_of(artifact, model.runtime),
+        family=card.family,
+        stage=card.stage,
+        precision=card.precision,
+        seed=card.seed,
+        size=measure_size(artifact, scored.parameters),
+        score=scored.score,
+        change=change,
+        latency=latency,
+        parity=_parity(artifact, model.runtime),
+        lengths=scored.lengths,
+        constant=scored.constant,
+        pruned=_pruned_heads(artifact),
+    )
+
+
+def _parity(artifact: Artifact, runtime: str) -> ParitySummary | None:
+    """Return the parity of an artifact's card; None of a runtime that it was not checked in."""
+    findings = artifact.card.findings
+    checked_in = findings.quantization.runtime if findings.quantization else DEFAULT_RUNTIME
+    here = artifact.card.kind != "onnx" or runtime == checked_in
+    return findings.parity if here else None
+
+
+def _conditions(
+    task: Task,
+    config: CompareConfig,
+    timed: LatencyReport,
+    encode: Encode,
+    measured_at: str | None,
+) -> Conditions:
+    return Conditions(
+        measured_at=measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        environment=environment(),
+        threads=timed.threads,
+        batch_texts=timed.batch_texts,
+        task=task.name,
+        metric=task.metric,
+        labels=task.labels,
+        n=len(task.dev),
+        task_fingerprint=task.fingerprint(),
+        lengths=_lengths(encode, task.dev),
+        config=config,
+        load=timed.load,
+    )
+
+
+def _chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
+    """Return where the artifacts' settings were chosen: on a share set apart, or on `dev`."""
+    # nothing was chosen for a model that records no data, as a finished one
+    sources = [source for each in artifacts if (source := each.card.task.source)]
+    shares = [source.get("select", 0.0) for source in sources]
+    seen: dict[ChosenOn, bool] = {"dev": not all(shares), "selection": any(shares)}
+    return tuple(name for name, is_there in seen.items() if is_there)
+
+
+def _lengths(encode: Encode, split: Split) -> Lengths:
+    words = [word_count(example) for example in split.examples]
+    reads_tokens = bool(encode(split.examples[:1]).arrays)
+    tokens = text_lengths(encode, split.examples) if reads_tokens else None
+    return Lengths(
+        mean_words=float(np.mean(words)),
+        max_words=max(words),
+        mean_tokens=float(np.mean(tokens)) if tokens else None,
+        max_tokens=max(tokens) if tokens else None,
+    )
+
+
+def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
+    others = [
+        f"{artifact.path} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
+        for artifact in artifacts
+        if (artifact.card.task.problem_type, artifact.card.task.labels)
+        != (task.problem_type, task.labels)
+    ]
+    if others:
+        raise ModelError(
+            f"task {task.name!r} has labels {task.labels}, but {'; '.join(others)}. "
+            "Compare artifacts of one task, and give that task."
+        )
+
+
+def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:
+    """Return the remaining heads of a pruned model, also of its export or 8-bit graph."""
+    made_of = (each for each in lineage(artifact) if isinstance(each, Artifact))
+    model = next((each for each in made_of if each.card.kind == "torch"), artifact)
+    if not (pruning := model.card.findings.pruning):
+        return None
+    importance = pruning.rounds[0].head_importance
+    remaining = pruning.rounds[-1].remaining_heads
+    if not (importance and remaining):
+        return None
+    return PrunedHeads(
+        layers=pruning.layers or range(len(importance)), importance=importance, kept=remaining
+    )
+
+
+# --- from bertender.measure.runtime_note
+# What a comparison over several runtimes says of the machine that it was made on.
+
+Samples = Callable[[ComparisonRow], Sequence[Rounds]]
+
+
+def runtime_note(comparison: Comparison) -> RuntimeNote | None:
+    """Return the fastest rows of each runtime against each other, for one text and for batches.
+
+    Only rows of as many parameters as the first ONNX row are compared, so that runtimes are, and
+    not models, and only those that the CPU ran; the ratio is of the best row of each. None where
+    fewer than two runtimes were timed, the model's size is unknown, or other work disturbed the
+    times.
+    """
+    conditions = comparison.circumstances
+    rows = _of_one_model(comparison.rows)
+    runtimes = {row.runtime for row in rows if row.runtime is not None}
+    if len(runtimes) == 1 or not rows or conditions.config.noisy:
+        return None
+    batches = f"batches of {conditions.batch_texts}"
+    uses: tuple[tuple[str, Samples], ...] = (("one text", _single), (batches, _batch))
+    versions = conditions.environment.versions
+    packages = (RUNTIMES[name].package for name in sorted(RUNTIMES) if _is_of_cpu(name))
+    return RuntimeNote(
+        measured_at=conditions.measured_at,
+        processor=processor_name(conditions.environment),
+        cores=conditions.environment.cores,
+        threads=conditions.threads,
+        task=conditions.task,
+        parameters=rows[0].size.parameters or 0,
+        versions={package: versions.get(package, "") for package in packages},
+        uses=tuple(_faster(use, samples, rows) for use, samples in uses),
+    )
+
+
+def _of_one_model(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    onnx = [row for row in rows if _is_of_cpu(row.runtime) and row.size.parameters]
+    return [row for row in onnx if row.size.parameters == onnx[0].size.parameters]
+
+
+def _is_of_cpu(runtime: str | None) -> bool:
+    return runtime is not None and not RUNTIMES[runtime].needs_gpu
+
+
+def _faster(use: str, samples: Samples, rows: Sequence[ComparisonRow]) -> FasterRuntime:
+    first = rows[0]
+    over_first = {
+        row.name: speedup_over_processes(samples(first), samples(row)).value for row in rows
+    }
+    ranked = sorted(rows, key=lambda row: over_first[row.name], reverse=True)
+    best = ranked[0]
+    other = next(row for row in ranked if row.runtime != best.runtime)
+    return FasterRuntime(
+        use=use,
+        runtime=_runtime_title(best),
+        row=_row_title(best),
+        other_runtime=_runtime_title(other),
+        other_row=_row_title(other),
+        speedup=speedup_over_processes(samples(other), samples(best)),
+    )
+
+
+def _single(row: ComparisonRow) -> Sequence[Rounds]:
+    return row.latency.single_ms
+
+
+def _batch(row: ComparisonRow) -> Sequence[Rounds]:
+    return row.latency.batch_rounds_ms
+
+
+def _runtime_title(row: ComparisonRow) -> str:
+    assert row.runtime is not None
+    return RUNTIMES[row.runtime].title
+
+
+def _row_title(row: ComparisonRow) -> str:
+    return f"{row.name} ({row.precision})"

@@ -1,0 +1,369 @@
+"""The records of a comparison, and the figures that are computed from its raw samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BeforeValidator, Field
+
+from bertender.comparison.accuracy import TOKENS_PER_BATCH, ConstantRow
+from bertender.core.artifact import Artifact
+from bertender.core.config import Config, Record, parts_of
+from bertender.core.findings import ChosenOn, ConstantFindings, ParitySummary, TextLengths
+from bertender.core.machine import Environment, Speedup
+from bertender.core.machine_load import MachineLoad
+from bertender.metrics.resampling import Change, Score
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
+
+# --- from bertender.measure.samples
+# Statistics of raw timings: percentiles, and a speedup with its interval.
+
+RESAMPLES = 1000
+
+Rounds = Sequence[Sequence[float]]
+"""Milliseconds of a process, rounds x texts."""
+
+
+class Percentiles(Record):
+    """Of one row's samples, in milliseconds."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+
+def percentiles(samples_ms: npt.NDArray[np.float64]) -> Percentiles:
+    """Return the 50th, 95th and 99th percentile of some milliseconds."""
+    p50, p95, p99 = np.percentile(samples_ms, [50, 95, 99])
+    return Percentiles(p50_ms=float(p50), p95_ms=float(p95), p99_ms=float(p99))
+
+
+def speedup(reference_ms: Rounds, candidate_ms: Rounds, seed: int = 0) -> Speedup:
+    """Return the median over rounds of the ratio of round medians, and its bootstrap interval.
+
+    Args:
+        reference_ms: rounds x texts of the reference.
+        candidate_ms: the same rounds of the row in question.
+        seed: which rounds are resampled.
+    """
+    return speedup_over_processes([reference_ms], [candidate_ms], seed)
+
+
+def speedup_over_processes(
+    reference_ms: Sequence[Rounds], candidate_ms: Sequence[Rounds], seed: int = 0
+) -> Speedup:
+    """Return the median over processes of `speedup` in each, and its bootstrap interval.
+
+    Resamples draw processes first and rounds within them second, since the rounds of one process
+    share its luck (where its memory lies, which threads run where). A resample of so few processes
+    spreads too little, by the root of (n - 1) / n: the interval is widened by that.
+
+    Args:
+        reference_ms: processes x rounds x texts of the reference.
+        candidate_ms: the same of the row in question.
+        seed: which processes and rounds are resampled.
+    """
+    ratios = np.array(
+        [
+            np.median(reference, axis=1) / np.median(candidate, axis=1)
+            for reference, candidate in zip(reference_ms, candidate_ms, strict=True)
+        ]
+    )  # (processes, rounds)
+    value = float(np.median(np.median(ratios, axis=1)))
+    count = len(ratios)
+    spread = np.median(np.median(_resampled(ratios, seed), axis=2), axis=1) / value  # (resamples,)
+    widened = spread ** math.sqrt(count / (count - 1)) if count > 1 else spread
+    low, high = np.percentile(value * widened, [2.5, 97.5])
+    return Speedup(value=value, low=float(low), high=float(high))
+
+
+def _resampled(ratios: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
+    """Return ratios (resamples, processes, rounds): processes drawn, and rounds of each."""
+    generator = np.random.default_rng(seed)
+    count, rounds = ratios.shape
+    processes = generator.integers(0, count, (RESAMPLES, count))
+    draws = generator.integers(0, rounds, (RESAMPLES, count, rounds))
+    resampled: npt.NDArray[np.float64] = ratios[processes[:, :, None], draws]
+    return resampled
+
+
+# --- from bertender.measure.latency_records
+# Records of a timing: its settings and results, raw samples included.
+
+
+class LatencyConfig(Config):
+    """Settings of a timing: its size, and the number of threads."""
+
+    single_texts: int = Field(50, ge=1, description="texts timed one by one in a round")
+    batch_size: int = Field(32, ge=1, description="texts of the timed batch, of mixed lengths")
+    processes: int = Field(
+        3,
+        ge=1,
+        description="repetitions in fresh processes, one for each engine; a speedup's interval is "
+        "over them and their rounds; 1: once, in this process",
+    )
+    rounds: int = Field(4, ge=2, description="timed rounds of each process")
+    warmup_rounds: int = Field(1, ge=0, description="whole rounds before the first timed one")
+    warmup_texts: int = Field(5, ge=0, description="untimed texts at the start of every turn")
+    threads: int = Field(0, ge=0, description="of PyTorch and every runtime alike; 0: every core")
+    seed: int = Field(0, ge=0, description="which texts are drawn")
+    noisy: bool = Field(
+        False, description="time on a busy machine as well, and mark the figures as noisy"
+    )
+
+
+def of_one_process(config: Any) -> Any:
+    """Return the settings of an earlier file, when this process timed everything itself."""
+    return {"processes": 1, **config} if isinstance(config, dict) else config
+
+
+def _nested(samples: Any, depth: int) -> Any:
+    """Return samples by process; those of an earlier file have one process, and no level for it."""
+    first = samples
+    for _ in range(depth - 1):
+        first = first[0] if first else ()
+    return samples if isinstance(first, (list, tuple)) else [samples]
+
+
+class Latency(Record):
+    """One classifier's times. Those by process are raw; everything else is computed from them."""
+
+    name: str
+    single: Percentiles = Field(description="one text at its natural length, tokenised and run")
+    batch: Percentiles = Field(description="one batch, padded to its longest, tokenised and run")
+    texts_per_second: float = Field(description="texts of all timed batches over their time")
+    speedup: Speedup = Field(description="over the first row: single texts, by medians of rounds")
+    single_ms: Annotated[
+        tuple[tuple[tuple[float, ...], ...], ...],
+        BeforeValidator(lambda samples: _nested(samples, 3)),
+    ] = Field(description="raw: processes x rounds x texts")
+    batch_ms: Annotated[
+        tuple[tuple[float, ...], ...], BeforeValidator(lambda samples: _nested(samples, 2))
+    ] = Field(description="raw: processes x rounds, a batch each")
+
+    @property
+    def batch_rounds_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """The batches as single texts are stored: processes x rounds x 1."""
+        return tuple(tuple((value,) for value in rounds) for rounds in self.batch_ms)
+
+
+class LatencyReport(Record):
+    """Interleaved measurements, and how they were made."""
+
+    config: Annotated[LatencyConfig, BeforeValidator(of_one_process)]
+    threads: int = Field(description="that `config.threads` resolved to")
+    batch_texts: int = Field(description="texts in a batch; fewer than asked in a small split")
+    rows: tuple[Latency, ...]
+    noise_floor: Latency | None = Field(
+        None, description="the first row, opened and timed a second time; None where it was not"
+    )
+    load: MachineLoad | None = Field(
+        None, description="of the busiest process; None in files that do not record it"
+    )
+
+
+# --- from bertender.measure.size
+# Size of a model: parameters, the bytes of its weights, the bytes of its whole artifact.
+
+MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
+"""Endings of files that hold a graph or weights; an ONNX graph may have weights next to it."""
+
+
+class Size(Record):
+    """Size of a model on disk, as its card recorded it."""
+
+    parameters: int | None = Field(description="None where the card does not hold it")
+    model_size_bytes: int = Field(description="weights and graph alone")
+    artifact_size_bytes: int = Field(description="with tokenizer and configs: what is deployed")
+
+    @property
+    def millions(self) -> float | None:
+        """The parameters in millions."""
+        return None if self.parameters is None else self.parameters / 1e6
+
+
+def measure_size(artifact: Artifact, parameters: int | None) -> Size:
+    """Return the sizes of an artifact; of its parameters, None is not known."""
+    files = artifact.card.files
+    return Size(
+        parameters=parameters,
+        model_size_bytes=sum(
+            record.size_bytes for name, record in files.items() if name.endswith(MODEL_SUFFIXES)
+        ),
+        artifact_size_bytes=sum(record.size_bytes for record in files.values()),
+    )
+
+
+# --- from bertender.measure.comparison
+# The records of a comparison: what `measure.compare` fills in and `bertender.report` shows.
+
+
+class CompareConfig(LatencyConfig):
+    """Settings of `compare`: the timings, and the batches of the scoring."""
+
+    runtime: Annotated[tuple[RuntimeName, ...], BeforeValidator(parts_of)] = Field(
+        (DEFAULT_RUNTIME,),
+        min_length=1,
+        description="runtimes of onnx artifacts by commas, each a row where it suits: "
+        + ", ".join(RUNTIMES),
+    )
+    tokens_per_batch: int = Field(
+        TOKENS_PER_BATCH, ge=1, description="most tokens of a batch while scoring"
+    )
+
+
+class Lengths(Record):
+    """Lengths of the texts, in words and in tokens of the first row's tokenizer."""
+
+    mean_words: float
+    max_words: int
+    mean_tokens: float | None = Field(description="None when the first row reads words")
+    max_tokens: int | None
+
+
+class LengthsRead(Record):
+    """How a row reads long texts."""
+
+    max_length: int = Field(description="tokens that it reads of a text")
+    held_out: TextLengths
+
+
+class Conditions(Record):
+    """Under what a comparison was measured: enough to judge it, or to measure it again."""
+
+    measured_at: str = Field(description="date and time, UTC, ISO 8601")
+    environment: Environment
+    threads: int = Field(description="of PyTorch and every runtime alike")
+    batch_texts: int = Field(description="texts in a timed batch")
+    task: str
+    metric: str
+    labels: tuple[str, ...]
+    n: int = Field(description="held-out examples that every row classified")
+    task_fingerprint: str = Field(description="sha256 of the task's data")
+    lengths: Lengths
+    config: Annotated[CompareConfig, BeforeValidator(of_one_process)]
+    load: MachineLoad | None = Field(
+        None, description="while the rows were timed; None in files that do not record it"
+    )
+    chosen_on: tuple[ChosenOn, ...] | None = Field(
+        None,
+        description="where the settings of the rows were chosen; more than one where rows differ, "
+        "empty where no row records it, as finished models do not; None in files that do not "
+        "record it",
+    )
+
+
+class PrunedHeads(Record):
+    """Remaining heads of a pruned model, and the importance of all heads before."""
+
+    layers: tuple[int, ...] = Field(description="numbers of the layers that were not dropped")
+    importance: tuple[tuple[float, ...], ...] = Field(description="a row each of these, of heads")
+    kept: tuple[tuple[int, ...], ...] = Field(description="numbers of the remaining heads")
+
+
+class ComparisonRow(Record):
+    """One artifact, measured."""
+
+    name: str
+    digest: str
+    parent: str | None = Field(
+        None, description="digest of what it was made from; None where that is not recorded"
+    )
+    kind: str
+    runtime: str | None = Field(
+        None,
+        description="row of RUNTIMES that ran it; None where it is not onnx, and in files that do "
+        "not record it, which ONNX Runtime ran",
+    )
+    family: str
+    stage: str
+    precision: str
+    seed: int
+    size: Size
+    score: Score
+    change: Change | None = Field(description="against the first row; None in the first row")
+    latency: Latency = Field(description="with raw samples, and the speedup over the first row")
+    speedup_over_onnx_float32: Speedup | None = Field(
+        None,
+        description="over the row of the same model in ONNX Runtime float32, the change of runtime "
+        "left out; None where the table has no such row",
+    )
+    parity: ParitySummary | None = Field(description="with its parent, from the card; else None")
+    lengths: LengthsRead | None = Field(
+        None,
+        description="of the texts in the row's own tokens; None where it reads words, and in files "
+        "that do not record it",
+    )
+    constant: ConstantFindings | None = Field(
+        None,
+        description="where it predicts one label for all held-out texts; None in files that do not "
+        "record it, too",
+    )
+    pruned: PrunedHeads | None = Field(
+        None, description="of a model whose heads were pruned, and of its export; else None"
+    )
+
+
+class Comparison(Record):
+    """Artifacts compared. `model_dump_json` and `model_validate_json` keep all of it."""
+
+    circumstances: Conditions
+    rows: tuple[ComparisonRow, ...]
+    constant: ConstantRow | None = Field(
+        None, description="what needs no model; None in files that do not record it"
+    )
+    noise_floor: Latency | None = Field(
+        None,
+        description="the first row timed a second time, as a row of its own: its speedup is what "
+        "chance alone makes; None where it was not",
+    )
+
+
+# --- from bertender.measure.same_model
+# The compared row that is the same model in ONNX Runtime float32, found by digests.
+#
+# A change of runtime, from PyTorch to ONNX Runtime, is worth about as much as a change of the
+# model.
+# A speedup over the same model in ONNX Runtime float32 leaves it out.
+
+
+def with_speedups_over_onnx_float32(
+    rows: Sequence[ComparisonRow], seed: int
+) -> tuple[ComparisonRow, ...]:
+    """Return the rows, each with its speedup over its own float32 graph where that is a row."""
+    return tuple(_with_speedup(row, onnx_float32_of(row, rows), seed) for row in rows)
+
+
+def onnx_float32_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> ComparisonRow | None:
+    """Return the first float32 graph among the rows that is the same model as `row`, or None.
+
+    That is the row itself, the graph that it was quantized from, the graph that it was exported
+    to, or another export of the model that it was written from (8 bits straight from PyTorch,
+    float16). A student is not the same model as the teacher that it has as its parent.
+    """
+    graphs = [
+        each
+        for each in rows
+        if (each.kind, each.precision) == ("onnx", "float32")
+        and each.runtime in (None, DEFAULT_RUNTIME)
+    ]
+    related: tuple[Callable[[ComparisonRow], bool], ...] = (
+        lambda graph: graph.digest == row.digest,
+        lambda graph: graph.digest == row.parent,
+        lambda graph: graph.parent == row.digest,
+        lambda graph: (
+            row.kind == "onnx" and graph.parent is not None and graph.parent == row.parent
+        ),
+    )
+    return next((graph for is_same in related for graph in graphs if is_same(graph)), None)
+
+
+def _with_speedup(row: ComparisonRow, graph: ComparisonRow | None, seed: int) -> ComparisonRow:
+    if graph is None:
+        return row
+    ratio = speedup_over_processes(graph.latency.single_ms, row.latency.single_ms, seed)
+    return row.model_copy(update={"speedup_over_onnx_float32": ratio})

@@ -1,0 +1,174 @@
+"""Files and directories that appear whole or not at all, and the cache folder."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bertender.core.config import Record
+from bertender.core.errors import ConfigError
+
+# --- from bertender.core.atomic
+# Files and directories that appear whole or not at all.
+#
+# Both are written as a draft next to their place, synced to disk and renamed. A killed process
+# leaves the old content or none, never half of one; its draft goes when the next one is begun.
+
+
+def unusable_parent(path: Path) -> Path | None:
+    """Return what keeps a path from being written: the nearest thing above it that exists, where
+    that is not a folder that this user may write to."""
+    nearest = next(each for each in path.absolute().parents if each.exists())
+    return None if nearest.is_dir() and os.access(nearest, os.W_OK) else nearest
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file that becomes `path` when the block ends well, and else goes away."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep_leftovers(path)
+    descriptor, name = tempfile.mkstemp(prefix=_draft_prefix(path), dir=path.parent)
+    os.close(descriptor)
+    draft = Path(name)
+    try:
+        yield draft
+        draft.chmod(0o644)  # mkstemp makes it private
+        _sync(draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_directory(out: Path) -> Iterator[Path]:
+    """Yield an empty directory that replaces `out` when the block ends without an error.
+
+    Any exception, Ctrl-C included, removes the draft and leaves what was at `out`.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _sweep_leftovers(out)
+    draft = _new_draft(out)
+    try:
+        yield draft
+        publish(draft, out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def publish(draft: Path, out: Path) -> None:
+    """Sync the draft to disk and rename it to `out`, over the directory that may be there."""
+    draft.chmod(0o755)  # mkdtemp makes it private; it should be as readable as any directory
+    sync_directory(draft)
+    if out.exists():
+        _exchange(draft, out)
+    else:
+        draft.rename(out)
+    _sync(out.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Sync a directory and all that is in it to disk."""
+    for path in directory.rglob("*"):
+        _sync(path)
+    _sync(directory)
+
+
+def _exchange(draft: Path, out: Path) -> None:
+    """Replace the directory at `out` by the draft; it stays when that fails."""
+    old = _new_draft(out)
+    try:
+        out.rename(old)
+        draft.rename(out)
+    except BaseException:
+        if not out.exists():
+            old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _new_draft(out: Path) -> Path:
+    return Path(tempfile.mkdtemp(prefix=_draft_prefix(out), dir=out.parent))
+
+
+def _draft_prefix(out: Path) -> str:
+    """Return the beginning of a draft's name: what it is for, and its process."""
+    return f".{out.name}.draft-{os.getpid()}-"
+
+
+def _sweep_leftovers(out: Path) -> None:
+    """Remove the drafts that killed processes have left next to `out`."""
+    for leftover in out.parent.glob(f".{glob.escape(out.name)}.draft-*"):
+        process_id = leftover.name.rsplit(".draft-", 1)[1].split("-")[0]
+        if process_id.isdigit() and not _runs_elsewhere(int(process_id)):
+            _remove(leftover)
+
+
+def _remove(leftover: Path) -> None:
+    if leftover.is_dir():
+        shutil.rmtree(leftover, ignore_errors=True)
+    else:
+        leftover.unlink(missing_ok=True)
+
+
+def _runs_elsewhere(process_id: int) -> bool:
+    # a restarted container often gives the number of the killed process again
+    return process_id != os.getpid() and Path(f"/proc/{process_id}").exists()
+
+
+# --- from bertender.core.cache_folder
+# Where the cache folder is; what only reads it needs no more than the standard library.
+
+CACHE_VARIABLE = "BERTENDER_CACHE"
+
+
+def cache_directory() -> Path:
+    """Return the cache folder, $BERTENDER_CACHE or ~/.cache/bertender; it need not exist yet."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen).absolute() if chosen else Path.home() / ".cache" / "bertender"
+
+
+# --- from bertender.core.saving
+# Writing of results: all of a file appears, or the earlier one stays.
+
+
+def check_savable(flag: str, out: Path | None, kind: str) -> None:
+    """Raise ConfigError where no file can be written, before minutes of work and not after.
+
+    Args:
+        flag: what names the file, for the message: "--out".
+        out: the file; None where none is asked for.
+        kind: of the file, for the message: "JSON".
+    """
+    if out is None:
+        return
+    if out.is_dir():
+        raise ConfigError(f"{flag} {out} is a directory; give the name of a {kind} file.")
+    if nearest := unusable_parent(out):
+        raise ConfigError(
+            f"{flag} {out} cannot be written: {nearest} is not a folder that this user may write "
+            "to. Give another name."
+        )
+
+
+def save_result(result: Record, out: Path) -> None:
+    """Write a measurement as JSON at `out`."""
+    save_text(result.model_dump_json(indent=1) + "\n", out)
+
+
+def save_text(text: str, out: Path) -> None:
+    """Write a file at `out`."""
+    with replacing(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")

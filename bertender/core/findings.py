@@ -1,0 +1,470 @@
+"""Findings: the figures that a stage measured while it wrote an artifact, as its card has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from bertender.core.config import Record
+from bertender.core.machine import Speedup
+from bertender.core.machine_load import MachineLoad
+
+# --- from bertender.core.findings.part
+# The base of every part of an artifact's findings.
+
+
+class Part(Record):
+    """A part of the findings. What is None is left out where it is written."""
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        return {name: value for name, value in values.items() if value is not None}
+
+
+# --- from bertender.core.findings.scores
+# The scores that an artifact was chosen by, and those on held-out texts.
+
+ChosenOn = Literal["selection", "dev"]
+"""Texts of the training file that are set apart, or the held-out ones."""
+
+
+class ChoiceScores(Part):
+    """Scores on the texts to choose by."""
+
+    before: float = Field(description="of the model that the artifact was made from")
+    after: float
+    n: int = Field(description="how many texts these are")
+
+
+class ConstantFindings(Part):
+    """The one label that a model predicts everywhere, though the true labels are several."""
+
+    label: str
+    share: float = Field(description="of the true labels that it is")
+    n: int = Field(description="true labels: one a text, or one a word where words have labels")
+
+    @property
+    def words(self) -> str:
+        """The fault in words, after the model's name."""
+        return f"predicts {self.label!r} everywhere; {self.share:.1%} of {self.n} labels are that"
+
+
+class ScoreFindings(Part):
+    """Scores on held-out texts, which are read once where others choose."""
+
+    chosen_on: ChosenOn = Field(description="the texts to choose by")
+    score: float = Field(description="held-out")
+    score_before: float | None = Field(
+        None, description="held-out, of the model that the artifact was made from"
+    )
+    choice: ChoiceScores | None = Field(None, description="by which a loss was judged")
+    constant: ConstantFindings | None = Field(
+        None, description="where the model predicts one label for all held-out texts"
+    )
+
+
+# --- from bertender.core.findings.control
+# The control of a distilled student: the same student, trained on the labels alone.
+
+
+class Gain(Part):
+    """Student minus control on the same held-out texts, in points, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ControlRun(Part):
+    """A control that was trained."""
+
+    epochs: int
+    score: float = Field(description="after its last epoch, on the texts to choose by")
+
+
+class ControlFindings(Part):
+    """The better control by the texts to choose by, and the gain of distilling over it."""
+
+    epochs: int = Field(description="of the better one")
+    score: float = Field(description="of the better one, held-out")
+    gain: Gain = Field(description="of the student over it")
+    n: int = Field(description="held-out texts")
+    choice: float | None = Field(
+        None,
+        description="score of the student on the texts to choose by; of earlier cards not recorded",
+    )
+    teacher_layers: str | None = Field(
+        None,
+        description="that it starts from, as the setting has them; of earlier cards, and of "
+        "students that start from all layers or none, not recorded",
+    )
+    equal_epochs: int = Field(
+        description="epochs on labels alone that cost as much as the distillation; where they are "
+        "more than the most that are trained, no control has them"
+    )
+    runs: tuple[ControlRun, ...] = Field(min_length=1, description="all controls, shortest first")
+    constant: ConstantFindings | None = Field(
+        None, description="where the better one predicts one label for all held-out texts"
+    )
+
+    @property
+    def control_choice(self) -> float:
+        """Score of the better control on the texts to choose by."""
+        return next(run.score for run in self.runs if run.epochs == self.epochs)
+
+
+# --- from bertender.core.findings.graph
+# Findings of an exported graph: its operators, and how large its numbers become.
+
+
+class GraphFindings(Part):
+    """A graph as it was written."""
+
+    opset: int = Field(description="of ONNX's own operators; at least what was asked for")
+    optimize: str = Field(description="a row of OPTIMIZATIONS")
+    nodes: int
+    fused: dict[str, int] = Field(description="nodes of ONNX Runtime's own operators, by operator")
+    layers: int = Field(description="of the model; every one has an attention")
+
+
+class LargestNumber(Part):
+    """The largest absolute number that a graph computes on some texts."""
+
+    place: str = Field(description="operator and node that give it, or the name of a weight")
+    largest: float
+    texts: int
+
+
+# --- from bertender.core.findings.lengths
+# Findings on texts that are longer than a model reads.
+
+
+class TextLengths(Part):
+    """How many of some texts are longer than a model reads, and the longest of all."""
+
+    texts: int
+    longer: int = Field(description="how many have more tokens than the model reads")
+    longest: int = Field(description="tokens of the longest text")
+
+    @classmethod
+    def of(cls, counts: Sequence[int], max_length: int) -> Self:
+        """Count those of more than `max_length` tokens.
+
+        Args:
+            counts: tokens of each text, uncut.
+            max_length: that the model reads.
+        """
+        longer = sum(count > max_length for count in counts)
+        return cls(texts=len(counts), longer=longer, longest=max(counts, default=0))
+
+    def in_words(self, kind: str, max_length: int) -> str:
+        """Return a line about texts of a kind, such as "held-out", that were truncated."""
+        return (
+            f"{self.longer} of {self.texts} {kind} texts are longer than {max_length} tokens and "
+            f"were cut; the longest has {self.longest}"
+        )
+
+
+class LengthFindings(Part):
+    """Lengths of the texts that a model was trained and scored on."""
+
+    max_length: int = Field(description="tokens that the model reads of a text")
+    training: TextLengths
+    held_out: TextLengths
+
+    def lines(self) -> list[str]:
+        """Return a line for the training texts, and one for the others, where some were cut."""
+        kinds = {"training": self.training, "held-out": self.held_out}
+        return [
+            lengths.in_words(kind, self.max_length)
+            for kind, lengths in kinds.items()
+            if lengths.longer
+        ]
+
+
+# --- from bertender.core.findings.parity
+# Findings of the parity gate in an artifact's card.
+
+
+class ParitySummary(Record):
+    """Distance of a model's logits from those of the model that it was made from."""
+
+    passed: bool
+    reference: str
+    texts: int
+    rows: int
+    max_abs_difference: float | None
+    mean_abs_difference: float | None
+    min_cosine: float | None
+    agreement: float | None
+    median_difference: float | None = None
+    p95_difference: float | None = None
+    common_shift: float | None = None
+    correlation: float | None = None
+    near_ties: int | None = None
+    near_ties_turned: int | None = None
+    score_change: float | None = None
+
+
+# --- from bertender.core.findings.pruning
+# Findings of a pruning: what was cut, what remained, and its scores.
+
+
+class RescaledPart(Part):
+    """Effect of rescaling one part of a layer on its output."""
+
+    layer: int
+    part: str
+    error_before: float = Field(
+        description="squared distance to the unpruned model's output, over its own square"
+    )
+    error_after: float
+
+
+class PruningRound(Part):
+    """Heads and neurons that remained after a round. Scores are on the texts to choose by."""
+
+    heads: tuple[int, ...] = Field(description="how many remain, by layer")
+    neurons: tuple[int, ...] = Field(description="how many remain, by layer")
+    score_after_cut: float = Field(description="before recovery or rescaling")
+    score: float
+    head_importance: tuple[tuple[float, ...], ...] | None = Field(
+        None, description="layers x heads before the cut; None where heads were not compared"
+    )
+    remaining_heads: tuple[tuple[int, ...], ...] | None = Field(
+        None, description="numbers of the heads in the unpruned model, by layer"
+    )
+    rescaled: tuple[RescaledPart, ...] | None = None
+
+
+class VocabularyReading(Part):
+    """Figures of a tokenizer on some texts."""
+
+    entries: int = Field(description="of the vocabulary")
+    pieces_per_text: float
+    unknown: float = Field(description="share of the tokens that are unknown")
+
+
+class VocabularyFindings(Part):
+    """Figures of held-out texts before and after the vocabulary was cut."""
+
+    before: VocabularyReading
+    after: VocabularyReading
+    whole_words: float | None = Field(
+        None, description="share of the words whose tokens all stay; None in older cards"
+    )
+
+
+class LatencyLoad(Part):
+    """Batches that are timed."""
+
+    texts: int = Field(ge=1, description="of a batch")
+    tokens: int = Field(ge=1, description="of each text")
+    threads: int = Field(ge=1, description="of PyTorch")
+
+
+class PartTimes(Part):
+    """A part of a layer with a number of heads or neurons: a time each round."""
+
+    count: int
+    rounds_ms: tuple[float, ...]
+
+
+class LatencyTimes(Part):
+    """Times of a layer's parts by their size, and of everything else together."""
+
+    load: LatencyLoad
+    cpu_model: str
+    attention: tuple[PartTimes, ...] = Field(description="by heads, up to the norm behind it")
+    feed_forward: tuple[PartTimes, ...] = Field(description="by neurons, up to the norm behind it")
+    rest_ms: tuple[float, ...] = Field(description="of a run outside the layers, a turn each")
+    machine_load: MachineLoad | None = Field(
+        None, description="while it was timed; of earlier tables not recorded"
+    )
+
+
+class LatencyFindings(Part):
+    """Speed that a pruned model should reach, and its measured speed."""
+
+    target: float = Field(description="how many times as fast")
+    predicted: float = Field(description="by the table")
+    measured: Speedup
+    table: LatencyTimes
+
+
+class PruningFindings(Part):
+    """Findings of a pruning."""
+
+    unpruned: float = Field(description="score of the unpruned model on the texts to choose by")
+    rounds: tuple[PruningRound, ...] = Field(min_length=1)
+    layers: tuple[int, ...] | None = Field(None, description="that remain, where some were dropped")
+    vocabulary: VocabularyFindings | None = None
+    latency: LatencyFindings | None = None
+
+
+# --- from bertender.core.findings.quantization
+# Findings of a quantization, and what the gates measured of its graph.
+
+
+class SaturationFindings(Part):
+    """Deviation of this CPU's sums of integer products."""
+
+    products: int = Field(description="that were compared with exact sums")
+    rows: int = Field(description="activations of each, at most")
+    largest_deviation: float | None = Field(
+        None, description="over the largest output of the product; None of no product"
+    )
+    worst: str | None = Field(None, description="the product that deviates most")
+    allowed: float
+
+
+class PartLikeness(Part):
+    """Figures of a quantized product or table against its float twin."""
+
+    kind: str = Field(description="a row of BOUNDS")
+    figures: dict[str, float] = Field(description="by their names in BOUNDS")
+
+
+class ProductCheck(Part):
+    """Figures of quantized products and tables against their float twins."""
+
+    checked: int
+    worst: dict[str, PartLikeness] = Field(description="the worst few by noise, worst first")
+
+
+class Curvature(Part):
+    """The curvature of the loss by a weight, over some parts of the texts."""
+
+    mean: float
+    deviation: float
+    steps: tuple[int, ...] = Field(description="of the estimate, for each part of the texts")
+    settled: bool = Field(description="whether every estimate settled within its steps")
+
+
+class SensitivityFindings(Part):
+    """Sensitivity of parts to quantization, and the parts that returned to float."""
+
+    by_node: dict[str, float] = Field(
+        description="larger is worse, worst first; empty where nothing had to return"
+    )
+    curvature: dict[str, Curvature] | None = Field(None, description="where it was estimated")
+    drops: tuple[float, ...] = Field(description="points lost with 0, 1, 2, ... parts returned")
+    returned: dict[str, str] = Field(description="part -> why it returned")
+
+
+class TriedScheme(Part):
+    """A scheme that was refused or skipped before the one that passed."""
+
+    scheme: str
+    refused: str | None = Field(None, description="the gate's message")
+    skipped: str | None = Field(None, description="why it was not tried")
+
+
+class QuantizationFindings(Part):
+    """A quantized graph, and what its gates measured."""
+
+    target: str = Field(description="a row of TARGETS")
+    products: int = Field(description="that were quantized")
+    running_in_integers: int | None = Field(
+        None, description="of them; None where this machine is not such a target"
+    )
+    float_nodes: dict[str, str] = Field(description="node that stays in float -> why")
+    runtime: str = Field("onnxruntime", description="row of RUNTIMES that the gates ran it in")
+    operators: dict[str, int] = Field(description="as the runtime runs the graph")
+    products_of_4_bits: int | None = None
+    weight_bits: dict[str, int] | None = Field(
+        None, description="of weights stored with fewer than 8 and multiplied in 8, by node"
+    )
+    tables_of_4_bits: int | None = None
+    fused_attentions: int | None = Field(
+        None, description="attentions that are one operator, where that was asked for"
+    )
+    saturation: SaturationFindings | None = Field(
+        None, description="None where this machine is not such a target"
+    )
+    product_check: ProductCheck | None = Field(None, description="of earlier cards not recorded")
+    largest_difference_between_products: float | None = Field(
+        None, description="of a tensor between products; of earlier cards not recorded"
+    )
+    ranges: dict[str, tuple[float, float]] = Field(
+        {}, description="of static activations, by the tensor's name"
+    )
+    sensitivity: SensitivityFindings | None = None
+    tried: tuple[TriedScheme, ...] = Field((), description="schemes before the one that passed")
+
+
+# --- from bertender.core.findings.training
+# Findings of a training run: its losses, and the scores after each epoch.
+
+Losses = tuple[dict[str, float], ...]
+"""The weighted parts of the loss, as it fell."""
+Epochs = tuple[dict[str, float], ...]
+"""Scores by metric name, after each epoch."""
+
+
+class EarlierPhase(Part):
+    """A phase of a run before its last one."""
+
+    name: str | None = Field(None, description="of an encoder in earlier cards not recorded")
+    steps: int | None = Field(None, description="of earlier cards not recorded")
+    losses: Losses
+    epochs: Epochs = ()
+
+
+class OtherTask(Part):
+    """Another task that was learned in the same run."""
+
+    artifact: str = Field(description="name of its directory, next to this one")
+    epochs: Epochs
+
+
+class TrainingFindings(Part):
+    """A run of training. Steps, losses and epochs are those of its last phase."""
+
+    steps: int | None = Field(None, description="of earlier cards not always known")
+    losses: Losses
+    epochs: Epochs
+    earlier_phases: tuple[EarlierPhase, ...] = ()
+    unlabelled_texts: int | None = Field(None, description="that were added to the task's own")
+    unlabelled_left_out: dict[str, int] | None = Field(
+        None, description="texts that were not added, by the filter that left them out"
+    )
+    augmented_texts: int | None = Field(None, description="that were made of them")
+    together: dict[str, OtherTask] = Field({}, description="by the name of the other task")
+
+
+# --- from bertender.core.findings
+# Findings: the figures that a stage measured while it wrote an artifact.
+#
+# Each part is built where it is measured, and the card of the artifact holds them all.
+
+
+class Findings(Part):
+    """Measurements that were taken when an artifact was written."""
+
+    parameters: int | None = Field(None, description="of the model, as counted when it was trained")
+    training: TrainingFindings | None = Field(None, description="of stages that train")
+    lengths: LengthFindings | None = Field(
+        None, description="of stages that train, where texts were read in tokens"
+    )
+    scores: ScoreFindings | None = Field(None, description="where held-out texts were scored")
+    control: ControlFindings | None = Field(None, description="of `distill --control`")
+    vocabulary: VocabularyFindings | None = Field(None, description="of `distill --vocab-size`")
+    pruning: PruningFindings | None = Field(None, description="of `prune`")
+    graph: GraphFindings | None = Field(None, description="of `export`")
+    numbers: LargestNumber | None = Field(None, description="of `export` to float16")
+    quantization: QuantizationFindings | None = Field(None, description="of `quantize`")
+    left_out_optimizers: tuple[str, ...] | None = Field(
+        None,
+        description="of ONNX Runtime: bertender opens the graph without them, as others do with "
+        "disabled_optimizers",
+    )
+    session_config: Mapping[str, str] | None = Field(
+        None,
+        description="of ONNX Runtime: entries that bertender opens the graph with on CPUs without "
+        "8-bit dot products, as others do with add_session_config_entry",
+    )
+    parity: ParitySummary | None = Field(None, description="with the artifact's parent")

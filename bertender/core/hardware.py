@@ -1,0 +1,230 @@
+"""Cores, CPU and GPU that this process may use. Needs the standard library alone."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+# --- from bertender.core.cores
+# The cores that a process may use: by its affinity, and by the quota of its control groups.
+#
+# A container's CPU limit does not show in the affinity. A process with a thread for each core
+# that it
+# sees is then throttled for most of each period.
+
+CGROUPS = "sys/fs/cgroup"
+THREADS = "OMP_NUM_THREADS"
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Return how many cores' worth of threads is of use, at least 1.
+
+    Args:
+        root: folder that has `proc` and `sys`, whose control groups are read.
+    """
+    return max(1, int(min([_cores_by_affinity(), *_quotas(root)])))
+
+
+def share_of_cores(runs: int) -> int:
+    """Return the threads that each of `runs` at once gets of the cores of this process."""
+    return max(1, usable_cores() // runs)
+
+
+def threads_by_default() -> int:
+    """Return the threads of OMP_NUM_THREADS, which PyTorch reads too; 0 where it has no number.
+
+    Of several numbers, for nested regions, the first holds (OpenMP 5.2, section 21.2.1).
+    """
+    first = os.environ.get(THREADS, "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
+
+
+def _cores_by_affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: fewer than the machine has, in a container
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Yield the cores that each control group of this process, or above it, may use."""
+    for line in _words(root / "proc/self/cgroup", "\n"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            yield from _along(root / CGROUPS, path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            for mount in (controllers, "cpu"):
+                yield from _along(root / CGROUPS / mount, path, _quota_v1)
+
+
+def _along(mount: Path, path: str, quota_of: Callable[[Path], float | None]) -> Iterator[float]:
+    """Yield the quotas from a group up to its mount; a container may not see its own path there."""
+    own = PurePosixPath(path.lstrip("/"))
+    for folder in (own, *own.parents):
+        quota = quota_of(mount / folder)
+        if quota is not None:
+            yield quota
+
+
+def _quota_v2(group: Path) -> float | None:
+    return _ratio(_words(group / "cpu.max"))
+
+
+def _quota_v1(group: Path) -> float | None:
+    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    return _ratio([word for name in files for word in _words(group / name)])
+
+
+def _ratio(words: list[str]) -> float | None:
+    """Return quota / period; None if it is unlimited ("max", or -1)."""
+    try:
+        quota, period = map(int, words)
+    except ValueError:
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _words(path: Path, separator: str | None = None) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").split(separator)
+    except OSError:
+        return []
+
+
+# --- from bertender.core.cpu
+# The CPU of this machine: its model, and the instructions that this process may use.
+#
+# Loads no other library.
+
+CPUINFO = Path("/proc/cpuinfo")
+
+INTERESTING_FLAGS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_bf16",
+    "amx_int8",
+)
+INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+"""Instructions of x86 for int8 dot products."""
+AMX_FLAGS = frozenset({"amx_bf16", "amx_int8"})
+"""Instructions that a process needs the kernel's permission for."""
+ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
+"""Of Linux on x86_64: the number of arch_prctl, its ARCH_REQ_XCOMP_PERM, and AMX's registers."""
+
+
+@functools.cache
+def cpu_facts(cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...]]:
+    """Return the CPU's model name and interesting flags; where `cpuinfo` is missing, no flags.
+
+    Flags of `denied_flags` are not among them: runtimes take their kernels by what is left.
+    """
+    facts = _first_processor(cpuinfo)
+    model = facts.get("model name") or platform.processor() or platform.machine()
+    denied = denied_flags(cpuinfo)
+    return model, tuple(flag for flag in _interesting(facts) if flag not in denied)
+
+
+def denied_flags(cpuinfo: Path = CPUINFO) -> tuple[str, ...]:
+    """Return the interesting flags that the CPU has and this process may not use."""
+    there = (flag for flag in _interesting(_first_processor(cpuinfo)) if flag in AMX_FLAGS)
+    return () if amx_is_permitted() else tuple(there)
+
+
+@functools.cache
+def amx_is_permitted() -> bool:
+    """Return whether the kernel lets this process use AMX; asks it as ONNX Runtime and oneDNN do.
+
+    Kernels before Linux 5.16 and the seccomp profiles of some containers refuse it, though the CPU
+    has it; these libraries then run what a CPU without it runs.
+    """
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return True  # not asked for there
+    error: int = ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA)
+    return error == 0
+
+
+def cpu_has_int8_acceleration() -> bool:
+    """Return whether this CPU has instructions for int8 dot products (VNNI or AMX).
+
+    False on systems other than Linux, which do not report the CPU's flags.
+    """
+    _, flags = cpu_facts()
+    return has_int8_flags(flags)
+
+
+def has_int8_flags(flags: Iterable[str]) -> bool:
+    """Return whether flags of an x86 CPU have instructions for int8 dot products."""
+    return not INT8_FLAGS.isdisjoint(flags)
+
+
+def _interesting(facts: Mapping[str, str]) -> tuple[str, ...]:
+    flags = {*facts.get("flags", "").split()}
+    return tuple(flag for flag in INTERESTING_FLAGS if flag in flags)
+
+
+def _first_processor(cpuinfo: Path) -> dict[str, str]:
+    """Return the `key : value` lines of the first processor, or nothing where there are none."""
+    try:
+        first, _, _ = cpuinfo.read_text(encoding="utf-8", errors="replace").partition("\n\n")
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+# --- from bertender.core.gpu
+# The NVIDIA GPU of this machine, by its driver. Loads no other library.
+
+DRIVER = "libcuda.so.1"
+LONGEST_NAME_BYTES = 128
+SUCCESS = 0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The first GPU that this process may use."""
+
+    name: str | None
+    """None where there is none that works."""
+    failure: str = ""
+    """The error of the driver, where there is none."""
+
+
+@functools.cache
+def gpu() -> Gpu:
+    """Return the first GPU; looked up once a process."""
+    try:
+        driver = ctypes.CDLL(DRIVER)
+    except OSError:
+        return Gpu(None, f"{DRIVER} cannot be loaded")
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(LONGEST_NAME_BYTES)
+    calls = {
+        "cuInit": (0,),  # fails where the driver has no GPU, or is not the one of its library
+        "cuDeviceGet": (ctypes.byref(device), 0),
+        "cuDeviceGetName": (name, LONGEST_NAME_BYTES, device),
+    }
+    for call, arguments in calls.items():
+        if (result := getattr(driver, call)(*arguments)) != SUCCESS:
+            return Gpu(None, f"{call} of the driver returns {result}")
+    return Gpu(name.value.decode())
+
+
+def gpu_name() -> str | None:
+    """Return the name of the first GPU; None where there is none."""
+    return gpu().name
+
+
+def gpu_problem() -> str:
+    """Return why nothing can run on a GPU, as the end of a sentence; empty where it can."""
+    if gpu().name is not None:
+        return ""
+    return f"needs an NVIDIA GPU with its driver, and this process sees none: {gpu().failure}"

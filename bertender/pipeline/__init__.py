@@ -1,1 +1,0 @@
-"""The stages, and recipes of them: read, planned and run."""

@@ -1,0 +1,1 @@
+"""The stages, and recipes of them: read, checked and run."""

@@ -1,0 +1,451 @@
+"""Terms of a method's loss, computed on signals, and the layers that they match."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
+
+from bertender.core.config import Table
+from bertender.problems.problem import NO_LABEL
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.training.heads import (
+    HEADS,
+    Head,
+    hard_labels,
+    logit_mse,
+    soft_labels,
+    token_soft_labels,
+    vocabulary_labels,
+)
+from distill.losses.functions import relation_divergence, weight_mse
+from distill.losses.signals import STATE_SIGNALS, TEXT_SIGNALS, Signal, Signals, Wanted, joined
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+
+    from bertender.training.examples import TensorBatch
+
+# --- from distill.losses.layer_maps
+# LAYER_MAPS: which student layer learns from which teacher layer.
+#
+# A map takes the depths (student, teacher) and returns pairs (student layer, teacher layer), as
+# the
+# papers count them: layers from 1, and 0 for the embeddings.
+
+Pairs = tuple[tuple[int, int], ...]
+LayerMap = Callable[[int, int], Pairs]
+
+
+def last(student: int, teacher: int) -> Pairs:
+    """Match the last layers alone."""
+    return ((student, teacher),)
+
+
+def uniform(student: int, teacher: int) -> Pairs:
+    """Match evenly spread teacher layers, up to the last (TinyBERT, eq. 6: g(m) = m N / M)."""
+    return tuple((layer, layer * teacher // student) for layer in range(1, student + 1))
+
+
+def with_embeddings(student: int, teacher: int) -> Pairs:
+    """Match the embeddings, and `uniform` layers."""
+    return ((0, 0), *uniform(student, teacher))
+
+
+def skip(student: int, teacher: int) -> Pairs:
+    """Match every k-th teacher layer but the last, which the soft labels teach (PKD-Skip)."""
+    return uniform(student, teacher)[:-1]
+
+
+def last_between(student: int, teacher: int) -> Pairs:
+    """Match the teacher's last layers but the very last (PKD-Last: 7 to 11 for 12 -> 6)."""
+    return tuple((layer, teacher - student + layer) for layer in range(1, student))
+
+
+LAYER_MAPS = Table(
+    "layer map",
+    {
+        "last": last,
+        "last-between": last_between,
+        "skip": skip,
+        "uniform": uniform,
+        "with-embeddings": with_embeddings,
+    },
+)
+
+# --- from distill.losses.terms.term
+# Term of a loss: a row of data with its weight, computed on signals.
+
+
+class Term(Protocol):
+    """One part of a loss."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weight(self) -> float: ...
+
+    @property
+    def teaches(self) -> bool:
+        """Return whether the student learns from it, and not only what is trained with it."""
+        ...
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        """Signals that the teacher must have."""
+        ...
+
+    @property
+    def shared(self) -> str:
+        """Settings that must be equal in both models' configs; empty for none."""
+        ...
+
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        """Return the pairs of layers that are compared at these depths; none where no layer is."""
+        ...
+
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        """Return why the two models cannot be matched, and what would work; empty if they can."""
+        ...
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        """Return the unweighted loss, a scalar."""
+        ...
+
+
+def wanted_by(terms: Iterable[Term], student: int, teacher: int) -> tuple[Wanted, Wanted]:
+    """Return what the terms with a weight above 0 read of a student and a teacher so deep."""
+    read = [(term.needs, term.pairs(student, teacher)) for term in terms if term.weight]
+    mine, theirs = (
+        joined({s: frozenset(pair[side] for pair in pairs) for s in needs} for needs, pairs in read)
+        for side in (0, 1)
+    )
+    return mine, theirs
+
+
+# --- from distill.losses.terms.layers
+# Terms that compare layers of student and teacher, by a layer map.
+
+
+@dataclass(frozen=True)
+class Match:
+    """A signal of some teacher layers as the target of some student layers."""
+
+    name: str
+    weight: float
+    signal: Signal
+    loss: Callable[..., torch.Tensor]
+    """(student, teacher, mask) -> scalar, a row of `losses`; of signals of a whole text, which have
+    no padding, (student, teacher) -> scalar"""
+    layers: LayerMap
+    over_layers: Literal["sum", "mean"] = "mean"
+    projected: bool = False
+    """States of another width than the teacher's first go through a linear layer, one for all
+    layers and terms, which is learned with the student and is no part of it."""
+    up_to: int | None = None
+    """Number of pairs of layers to match, the lowest first; None matches all."""
+    only: int | None = None
+    """Match the pair at this place alone, from 0, or the last where there are fewer; None matches
+    all."""
+    divided_by_depth: bool = False
+    """The weight is over the number of the student's layers."""
+    teaches: ClassVar[bool] = True
+
+    def at(self, layers: int) -> Self:
+        """Return the term for a student of a depth."""
+        if not self.divided_by_depth:
+            return self
+        return replace(self, weight=self.weight / layers, divided_by_depth=False)
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        return frozenset({self.signal})
+
+    @property
+    def shared(self) -> str:
+        return "" if self.projected else _SAME[self.signal]
+
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        has_embeddings = self.signal in STATE_SIGNALS
+        if missing := unmatched(self.name, self.pairs, student, teacher, has_embeddings):
+            return missing
+        if not self.shared:
+            return ""
+        ours, theirs = getattr(student, self.shared), getattr(teacher, self.shared)
+        if ours == theirs:
+            return ""
+        return (
+            f"term {self.name!r} compares {self.signal.replace('_', ' ')}: the student has "
+            f"{self.shared}={ours} and the teacher {theirs}, which must be equal"
+        )
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        import torch
+
+        ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
+        mask = () if self.signal in TEXT_SIGNALS else (batch["attention_mask"],)
+        losses = torch.stack(
+            [
+                self.loss(ours[mine], theirs[other], *mask)
+                for mine, other in self.pairs(student.depth, teacher.depth)
+            ]
+        )
+        return losses.sum() if self.over_layers == "sum" else losses.mean()
+
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        pairs = self.layers(student, teacher)[: self.up_to]
+        return pairs if self.only is None else pairs[: self.only + 1][-1:]
+
+
+@dataclass(frozen=True)
+class Relations:
+    """Similarity of each token's query, key or value to every other's in the teacher's layer."""
+
+    name: str
+    weight: float
+    signal: Signal
+    layers: LayerMap
+    relation_heads: int | None = None
+    """Into how many heads both models' vectors are cut; None keeps the heads, as many in both."""
+    teaches: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        return frozenset({self.signal})
+
+    @property
+    def shared(self) -> str:
+        return "num_attention_heads" if self.relation_heads is None else ""
+
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        return self.layers(student, teacher)
+
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        if missing := unmatched(self.name, self.pairs, student, teacher, False):
+            return missing
+        if self.relation_heads is None:
+            return self._unequal_heads(student.num_attention_heads, teacher.num_attention_heads)
+        widths = student.hidden_size, teacher.hidden_size
+        if any(width % self.relation_heads for width in widths):
+            return (
+                f"relation_heads={self.relation_heads} must divide the widths of both models, "
+                f"{widths[0]} and {widths[1]}; {math.gcd(*widths)} and its divisors do"
+            )
+        return ""
+
+    def _unequal_heads(self, ours: int, theirs: int) -> str:
+        if ours == theirs:
+            return ""
+        return (
+            f"term {self.name!r} compares relations head by head: the student has {ours} heads "
+            f"and the teacher {theirs}, which must be equal"
+        )
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        import torch
+
+        ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
+        losses = [
+            relation_divergence(
+                ours[mine], theirs[other], batch["attention_mask"], self.relation_heads
+            )
+            for mine, other in self.pairs(student.depth, teacher.depth)
+        ]
+        return torch.stack(losses).mean()
+
+
+_SAME: Mapping[Signal, str] = {
+    "hidden_states": "hidden_size",
+    "sentence_states": "hidden_size",
+    "attention_scores": "num_attention_heads",
+}
+"""Settings that two models must share for a signal to be compared, as their configs name them."""
+
+
+def unmatched(
+    name: str,
+    layers: LayerMap,
+    student: PretrainedConfig,
+    teacher: PretrainedConfig,
+    embeddings: bool,
+) -> str:
+    """Return which layers a map names that are not there, in words; empty where all are.
+
+    Layer 0, the embeddings, is matched with layer 0 alone, and only where the signal has it.
+    """
+    depths = student.num_hidden_layers, teacher.num_hidden_layers
+    pairs = layers(*depths)
+    known = {(0, 0)} if embeddings else set()
+    wrong = [
+        pair
+        for pair in pairs
+        if pair not in known
+        and not all(1 <= layer <= depth for layer, depth in zip(pair, depths, strict=True))
+    ]
+    if pairs and not wrong:
+        return ""
+    pair = f" {wrong[0]}" if wrong else ""
+    return (
+        f"term {name!r} has no layers{pair} (student, teacher) to match in a student of "
+        f"{depths[0]} and a teacher of {depths[1]}. Choose another layer_map, or other layers"
+    )
+
+
+# --- from distill.losses.terms.logits
+# Terms on a model's outputs: labels, logits, words.
+
+
+class _FromLogits:
+    """Terms that fit any two models of the same labels."""
+
+    shared: ClassVar[str] = ""
+    teaches: ClassVar[bool] = True
+
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        return ()
+
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class SoftLabels(_FromLogits):
+    """The teacher's softened distribution as the target; of taggers, at the first token of each
+    word, which alone was taught a tag."""
+
+    weight: float
+    temperature: float
+    loss: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] = soft_labels
+    """(student logits, teacher logits, temperature) -> scalar, a row of `losses`"""
+    head: Head = HEADS[SINGLE_LABEL.name]
+    """That of both models."""
+    name: ClassVar[str] = "soft"
+    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
+        return self.loss(ours, theirs, self.temperature)
+
+
+@dataclass(frozen=True)
+class LogitMatch(_FromLogits):
+    """The teacher's logits as they are as the target, with nothing to soften."""
+
+    weight: float
+    head: Head = HEADS[SINGLE_LABEL.name]
+    """That of both models."""
+    name: ClassVar[str] = "logits"
+    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
+        return logit_mse(ours, theirs)
+
+
+@dataclass(frozen=True)
+class HardLabels(_FromLogits):
+    """The true labels as the target."""
+
+    weight: float
+    head: Head = HEADS[SINGLE_LABEL.name]
+    """That of the student."""
+    name: ClassVar[str] = "hard"
+    needs: ClassVar[frozenset[Signal]] = frozenset()
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        return self.head.hard_loss(student.logits, batch)
+
+
+@dataclass(frozen=True)
+class SoftWords(_FromLogits):
+    """The teacher's softened distribution over the vocabulary, for every real token."""
+
+    weight: float
+    temperature: float
+    masked_alone: bool = False
+    """For the masked words alone."""
+    name: ClassVar[str] = "soft"
+    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        asked = batch["targets"] != NO_LABEL if self.masked_alone else batch["attention_mask"]
+        return token_soft_labels(student.logits, teacher.logits, asked, self.temperature)
+
+
+@dataclass(frozen=True)
+class MaskedWords(_FromLogits):
+    """The words that were masked as the target, in phases that mask some."""
+
+    weight: float
+    name: ClassVar[str] = "words"
+    needs: ClassVar[frozenset[Signal]] = frozenset()
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        return hard_labels(student.logits, batch["targets"])
+
+
+# --- from distill.losses.terms.vocabularies
+# Terms of training in two vocabularies at once, with a copy of the teacher that learns too.
+
+
+@dataclass(frozen=True)
+class MixedWords:
+    """The masked words of a row in both vocabularies as the target of the teacher's copy."""
+
+    weight: float
+    name: ClassVar[str] = "mixed"
+    teaches: ClassVar[bool] = False
+    needs: ClassVar[frozenset[Signal]] = frozenset()
+    shared: ClassVar[str] = ""
+
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        return ()
+
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        return ""
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        own = student.logits.shape[-1]
+        entries = teacher.logits.shape[-1] - own, own
+        return vocabulary_labels(teacher.logits, batch["mixed_targets"], entries)
+
+
+@dataclass(frozen=True)
+class ProjectedWeights:
+    """The teacher's weights as the target of the student's, through projections that are learned.
+
+    Word embeddings in the student's vocabulary, and all weights of the layers that are matched.
+    """
+
+    name: str
+    weight: float
+    layers: LayerMap
+    projects_student: bool
+    """The student's weights are brought to the teacher's size; else the teacher's to its size."""
+    teaches: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Signal]] = frozenset()
+    shared: ClassVar[str] = ""
+
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        return ()  # of signals none
+
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        from bertender.models.families import FAMILIES
+
+        if missing := unmatched(self.name, self.layers, student, teacher, False):
+            return missing
+        family = FAMILIES.get(teacher.model_type)
+        if family and family.plain_layers:
+            return ""
+        plain = sorted(name for name, row in FAMILIES.items() if row.plain_layers)
+        return (
+            f"term {self.name!r} compares the weights of layers one by one, and those of a "
+            f"{teacher.model_type!r} teacher are of its own kind. Give a teacher of these: "
+            f"{', '.join(plain)}"
+        )
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        return weight_mse(student.weights[self.name], teacher.weights[self.name])

@@ -1,0 +1,343 @@
+"""Text to pre-train on: passages that stream from files, hub data sets and named corpora."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from huggingface_hub import constants
+
+from bertender.core.errors import ConfigError, DataError, HubUnreachableError, nearest_hint
+from bertender.core.hub import hub_knows
+from bertender.core.progress import track
+from bertender.tasks.docs import docs_corpus
+from bertender.tasks.rows import read_parquet, split_lines
+from bertender.text.batch import is_blank
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# --- from distill.corpora.files
+# Corpus files: their passages one by one, with an empty one where a document ends.
+#
+# Only the current line or rows are in memory, however long the file is.
+
+Reader = Callable[[Path, str], Iterator[str]]
+"""(file, column of the text) -> its passages; what can be refused at once is refused at once."""
+
+LONGEST_LINE_BYTES = 2**16
+"""A longer line comes in parts: some corpora are a single one."""
+BYTE_ORDER_MARK = "\ufeff"
+CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
+"""The bytes of a UTF-8 character after its first."""
+
+
+def documents_of_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines as passages; blank ones, and the end, close a document with one empty passage."""
+    is_open = False
+    for line in lines:
+        text = "" if is_blank(line) else line.strip()
+        if text or is_open:
+            yield text
+        is_open = bool(text)
+    if is_open:
+        yield ""
+
+
+def documents_of_rows(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of each text in which something can be seen, then an empty passage."""
+    for text in texts:
+        lines = [line.strip() for line in split_lines(text) if not is_blank(line)]
+        yield from lines
+        if lines:
+            yield ""
+
+
+def text_of_row(value: object, place: str) -> str:
+    """Return the text of a row, empty where it has none; DataError names what is not text."""
+    if value is not None and not isinstance(value, str):
+        raise DataError(
+            f"{place}: {str(value)[:40]!r} is of type {type(value).__name__}, not text. "
+            "Name the column of the text with --text-column."
+        )
+    return value or ""
+
+
+def _read_plain(path: Path, text_column: str) -> Iterator[str]:
+    return documents_of_lines(_lines(path, lambda: path.open("rb")))
+
+
+def _read_xz(path: Path, text_column: str) -> Iterator[str]:
+    return documents_of_lines(_lines(path, lambda: lzma.open(path)))
+
+
+def _read_parquet(path: Path, text_column: str) -> Iterator[str]:
+    rows = read_parquet(path).rows([text_column])
+    texts = (text_of_row(row.values[text_column], f"{path}, {row.place}") for row in rows)
+    return documents_of_rows(texts)
+
+
+READERS: Mapping[str, Reader] = {
+    ".txt": _read_plain,
+    ".txt.xz": _read_xz,
+    ".parquet": _read_parquet,
+}
+"""How to read a corpus file, by the end of its name."""
+
+
+def _lines(path: Path, opened: Callable[[], IO[bytes]]) -> Iterator[str]:
+    """Yield the lines of a text file, blank ones too."""
+    try:
+        with opened() as file:
+            for number, part, is_whole in _parts(file):
+                text = _decoded(part, f"{path}, line {number}")
+                if number == 1:
+                    text = text.removeprefix(BYTE_ORDER_MARK)
+                if is_whole or not is_blank(text):
+                    yield text
+    except (OSError, lzma.LZMAError, EOFError) as error:
+        raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
+
+
+def _parts(file: IO[bytes]) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield lines with their numbers, and whether each is a line or a part of a very long one."""
+    number, rest, is_within = 1, b"", False
+    while read := file.readline(LONGEST_LINE_BYTES):
+        line = rest + read
+        ends = read.endswith(b"\n") or len(read) < LONGEST_LINE_BYTES
+        cut = len(line) if ends else _break(line)
+        yield number, line[:cut], ends and not is_within
+        rest, is_within, number = line[cut:], not ends, number + ends
+    if rest:
+        yield number, rest, False
+
+
+def _break(line: bytes) -> int:
+    """Return where to cut a line: after its last space, or else before its last character."""
+    return line.rfind(b" ") + 1 or len(line.rstrip(CONTINUATION_BYTES)) - 1
+
+
+def _decoded(line: bytes, place: str) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}: not UTF-8 text: {error}. Convert the file to UTF-8.") from None
+
+
+# --- from distill.corpora.hub
+# Corpora on a hub, streamed: nothing of them is stored on this machine.
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+"""OWNER/NAME, or OWNER/NAME:SUBSET, of a data set on the hub."""
+
+
+def read_hub(name: str, text_column: str) -> Iterator[str]:
+    """Return the passages of a hub data set's training split; a row is a document.
+
+    Raises:
+        HubUnreachableError: no hub that responds knows the data set; known within seconds. A hub
+            that falls silent later raises it on the way.
+        ConfigError: the data set has no such subset, or no training split.
+        DataError: its rows have no such column, or another type than text in it.
+    """
+    repository, _, subset = name.partition(":")
+    if constants.HF_HUB_OFFLINE or not hub_knows(f"api/datasets/{repository}"):
+        raise HubUnreachableError(
+            f"corpus {name!r} is not a file, and no hub that responds has a data set of this name. "
+            "Give files, or go online (and unset HF_HUB_OFFLINE)."
+        )
+    return documents_of_rows(_texts(name, _streamed(name, repository, subset), text_column))
+
+
+def _streamed(name: str, repository: str, subset: str) -> Iterator[Mapping[str, Any]]:
+    import datasets  # a second of imports that local files do without
+
+    try:
+        return iter(
+            datasets.load_dataset(repository, subset or None, split="train", streaming=True)
+        )
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise ConfigError(
+            f"corpus {name!r} cannot be opened: {error}. A subset is named OWNER/NAME:SUBSET."
+        ) from None
+
+
+def _texts(name: str, rows: Iterator[Mapping[str, Any]], text_column: str) -> Iterator[str]:
+    row = 0
+    try:
+        for row, values in enumerate(rows, start=1):
+            if text_column not in values:
+                raise DataError(
+                    f"corpus {name!r}: no column {text_column!r}."
+                    f"{nearest_hint(text_column, values)} "
+                    f"Columns: {', '.join(map(repr, values))}."
+                )
+            yield text_of_row(values[text_column], f"corpus {name!r}, row {row}")
+    except OSError as error:
+        raise HubUnreachableError(
+            f"corpus {name!r}: the hub stopped responding after row {row}: {error}. Try again, or "
+            "keep the data set as Parquet files and give these."
+        ) from None
+
+
+# --- from distill.corpora.corpus
+# Text to pre-train on: passages that stream, and dense blocks of tokens.
+#
+# A passage is a line of text; an empty one stands where a document ends. No more of a corpus than
+# some passages is ever in memory: what needs it whole reads it again.
+
+HELD_OUT_EVERY = 50
+"""One of so many passages, or of runs of passages, is held out of training."""
+
+PASSAGES_AT_ONCE = 1000
+"""To tokenise together: a call for each would cost more than its work."""
+
+CORPORA: Mapping[str, Callable[[], Iterable[str]]] = {"docs": docs_corpus}
+"""Corpora by name; anything else is a file or a hub data set."""
+
+CORPUS_HELP = "docs, files (.txt, .txt.xz, .parquet), or hub data sets; several by commas"
+TEXT_COLUMN_HELP = "column of the corpus's text, in Parquet files and hub data sets"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The passages of a corpus, read again whenever they are iterated over."""
+
+    source: str
+    text_column: str = "text"
+
+    def __iter__(self) -> Iterator[str]:
+        return read_corpus(self.source, self.text_column)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Counts of one reading of a corpus."""
+
+    sha256: str
+    passages: int
+    documents: int
+
+    def check_enough(self) -> None:
+        """Raise DataError when there are too few passages to train on some and hold out others."""
+        if self.passages < HELD_OUT_EVERY:
+            raise DataError(
+                f"{self.passages} passages are too few to train on; at least {HELD_OUT_EVERY}. "
+                "Give more text, each passage on a line of its own."
+            )
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The passages of a surveyed corpus, with a bar that shows how far they are read."""
+
+    passages: Iterable[str]
+    surveyed: Survey
+    description: str
+
+    def __iter__(self) -> Iterator[str]:
+        total = self.surveyed.passages + self.surveyed.documents
+        return track(self.passages, self.description, total, every=PASSAGES_AT_ONCE)
+
+
+def read_corpus(source: str, text_column: str = "text") -> Iterator[str]:
+    """Yield the passages of a corpus, and an empty one after each document.
+
+    Args:
+        source: "docs", text files (a blank line ends a document), Parquet files or hub data sets
+            (a row is a document); several by commas.
+        text_column: column of the text, where there are columns.
+
+    Raises:
+        ConfigError: a name is none of these; no file is read then.
+        DataError: a file is damaged, a line of it is not UTF-8, or it has no such column.
+        HubUnreachableError: no hub that responds knows a data set.
+    """
+    for passages in open_corpus(source, text_column):
+        yield from passages
+
+
+def open_corpus(source: str, text_column: str = "text") -> list[Iterator[str]]:
+    """Return the passages of each part of a corpus; no file is read yet.
+
+    Raises:
+        ConfigError: a part is neither a corpus by name, nor a file that is there, nor a data set.
+        HubUnreachableError: no hub that responds knows a data set.
+    """
+    return [_opened(name.strip(), text_column) for name in source.split(",")]
+
+
+def survey(passages: Iterable[str]) -> Survey:
+    """Read a corpus once: its digest, which the ends of documents are part of, and its size."""
+    digest = hashlib.sha256()
+    counts = {True: 0, False: 0}
+    for passage in track(passages, "read the corpus", every=PASSAGES_AT_ONCE):
+        digest.update(passage.encode() + b"\n")
+        counts[bool(passage)] += 1
+    return Survey(digest.hexdigest(), passages=counts[True], documents=counts[False])
+
+
+def pack_rows(
+    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Iterator[dict[str, list[int]]]:
+    """Join passages, [SEP] after each, and cut them into blocks of exactly `max_length` tokens.
+
+    Dense blocks waste nothing on padding, and are cut within sentences and words; the remainder
+    at the end makes one shorter block. Rows of whole sentences: `rows.full_sentence_rows`.
+    """
+    body = max_length - 1
+    waiting: list[int] = []
+    for ids in _tokenised(filter(None, passages), tokenizer):
+        waiting += [*ids, tokenizer.sep_token_id]
+        whole = len(waiting) - len(waiting) % body
+        for start in range(0, whole, body):
+            yield _block([tokenizer.cls_token_id, *waiting[start : start + body]])
+        del waiting[:whole]
+    if waiting:
+        yield _block([tokenizer.cls_token_id, *waiting])
+
+
+def _block(ids: list[int]) -> dict[str, list[int]]:
+    return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+
+
+def _tokenised(texts: Iterator[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
+    while batch := list(islice(texts, PASSAGES_AT_ONCE)):
+        tokens = tokenizer(
+            batch,
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+        yield from tokens["input_ids"]
+
+
+def _opened(name: str, text_column: str) -> Iterator[str]:
+    """Return the passages of a part of the corpus."""
+    if name in CORPORA:
+        return documents_of_lines(CORPORA[name]())
+    ending = next((ending for ending in READERS if name.endswith(ending)), None)
+    if ending is not None:
+        return READERS[ending](_checked_file(name), text_column)
+    if HUB_NAME.fullmatch(name) and not Path(name).exists():
+        return read_hub(name, text_column)
+    raise ConfigError(
+        f"corpus {name!r} is neither a corpus by name ({', '.join(CORPORA)}), nor a file that "
+        f"ends in {' or '.join(READERS)}, nor a hub data set as OWNER/NAME."
+        f"{nearest_hint(name, CORPORA)}"
+    )
+
+
+def _checked_file(name: str) -> Path:
+    if not Path(name).is_file():
+        raise ConfigError(
+            f"corpus {name!r}: there is no such file. Give a path from here, or an absolute one."
+        )
+    return Path(name)

@@ -1,0 +1,142 @@
+"""Rows of text in two vocabularies at once, for dual training (Zhao et al. 2019, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from bertender.text.batch import tokens_of_words
+from bertender.training.examples import Padding, TensorBatch
+from distill.pretraining.corpus import PASSAGES_AT_ONCE
+from distill.pretraining.masking import Masking, step_generator
+from distill.pretraining.rows import TokenRow
+
+MIXED_INPUTS = {"input_ids": "mixed_input_ids", "attention_mask": "mixed_attention_mask"}
+"""The columns that the teacher reads, by the names that it has for them."""
+MIXED_TARGETS = "mixed_targets"
+STUDENT_SHARE = 0.5
+"""Share of the teacher's words that are split by the student's vocabulary."""
+
+
+@dataclass(frozen=True)
+class MixedVocabulary:
+    """Two vocabularies, one numbered after the other; for masking, a vocabulary itself."""
+
+    student: PreTrainedTokenizerBase
+    teacher: PreTrainedTokenizerBase
+    teacher_entries: int
+    """Rows of the teacher's table, which may be more than its tokenizer has tokens."""
+
+    def __len__(self) -> int:
+        return self.teacher_entries + len(self.student)
+
+    @property
+    def mask_token_id(self) -> int:
+        """The teacher's, whichever vocabulary a masked token is of."""
+        return int(self.teacher.mask_token_id)
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        own = [self.teacher_entries + token for token in self.student.all_special_ids]
+        return [*self.teacher.all_special_ids, *own]
+
+    @property
+    def padding(self) -> Padding:
+        """Padding of rows."""
+        return Padding.of(
+            self.student,
+            **{
+                MIXED_INPUTS["input_ids"]: int(self.teacher.pad_token_id),
+                MIXED_INPUTS["attention_mask"]: 0,
+            },
+        )
+
+    def rows(self, passages: Iterable[str], max_length: int, seed: int) -> Iterator[TokenRow]:
+        """Pack passages into rows of both readings; the longer of the two fills a row.
+
+        Args:
+            passages: an empty one ends a document, which leaves no trace here.
+            max_length: most tokens of either reading.
+            seed: of the coin.
+        """
+        row = _Row.begun(self)
+        coin = torch.Generator().manual_seed(seed)
+        for own, mixed in self._read(filter(None, passages), coin):
+            if not row.takes(own, mixed, max_length):
+                yield row.columns()
+                row = _Row.begun(self)
+            row.own += own[: max_length - 1]
+            row.mixed += mixed[: max_length - 1]
+        if len(row.own) > 1:
+            yield row.columns()
+
+    def _read(
+        self, passages: Iterator[str], coin: torch.Generator
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield both readings of each word, and of the end of each passage."""
+        while batch := [passage.split() for passage in islice(passages, PASSAGES_AT_ONCE)]:
+            readings = zip(
+                tokens_of_words(self.student, batch),
+                tokens_of_words(self.teacher, batch),
+                strict=True,
+            )
+            for sentence in readings:
+                falls = torch.rand(len(sentence[0]), generator=coin) < STUDENT_SHARE
+                for own, theirs, is_own in zip(*sentence, falls.tolist(), strict=True):
+                    if not (own and theirs):
+                        continue  # one drops what the other keeps: both must read the same words
+                    shifted = [self.teacher_entries + token for token in own]
+                    yield own, shifted if is_own else theirs
+                yield [self.student.sep_token_id], [self.teacher.sep_token_id]
+
+
+@dataclass
+class _Row:
+    """A row that is being filled."""
+
+    own: list[int] = field(default_factory=list)
+    mixed: list[int] = field(default_factory=list)
+
+    @classmethod
+    def begun(cls, vocabulary: MixedVocabulary) -> _Row:
+        return cls([vocabulary.student.cls_token_id], [vocabulary.teacher.cls_token_id])
+
+    def takes(self, own: Sequence[int], mixed: Sequence[int], most: int) -> bool:
+        """Return whether one more word fits; an empty row takes any, cut off."""
+        fits = max(len(self.own) + len(own), len(self.mixed) + len(mixed)) <= most
+        return fits or len(self.own) == len(self.mixed) == 1
+
+    def columns(self) -> dict[str, list[int]]:
+        return {
+            "input_ids": self.own,
+            "attention_mask": [1] * len(self.own),
+            MIXED_INPUTS["input_ids"]: self.mixed,
+            MIXED_INPUTS["attention_mask"]: [1] * len(self.mixed),
+        }
+
+
+class MixedMasking:
+    """Masks both readings of a batch, each by draws of its own.
+
+    Args:
+        vocabulary: the two.
+        share: of the ordinary tokens of each reading, so many are chosen.
+        seed: of the draws, with the step.
+    """
+
+    def __init__(self, vocabulary: MixedVocabulary, share: float, seed: int) -> None:
+        self.own = Masking(vocabulary.student, share)
+        self.mixed = Masking(vocabulary, share)
+        self.seed = seed
+
+    def __call__(self, batch: TensorBatch, step: int) -> TensorBatch:
+        """Return the batch as this step masks it, with `targets` and `mixed_targets`."""
+        generator = step_generator(self.seed, step)
+        batch = self.own.masked_batch(batch, generator)
+        ids = MIXED_INPUTS["input_ids"]
+        masked, targets = self.mixed(batch[ids], generator)
+        return {**batch, ids: masked, MIXED_TARGETS: targets}

@@ -1,0 +1,116 @@
+"""ELECTRA (Clark et al. 2020, arXiv 2003.10555): detect tokens that a small generator replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers import ElectraConfig, ElectraForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from bertender.training.examples import TensorBatch, model_inputs
+from bertender.training.loop import LossParts
+from distill.pretraining.masking import Masking, step_generator
+from distill.pretraining.objectives import PretrainingModule
+
+DISCRIMINATOR_WEIGHT = 50.0
+GENERATOR_SHARE = 4
+"""Ratio of the discriminator's width to the generator's."""
+
+
+class ReplacedTokens:
+    """The objective: choose tokens, and draw a random number for each sample."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, mask_probability: float, seed: int
+    ) -> None:
+        self.masking = Masking(tokenizer, mask_probability)
+        self.seed = seed
+
+    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        input_ids = batch["input_ids"]
+        generator = step_generator(self.seed, step)
+        chosen = self.masking.chosen(input_ids, generator)
+        draws = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
+        masked_ids = input_ids.masked_fill(chosen, self.masking.mask_token_id)
+        parts: LossParts = model(batch, masked_ids, chosen, draws)
+        return parts
+
+
+class ReplacedTokensModule(PretrainingModule):
+    """A discriminator (ElectraForPreTraining) with its generator."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self.generator: Any = generator_of(model)
+
+    def forward(
+        self,
+        batch: TensorBatch,
+        masked_ids: torch.Tensor,
+        chosen: torch.Tensor,
+        draws: torch.Tensor,
+    ) -> dict[str, torch.Tensor]:
+        """Return the weighted parts of the loss.
+
+        Args:
+            batch: the original tokens and their mask.
+            masked_ids: what the generator reads, (batch, seq).
+            chosen: where it is asked, (batch, seq), boolean.
+            draws: from 0 to 1, the random numbers of its samples, (batch, seq).
+        """
+        original = batch["input_ids"]
+        guesses = self._guesses({**batch, "input_ids": masked_ids}, chosen)
+        replaced = original.clone()
+        replaced[chosen] = sampled(guesses.detach(), draws[chosen])
+        inputs = model_inputs(self.model, {**batch, "input_ids": replaced})
+        verdicts = self.model(**inputs).logits.float()  # (batch, seq)
+        real = batch["attention_mask"].bool()
+        doubts = functional.binary_cross_entropy_with_logits(
+            verdicts[real], (replaced != original)[real].float()
+        )
+        return {
+            "generator": functional.cross_entropy(guesses, original[chosen], reduction="sum")
+            / chosen.sum().clamp(min=1),
+            "discriminator": DISCRIMINATOR_WEIGHT * doubts,
+        }
+
+    def _guesses(self, batch: TensorBatch, chosen: torch.Tensor) -> torch.Tensor:
+        """Return the generator's logits at the chosen tokens: (chosen tokens, vocab)."""
+        encoder = self.generator.base_model
+        states = encoder(**model_inputs(encoder, batch)).last_hidden_state[chosen]
+        narrow = self.generator.generator_predictions(states)
+        logits: torch.Tensor = self.generator.generator_lm_head(narrow)
+        return logits.float()
+
+
+def sampled(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """Return a token for each row of logits, by inverting its cumulative distribution.
+
+    Args:
+        logits: (tokens, vocab).
+        draws: uniform between 0 and 1, (tokens,).
+    """
+    cumulative = logits.softmax(dim=-1).cumsum(dim=-1)
+    # rounding can leave the sum of all a little below 1
+    return (cumulative < draws[:, None]).sum(dim=-1).clamp(max=logits.shape[-1] - 1)
+
+
+def generator_of(discriminator: PreTrainedModel) -> PreTrainedModel:
+    """Build the generator of a discriminator, with the discriminator's own embeddings."""
+    config: Any = discriminator.config
+    heads = max(1, config.num_attention_heads // GENERATOR_SHARE)
+    width = heads * max(1, config.hidden_size // GENERATOR_SHARE // heads)
+    small = ElectraConfig.from_dict(config.to_dict())
+    small.update(
+        {
+            "hidden_size": width,
+            "num_attention_heads": heads,
+            "intermediate_size": max(1, config.intermediate_size // GENERATOR_SHARE),
+        }
+    )
+    generator: Any = ElectraForMaskedLM(small)
+    generator.electra.embeddings = discriminator.get_submodule("electra.embeddings")
+    generator.tie_weights()
+    tied: PreTrainedModel = generator
+    return tied

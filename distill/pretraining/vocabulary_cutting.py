@@ -1,0 +1,371 @@
+"""Vocabulary pruning: the tokens that some texts need remain, with all single characters."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from bertender.core.errors import ConfigError, DataError, ModelError
+from bertender.core.findings import VocabularyFindings, VocabularyReading
+from bertender.models.families import FAMILIES, family_name
+from bertender.models.own_models import OWN_MODELS
+
+# --- from distill.vocabularies.tokenizer_kinds
+# The kinds of tokenizers whose tokens can be pruned: how they hang together in tokenizer.json.
+
+NOT_OF_A_TOKENIZER = frozenset(
+    {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
+)
+"""Settings that number the tokens of a tokenizer or state where it came from."""
+
+TokenizerModel = dict[str, Any]
+"""The `model` of a tokenizer.json."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A row of KINDS: how the tokens of one kind of tokenizer hang together."""
+
+    tokens: Callable[[TokenizerModel], list[str]]
+    """Its tokens in the order of their numbers."""
+    mark: str
+    """Prefix of tokens that does not count as a character of theirs."""
+    parts: Callable[[TokenizerModel], Mapping[str, list[str]]]
+    """The parts that each token is merged from, where tokens are merged."""
+    keep: Callable[[TokenizerModel, list[int]], TokenizerModel]
+    """(model, numbers that stay, in order) -> the model with these alone"""
+
+
+def fast_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
+    """Return the tokenizer, or raise ModelError for one without a tokenizer.json."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ModelError(
+            f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its tokens "
+            "cannot be pruned. Give a model with one."
+        )
+    return tokenizer
+
+
+def described(tokenizer: PreTrainedTokenizerFast) -> tuple[dict[str, Any], Kind]:
+    """Return a tokenizer's tokenizer.json, and its row of KINDS."""
+    description = json.loads(tokenizer.backend_tokenizer.to_str())
+    name = description["model"]["type"]
+    if name not in KINDS:
+        raise ModelError(
+            f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: {', '.join(KINDS)}."
+        )
+    return description, KINDS[name]
+
+
+def check_gaps(model: TokenizerModel) -> None:
+    """Raise ModelError where the tokens are not numbered one after another."""
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
+        raise ModelError(
+            "the numbers of the tokenizer's tokens have gaps (a line of its vocabulary is there "
+            "twice, perhaps), so that it cannot be pruned. Save it again without them."
+        )
+
+
+def closed(description: dict[str, Any], kind: Kind, used: set[int]) -> list[int]:
+    """Return the ids that stay: also characters, added tokens, and the parts of tokens."""
+    tokens = kind.tokens(description["model"])
+    numbers = {token: number for number, token in enumerate(tokens)}
+    added = {token["id"] for token in description["added_tokens"]}
+    characters = {
+        number
+        for number, token in enumerate(tokens)
+        if len(token.removeprefix(kind.mark)) <= 1 or token.startswith("<0x")  # a byte's own
+    }
+    parts = kind.parts(description["model"])
+    waiting = [tokens[number] for number in used if number < len(tokens)]
+    remaining = used | added | characters
+    while waiting:
+        for part in parts.get(waiting.pop(), ()):
+            if numbers[part] not in remaining:
+                remaining.add(numbers[part])
+                waiting.append(part)
+    return sorted(remaining)
+
+
+def rebuilt(
+    tokenizer: PreTrainedTokenizerFast, description: dict[str, Any], kind: Kind, rows: list[int]
+) -> PreTrainedTokenizerFast:
+    """Return the tokenizer with some of its tokens, renumbered in the same order."""
+    numbers = {row: number for number, row in enumerate(rows)}
+    of_model = len(kind.tokens(description["model"]))
+    description["model"] = kind.keep(description["model"], [row for row in rows if row < of_model])
+    for token in description["added_tokens"]:
+        token["id"] = numbers[token["id"]]
+    _renumber(description["post_processor"] or {}, numbers)
+    settings = {
+        name: value
+        for name, value in tokenizer.init_kwargs.items()
+        if name not in NOT_OF_A_TOKENIZER and not name.endswith("_file")
+    }
+    settings["model_max_length"] = tokenizer.model_max_length  # may have been set since it was made
+    backend = Tokenizer.from_str(json.dumps(description))
+    return type(tokenizer)(tokenizer_object=backend, **settings)
+
+
+def _renumber(processor: dict[str, Any], numbers: Mapping[int, int]) -> None:
+    """Give the special tokens that are put around texts their new numbers."""
+    for token in processor.get("special_tokens", {}).values():
+        token["ids"] = [numbers[number] for number in token["ids"]]
+    for name in ("cls", "sep"):
+        if name in processor:
+            token, number = processor[name]
+            processor[name] = [token, numbers[number]]
+    for part in processor.get("processors", ()):
+        _renumber(part, numbers)
+
+
+def _by_number(model: TokenizerModel) -> list[str]:
+    return sorted(model["vocab"], key=model["vocab"].__getitem__)
+
+
+def _keep_mapping(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
+    tokens = _by_number(model)
+    return {**model, "vocab": {tokens[row]: number for number, row in enumerate(rows)}}
+
+
+def _keep_scores(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
+    unknown = model["unk_id"]
+    return {
+        **model,
+        "vocab": [model["vocab"][row] for row in rows],
+        "unk_id": None if unknown is None else rows.index(unknown),
+    }
+
+
+def _keep_merges(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
+    smaller = _keep_mapping(model, rows)
+    merges = [pair for pair in map(_pair, model["merges"]) if _merged(pair) in smaller["vocab"]]
+    whole = [pair for pair in merges if set(pair) <= smaller["vocab"].keys()]
+    return {**smaller, "merges": whole}
+
+
+def _pair(merge: str | list[str]) -> list[str]:
+    return merge.split(" ") if isinstance(merge, str) else list(merge)
+
+
+def _merged(pair: list[str]) -> str:
+    return "".join(pair)
+
+
+def _merge_parts(model: TokenizerModel) -> Mapping[str, list[str]]:
+    """Return what each token is merged from, by every merge that gives it."""
+    parts: dict[str, list[str]] = {}
+    for pair in map(_pair, model["merges"]):
+        parts.setdefault(_merged(pair), []).extend(pair)
+    return parts
+
+
+KINDS: Mapping[str, Kind] = {
+    "WordPiece": Kind(_by_number, "##", lambda model: {}, _keep_mapping),
+    "Unigram": Kind(
+        lambda model: [token for token, _ in model["vocab"]], "▁", lambda model: {}, _keep_scores
+    ),
+    "BPE": Kind(_by_number, "Ġ", _merge_parts, _keep_merges),
+}
+"""By the type that tokenizer.json states."""
+
+# --- from distill.vocabularies.cutting
+# Vocabulary pruning: the tokens that some texts need stay, with all single characters.
+#
+# A text whose tokens all stay is split and classified as before. Any other is split into smaller
+# ones, down to characters; where each of these is a token of its own, none becomes unknown that
+# was
+# not.
+
+TEXTS_AT_ONCE = 1000
+OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+
+
+@dataclass(frozen=True)
+class RemainingTokens:
+    """A tokenizer with fewer tokens."""
+
+    tokenizer: PreTrainedTokenizerFast
+    rows: tuple[int, ...]
+    """The number that each token had before, in order."""
+
+
+def read(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> VocabularyReading:
+    """Return how a tokenizer reads texts, special tokens left out."""
+    texts = list(texts)
+    counts = _counted(tokenizer, texts)
+    total = sum(counts.values())
+    return VocabularyReading(
+        entries=len(tokenizer),
+        pieces_per_text=total / max(len(texts), 1),
+        unknown=counts[tokenizer.unk_token_id] / max(total, 1),
+    )
+
+
+def whole_words(
+    tokenizer: PreTrainedTokenizerBase, tokens: RemainingTokens, texts: Iterable[str]
+) -> float:
+    """Return the share of the words of texts that are read as before, for all their tokens stay.
+
+    Args:
+        tokenizer: the whole one.
+        tokens: those that remain of it.
+        texts: words of the tokenizer's own pre-tokenization are counted; without any, it is 0.
+    """
+    stay, total, broken = set(tokens.rows), 0, 0
+    for batch in _batches(texts):
+        for text in tokenizer(batch, add_special_tokens=False, verbose=False).encodings or ():
+            total += len({*text.word_ids})
+            words = zip(text.word_ids, text.ids, strict=True)
+            broken += len({word for word, token in words if token not in stay})
+    return 1 - broken / total if total else 0.0
+
+
+def needed_tokens(
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[str],
+    floor: int = 1,
+    size: int | None = None,
+) -> RemainingTokens:
+    """Return a tokenizer with the tokens that occur in texts, characters and special tokens.
+
+    Args:
+        tokenizer: a fast one, of tokens, a unigram model or merged bytes.
+        texts: what the tokens are needed for.
+        floor: a token must occur so often to stay.
+        size: most entries of the vocabulary; those that occur most often stay.
+
+    Raises:
+        ModelError: the tokenizer is of another kind.
+        DataError: there is no text.
+        ConfigError: the tokens that always stay are more than `size`.
+    """
+    fast = fast_tokenizer(tokenizer)
+    description, kind = described(fast)
+    check_gaps(description["model"])
+    counts = _counted(tokenizer, texts)
+    if not counts:
+        raise DataError("no text to count tokens in. Give some.")
+    often = [token for token, count in counts.most_common() if count >= floor]
+    special = set(tokenizer.all_special_ids)
+
+    def first(count: int) -> list[int]:
+        return closed(description, kind, {*often[:count], *special})
+
+    rows = first(len(often) if size is None else _most_that_fit(first, len(often), size))
+    return RemainingTokens(rebuilt(fast, description, kind, rows), tuple(rows))
+
+
+def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many entries stay whatever is cut: single characters and special tokens.
+
+    Raises:
+        ModelError: its tokens cannot be pruned.
+    """
+    description, kind = described(fast_tokenizer(tokenizer))
+    return len(closed(description, kind, set(tokenizer.all_special_ids)))
+
+
+def _most_that_fit(first: Callable[[int], list[int]], most: int, size: int) -> int:
+    """Return how many of the most frequent tokens can stay where `size` entries may.
+
+    Args:
+        first: returns the entries that stay with so many of these tokens.
+        most: how many there are.
+        size: most entries.
+    """
+    always = len(first(0))
+    if always > size:
+        raise ConfigError(
+            f"vocab_size={size}: single characters and special tokens are {always} entries, and "
+            f"always stay. Give {always} or more."
+        )
+    return bisect_right(range(most + 1), size, key=lambda count: len(first(count))) - 1
+
+
+def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
+    """Keep the rows of a model's tables of tokens that are those of these tokens, in place.
+
+    Raises:
+        ModelError: the architecture counts positions from the number of the padding, which would
+            change.
+    """
+    old = model.get_input_embeddings()
+    assert isinstance(old, nn.Embedding)
+    numbers = {row: number for number, row in enumerate(tokens.rows)}
+    check_padding_stays(model, tokens)
+    rows = torch.tensor(tokens.rows, device=old.weight.device)
+    table = old.weight.detach()[rows]
+    padding = None if old.padding_idx is None else numbers.get(old.padding_idx)
+    model.set_input_embeddings(nn.Embedding.from_pretrained(table.clone(), False, padding))
+    _cut_other_tables(model, rows)
+    model.config.vocab_size = len(tokens.rows)
+    for name in OF_SPECIAL_TOKENS:
+        if (number := getattr(model.config, name, None)) is not None:
+            setattr(model.config, name, numbers.get(number))
+
+
+def cut_and_read(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: RemainingTokens,
+    held_out: Iterable[str],
+) -> VocabularyFindings:
+    """Cut a model's vocabulary in place; return how held-out texts are read before and after.
+
+    Raises:
+        ModelError: what `cut_vocabulary` raises.
+    """
+    cut_vocabulary(model, tokens)
+    texts = list(held_out)
+    before, after = (read(each, texts) for each in (tokenizer, tokens.tokenizer))
+    whole = whole_words(tokenizer, tokens, texts)
+    return VocabularyFindings(before=before, after=after, whole_words=whole)
+
+
+def _cut_other_tables(model: PreTrainedModel, rows: torch.Tensor) -> None:
+    own = OWN_MODELS.get(model.config.model_type)
+    for name in own.per_token if own else ():
+        module, _, weight = name.rpartition(".")
+        remaining = model.get_parameter(name).detach()[rows].clone()
+        setattr(model.get_submodule(module), weight, nn.Parameter(remaining))
+
+
+def check_padding_stays(model: PreTrainedModel, tokens: RemainingTokens) -> None:
+    """Raise ModelError where positions are counted from a padding whose number would change."""
+    family, padding = FAMILIES.get(family_name(model.config)), model.config.pad_token_id
+    if family is None or padding is None or family.first_position(model.config) == 0:
+        return
+    if tokens.rows[padding : padding + 1] != (padding,):
+        raise ModelError(
+            f"the padding of this {model.config.model_type!r} model is token {padding}, from which "
+            "its positions are counted, and tokens before it would go. Its vocabulary cannot be "
+            "pruned."
+        )
+
+
+def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[int]:
+    """Count the tokens of texts."""
+    counts: Counter[int] = Counter()
+    for batch in _batches(texts):
+        tokens = tokenizer(batch, add_special_tokens=False, verbose=False)
+        for ids in tokens["input_ids"]:
+            counts.update(ids)
+    return counts
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    source = filter(None, iter(texts))
+    while batch := list(islice(source, TEXTS_AT_ONCE)):
+        yield batch

@@ -1,1 +1,0 @@
-"""The rows of STAGES that this package has: one file a stage."""

@@ -1,0 +1,186 @@
+"""Tokenizers that fit a model: its inputs, its longest text, and repairs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from tokenizers.normalizers import Replace, Sequence
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from bertender.core.card import CARD_NAME, read_card
+from bertender.core.hub_code import open_pretrained
+from bertender.models.families import most_tokens
+from bertender.models.predictor import input_names
+from bertender.text.batch import longest_input
+
+# --- from distill.tokenizer_gaps
+# Fixes for tokenizers of some architectures, so that their model can classify batches of texts.
+#
+# Some were made for generating: GPT-2's cannot pad and puts nothing between two texts, T5's takes
+# the end token from the text itself. Others lost what puts special tokens around texts when they
+# were
+# converted. What is changed here is saved with the tokenizer.
+
+logger = logging.getLogger(__name__)
+
+READING_THE_LAST_TOKEN = frozenset({"xlnet"})
+"""Architectures that predict at the last token, padding or not: theirs must stand in front. Every
+other one counts positions from the front, so that padding there would change its logits."""
+
+FRAME = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
+"""Special tokens around a text, and around a pair of texts: BERT's."""
+FRAMES = {
+    **dict.fromkeys(
+        ("camembert", "mpnet", "roberta", "xlm-roberta"),
+        ("{cls} $A {sep}", "{cls} $A {sep} {sep} $B {sep}"),
+    ),
+    "modernbert": ("{cls} $A {sep}", "{cls} $A {sep} $B {sep}"),
+    "xlnet": ("$A {sep} {cls}:2", "$A {sep} $B:1 {sep}:1 {cls}:2"),
+}
+"""model_type -> those of other architectures."""
+ANY_TEXT = "a"
+
+
+def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
+    """Return the settings that a tokenizer must be loaded with, to serve a model of this config."""
+    side = "left" if config.model_type in READING_THE_LAST_TOKEN else "right"
+    # else special tokens that a text happens to spell would be read as such
+    apart = {"split_special_tokens": True} if config.is_encoder_decoder else {}
+    return {"padding_side": side, **apart}
+
+
+def fill_gaps(
+    tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, *, finished: bool = False
+) -> None:
+    """Change a tokenizer so that a classifier of this config predicts each text by itself.
+
+    Args:
+        tokenizer: it is changed in place.
+        config: the model's.
+        finished: the tokenizer is that of a trained classifier, which reads texts as it puts them:
+            nothing is put around them that was not.
+
+    Raises:
+        ValueError: it has no token that it could pad with.
+    """
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ValueError("its tokenizer has neither a pad token nor an end of text to pad with")
+        tokenizer.pad_token = tokenizer.eos_token
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return
+    if not finished:
+        if lacks_frame(tokenizer):
+            frame_texts(tokenizer, config.model_type)
+        elif tokenizer.eos_token and not _adds_tokens(tokenizer):
+            _end_texts(tokenizer)
+    if config.is_encoder_decoder:
+        _keep_the_end_unspelt(tokenizer)
+
+
+def lacks_frame(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a tokenizer names tokens for both ends of a text and puts neither there."""
+    ends = {tokenizer.cls_token_id, tokenizer.sep_token_id}
+    return None not in ends and ends.isdisjoint(tokenizer(ANY_TEXT)["input_ids"])
+
+
+def frame_texts(tokenizer: PreTrainedTokenizerFast, model_type: str) -> None:
+    """Put the special tokens of an architecture around texts, with a warning in the log."""
+    ends = {"cls": str(tokenizer.cls_token), "sep": str(tokenizer.sep_token)}
+    single, pair = (each.format(**ends) for each in FRAMES.get(model_type, FRAME))
+    numbers = [(str(ends[name]), getattr(tokenizer, f"{name}_token_id")) for name in ends]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single, pair, numbers)
+    logger.warning(
+        "the tokenizer puts no %s and %s around texts, although it names them: it does from here "
+        "on, as a %s model reads them",
+        *ends.values(),
+        model_type,
+    )
+
+
+def _adds_tokens(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Return whether a tokenizer puts any token of its own around a pair of texts."""
+    return tokenizer.num_special_tokens_to_add(pair=True) > 0
+
+
+def _end_texts(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Put the end of text after each text, as pre-training does: it parts the two of a pair."""
+    end = tokenizer.eos_token
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        f"$A {end}", f"$A {end} $B {end}", [(end, tokenizer.eos_token_id)]
+    )
+
+
+def _keep_the_end_unspelt(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Break the end token apart where a text spells it.
+
+    Encoder-decoders classify by the state of the last one and refuse texts that have more of them
+    than others. Unigram vocabularies hold it as a token like any other.
+    """
+    end = tokenizer.eos_token
+    if tokenizer(end, add_special_tokens=False)["input_ids"].count(tokenizer.eos_token_id) == 0:
+        return
+    backend = tokenizer.backend_tokenizer
+    apart = Replace(end, f"{end[0]} {end[1:]}")
+    backend.normalizer = Sequence([backend.normalizer, apart]) if backend.normalizer else apart
+
+
+# --- from distill.data
+# A task's examples as token columns, and the tokenizer that fits the model they are for.
+
+
+def fitting_tokenizer(
+    source: str, model: PreTrainedModel, *, finished: bool = False, **settings: Any
+) -> PreTrainedTokenizerBase:
+    """Load a tokenizer that gives what `model` takes: these inputs, and no longer ones.
+
+    Many tokenizers were saved for another model (BERT's gives segments, which DistilBERT refuses)
+    or state no length at all; some lack more (see tokenizer_gaps).
+
+    Args:
+        source: a folder or a hub name.
+        model: what its tokens are for.
+        finished: `source` is a trained classifier, whose texts stay as its tokenizer puts them.
+        settings: more of the tokenizer's own settings.
+
+    Raises:
+        OSError, ValueError: there is no tokenizer, it would need code from the hub, or it has
+            nothing to pad with.
+    """
+    own = _load(source)
+    names = [name for name in input_names(model) if name in own.model_input_names]
+    longest = _longest(source, own, most_tokens(model.config))
+    settings = {**settings, "model_input_names": names, "model_max_length": longest}
+    tokenizer = _load(source, **settings, **gap_settings(model.config))
+    fill_gaps(tokenizer, model.config, finished=finished)
+    return tokenizer
+
+
+def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = open_pretrained(
+            AutoTokenizer, source, local_files_only=Path(source).is_dir(), **settings
+        )
+    except TypeError:  # it looks for the file of a tokenizer without asking whether there is one
+        raise ValueError("it has no tokenizer") from None
+    return tokenizer
+
+
+def _longest(source: str, tokenizer: PreTrainedTokenizerBase, positions: int | None) -> int:
+    """Return the longest input that the model and its tokenizer allow.
+
+    What an artifact was truncated to suited its task, and binds no other.
+    """
+    card = Path(source) / CARD_NAME
+    if positions and card.is_file() and read_card(card.parent).max_length:
+        return positions
+    return min(longest_input(tokenizer), positions or longest_input(tokenizer))

@@ -1,0 +1,275 @@
+"""bertender classify and loadtest: they only ask, so they load no model library."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.output import messages, print_json, print_words
+from bertender.core.errors import DataError, LoadTestError
+from bertender.core.files import check_savable, save_result, save_text
+from bertender.core.progress import visible
+from bertender.problems.problem import ProblemType
+from bertender.tasks.rows import split_lines
+from bertender.text.batch import Example, is_blank
+from serve.bulk import (
+    BulkRun,
+    ClassifyConfig,
+    Texts,
+    check_writable,
+    classify_all,
+    classify_to_file,
+    read_file,
+)
+from serve.client.access import AccessConfig
+from serve.client.address import DEFAULT_URL
+from serve.client.endpoint import AsyncEndpoint
+from serve.client.served_model import Classification
+from serve.loadtest import Limit, LoadConfig, LoadRun, LoadTest, load_svg, load_test, texts_to_send
+
+# --- from serve.classify_command
+# bertender classify: it only asks, so it loads no model library.
+
+SENDING = {"model", "batch_size", "concurrency", "timeout_s", "retries"}
+"""Settings of the endpoint."""
+STANDARD_INPUT = ("text", "pair")
+"""Names of columns for texts that no file has."""
+
+
+def classify_command() -> Callable[..., None]:
+    """Build `bertender classify`."""
+
+    def command(
+        values: dict[str, Any],
+        texts: Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="TEXT",
+                help="texts; by default the lines of standard input (for pairs, a tab between "
+                "the two texts)",
+            ),
+        ] = None,
+        pair: Annotated[
+            list[str] | None,
+            typer.Option(
+                metavar="TEXT",
+                help="second text of the first TEXT; again for the second; for pair tasks",
+            ),
+        ] = None,
+        url: Annotated[
+            str,
+            typer.Option(
+                metavar="URL", help="address of the endpoint, http(s)://... or grpc(s)://..."
+            ),
+        ] = DEFAULT_URL,
+        as_json: JsonFlag = False,
+    ) -> None:
+        config = ClassifyConfig.parse(explicit(option_values(ClassifyConfig, values)))
+        if config.input and (texts or pair):
+            raise typer.BadParameter("--input FILE and TEXT: give one of them.")
+        access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
+        check_savable("--output", config.output, "data")
+        endpoint = AsyncEndpoint(url, **config.model_dump(include=SENDING), access=access)
+        asyncio.run(_classify(endpoint, _pairs(texts or [], pair or []), config, as_json))
+
+    return command_with_flags(command, (ClassifyConfig, AccessConfig))
+
+
+async def _classify(
+    endpoint: AsyncEndpoint, texts: Sequence[Example], config: ClassifyConfig, as_json: bool
+) -> None:
+    async with endpoint:
+        table = _texts(texts, config, endpoint.model.text_columns)
+        if config.output:
+            check_writable(config.output, table.columns)
+            run = await classify_to_file(endpoint, table, config.output)
+            _print_run(run, endpoint.model.cut_texts(run.truncated, run.texts), as_json)
+            return
+        by_row = await classify_all(endpoint, table)
+    problem = endpoint.model.problem
+    examples = [problem.endpoint.to_example(table.texts[row]) for row in by_row]
+    _print([*by_row.values()], examples, problem, as_json)
+    truncated = sum(each.truncated for each in by_row.values())
+    if cut := endpoint.model.cut_texts(truncated, len(by_row)):
+        messages.print(cut, soft_wrap=True)  # standard output is for the predictions
+
+
+def _texts(texts: Sequence[Example], config: ClassifyConfig, count: int) -> Texts:
+    """Return the texts to classify: of the file, of the command line, or of standard input."""
+    if config.input:
+        columns = config.text_column, config.pair_column
+        return read_file(config.input, *columns, count, config.skip_bad_rows)
+    if not texts:
+        return _read(count)
+    places = tuple(f"text {number}" for number in range(1, len(texts) + 1))
+    return Texts(STANDARD_INPUT[:count], tuple(texts), Path("command line"), places)
+
+
+def _print_run(run: BulkRun, cut: str | None, as_json: bool) -> None:
+    """Report what was written, and how many texts were cut."""
+    if as_json:
+        print_json(run.model_dump(mode="json"))
+        return
+    resumed = f", {run.resumed} of them by an earlier run" if run.resumed else ""
+    print_words(f"{run.output}: predictions for {run.texts} texts{resumed}")
+    if cut:
+        print_words(cut)
+
+
+def _print(
+    classifications: Sequence[Classification],
+    examples: Sequence[Example],
+    problem: ProblemType[Any],
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json([classification.model_dump(mode="json") for classification in classifications])
+        return
+    for example, classification in zip(examples, classifications, strict=True):
+        for line in lines_of(classification, example, problem):
+            print(line)
+
+
+def lines_of(
+    classification: Classification, example: tuple[str, ...], problem: ProblemType[Any]
+) -> Iterable[str]:
+    """Return the lines that show a prediction, as its problem type has them; what a text or a label
+    would do to a terminal, or to the lines, is escaped."""
+    labels = (
+        [classification.label] if isinstance(classification.label, str) else classification.label
+    )
+    scores = (
+        [classification.score] if isinstance(classification.score, float) else classification.score
+    )
+    shown = [f"{score:.4f}" for score in scores]
+    return problem.endpoint.lines(
+        [*map(visible, labels)], shown, tuple(visible(text) for text in example)
+    )
+
+
+def _pairs(texts: list[str], seconds: list[str]) -> list[tuple[str, ...]]:
+    if seconds and len(seconds) != len(texts):
+        raise typer.BadParameter(
+            f"{len(seconds)} --pair for {len(texts)} TEXT: give one for each. On standard input, "
+            "put a tab between the two texts of a line."
+        )
+    return list(zip(texts, seconds, strict=True)) if seconds else [(text,) for text in texts]
+
+
+def _read(text_columns: int) -> Texts:
+    """Read examples from standard input, one a line; empty lines are left out."""
+    if sys.stdin.isatty():
+        messages.print("texts, one a line; Ctrl-D ends them:")
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"standard input is not UTF-8: {error}. Convert it first.") from None
+    numbered = enumerate(split_lines(text), start=1)
+    lines = [(number, line) for number, line in numbered if not is_blank(line)]
+    if not lines:
+        raise DataError("no text to classify. Give TEXT arguments, or lines on standard input.")
+    return Texts(
+        STANDARD_INPUT[:text_columns],
+        tuple(_columns(line, number, text_columns) for number, line in lines),
+        source=Path("standard input"),
+        places=tuple(f"line {number}" for number, _ in lines),
+    )
+
+
+def _columns(line: str, number: int, text_columns: int) -> tuple[str, ...]:
+    """Split a line at its tabs where the model reads pairs; else a tab is part of the text."""
+    columns = tuple(line.split("\t")) if text_columns > 1 else (line,)
+    if len(columns) != text_columns:
+        raise DataError(
+            f"standard input, line {number}: {len(columns)} texts, and the model reads "
+            f"{text_columns}. Put one tab between the two texts."
+        )
+    return columns
+
+
+# --- from serve.loadtest.command
+# bertender loadtest.
+
+UrlArgument = Annotated[
+    str,
+    typer.Argument(metavar="URL", help="address of the endpoint, http(s)://... or grpc(s)://..."),
+]
+OutFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="write the result to this JSON file")
+]
+PlotFile = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="draw the latencies in this SVG file")
+]
+
+
+def loadtest_command() -> Callable[..., None]:
+    """Build `bertender loadtest`."""
+
+    def command(
+        url: UrlArgument,
+        values: dict[str, Any],
+        out: OutFile = None,
+        plot: PlotFile = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        check_savable("--out", out, "JSON")
+        check_savable("--plot", plot, "SVG")
+        config = LoadConfig.parse(explicit(option_values(LoadConfig, values)))
+        access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
+        test = load_test(url, lambda columns: texts_to_send(config, columns), config, access)
+        if out:
+            save_result(test, out)
+        if plot:
+            save_text(load_svg(test), plot)
+        if as_json:
+            print_json(test.model_dump(mode="json"))
+        else:
+            for line in lines_of_test(test):
+                print_words(line)
+        if test.limit and test.limit.lower_bound:
+            raise LoadTestError(f"the search ended before the limit: {test.limit.lower_bound}")
+
+    return command_with_flags(command, (LoadConfig, AccessConfig))
+
+
+def lines_of_test(test: LoadTest) -> Iterator[str]:
+    """Return the lines that show a load test."""
+    for run in test.runs:
+        yield _run_line(run)
+    if test.limit:
+        yield _limit_line(test.limit, test.runs[0].texts_per_request)
+    noisy = ": noisy, these figures are not reliable" if test.load.noisy else ""
+    yield f"{test.protocol}; before and after, {test.load}{noisy}"
+
+
+def _limit_line(limit: Limit, texts: int) -> str:
+    bound = "at least " if limit.lower_bound else ""
+    above = f"; {limit.above:.4g} do not" if limit.above else ""
+    ended = ": a lower bound, since the search ended early" if limit.lower_bound else ""
+    return (
+        f"limit: {bound}{limit.rate:.4g} requests/s ({limit.rate * texts:.4g} texts/s) hold a p99 "
+        f"of {limit.slo_p99_ms:g} ms{ended}{above}"
+    )
+
+
+def _run_line(run: LoadRun) -> str:
+    latency = (
+        "no response"
+        if run.latency is None
+        else (
+            f"p50 {run.latency.p50_ms:.2f} ms, p95 {run.latency.p95_ms:.2f} ms, "
+            f"p99 {run.latency.p99_ms:.2f} ms"
+        )
+    )
+    counts = ", ".join(f"{count} {name}" for name, count in run.outcomes.items() if count)
+    return (
+        f"{run.load} of {run.texts_per_request} texts: {latency}; {counts}; "
+        f"{run.texts_per_second:.4g} texts/s; sent {run.send_lag.p50_ms:.3f} ms late "
+        f"(p99 {run.send_lag.p99_ms:.3f} ms)"
+    )

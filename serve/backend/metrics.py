@@ -1,0 +1,267 @@
+"""Metrics of the backend, which Triton adds to its own at /metrics."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from bertender.models.predictor import Predictor
+    from bertender.text.batch import Batch
+
+# --- from serve.backend_metrics
+# Metrics of the backend, which Triton adds to its own at /metrics.
+#
+# Triton counts a request as computed from the moment that the backend takes it on. The wait in
+# the
+# backend's queue, what the queue rejects, and what the model is run on are known here alone.
+#
+# What happens is added up in the process of the backend, and sent to Triton once a second,
+# because
+# each change of a metric costs a message to Triton's process and back. All metrics are counters,
+# or
+# gauges that change by differences, so that those of several instances add up.
+
+WAITS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+LENGTHS = (16, 32, 64, 128, 256, 512)
+LONGER = "+Inf"
+
+REASONS: Mapping[str, str] = {
+    "INVALID_ARG": "invalid",
+    "INTERNAL": "failed",
+    "CANCELLED": "cancelled",
+}
+"""Code of a refusal -> its reason in the metrics; UNAVAILABLE has the next two."""
+
+QUEUE_FULL, QUEUE_TIMEOUT = "queue_full", "queue_timeout"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of FAMILIES: a metric, with a series for each value of its label."""
+
+    name: str
+    description: str
+    label: str = ""
+    values: tuple[str, ...] = ("",)
+    kind: str = "COUNTER"
+
+    def labels(self, value: str) -> dict[str, str]:
+        return {self.label: value} if self.label else {}
+
+
+def length_label(length: int) -> str:
+    """Return the value of the label `length` for a bucket of so many tokens a text."""
+    place = bisect_left(LENGTHS, length)
+    return str(LENGTHS[place]) if place < len(LENGTHS) else LONGER
+
+
+_BY_LENGTH = ("length", (*map(str, LENGTHS), LONGER))
+
+WAIT = "bertender_queue_wait_seconds"
+
+FAMILIES: tuple[Family, ...] = (
+    # the three of a histogram, so that PromQL's histogram_quantile reads them; a histogram of
+    # Triton would cost a message for every request
+    Family(
+        f"{WAIT}_bucket",
+        "Requests that waited for at most le seconds in the queue of the backend",
+        "le",
+        (*(f"{wait:g}" for wait in WAITS_S), "+Inf"),
+    ),
+    Family(f"{WAIT}_sum", "Seconds that requests waited in the queue of the backend"),
+    Family(f"{WAIT}_count", "Requests that waited in the queue of the backend"),
+    Family("bertender_queue_texts", "Texts in the queue of the backend", kind="GAUGE"),
+    Family(
+        "bertender_rejected_requests_total",
+        "Requests that the backend answered by an error, by reason",
+        "reason",
+        (QUEUE_FULL, QUEUE_TIMEOUT, *REASONS.values()),
+    ),
+    Family("bertender_batches_total", "Merged batches"),
+    Family("bertender_batch_texts_total", "Texts of merged batches"),
+    Family(
+        "bertender_batch_seconds_total",
+        "Seconds from taking a merged batch to its last response; one for each second at most "
+        "and instance",
+    ),
+    Family(
+        "bertender_runs_total",
+        "Runs of the model, by the length of their bucket: at most so many tokens a text",
+        *_BY_LENGTH,
+    ),
+    Family("bertender_run_seconds_total", "Seconds in runs of the model", *_BY_LENGTH),
+    Family("bertender_run_texts_total", "Texts in runs of the model", *_BY_LENGTH),
+    Family(
+        "bertender_run_tokens_total", "Tokens in runs of the model, without padding", *_BY_LENGTH
+    ),
+    Family("bertender_run_padding_tokens_total", "Padding in runs of the model", *_BY_LENGTH),
+)
+"""All metrics of the backend; each is at 0 from the start."""
+
+Series = tuple[str, str]
+"""Name of a family, and the value of its label."""
+
+
+class Tally:
+    """Counts since the last flush; several threads may add to them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._amounts = defaultdict[Series, float](float)
+        self._waits: list[float] = []
+        self._queue_texts = 0
+
+    def wait(self, seconds: float) -> None:
+        """Count a request that has left the queue."""
+        with self._lock:
+            self._waits.append(seconds)
+
+    def rejection(self, reason: str) -> None:
+        """Count a request that gets an error."""
+        with self._lock:
+            self._amounts["bertender_rejected_requests_total", reason] += 1
+
+    def batch(self, texts: int, seconds: float) -> None:
+        """Count a merged batch."""
+        with self._lock:
+            self._amounts["bertender_batches_total", ""] += 1
+            self._amounts["bertender_batch_texts_total", ""] += texts
+            self._amounts["bertender_batch_seconds_total", ""] += seconds
+
+    def run(self, attention_mask: npt.NDArray[np.int64], seconds: float) -> None:
+        """Count a run of the model; the mask is (batch, seq), and a row without tokens padding."""
+        rows, length = attention_mask.shape
+        tokens = int(attention_mask.sum())
+        own = {
+            "runs": 1.0,
+            "run_seconds": seconds,
+            "run_texts": int(attention_mask.any(axis=1).sum()),
+            "run_tokens": tokens,
+            "run_padding_tokens": rows * length - tokens,
+        }
+        with self._lock:
+            for name, amount in own.items():
+                self._amounts[f"bertender_{name}_total", length_label(length)] += amount
+
+    def take(self, queue_texts: int = 0) -> dict[Series, float]:
+        """Return what has been added since, and begin anew.
+
+        Args:
+            queue_texts: texts in the queue now.
+        """
+        with self._lock:
+            amounts, self._amounts = self._amounts, defaultdict(float)
+            waits, self._waits = self._waits, []
+            amounts["bertender_queue_texts", ""] = queue_texts - self._queue_texts
+            self._queue_texts = queue_texts
+        amounts.update(_histogram(waits))
+        return {series: amount for series, amount in amounts.items() if amount}
+
+
+class MeasuredPredictor:
+    """A predictor whose runs are counted."""
+
+    def __init__(self, predictor: Predictor, tally: Tally) -> None:
+        self.predictor = predictor
+        self.tally = tally
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        started = time.perf_counter()
+        logits = self.predictor.logits(batch)
+        self.tally.run(batch.arrays["attention_mask"], time.perf_counter() - started)
+        return logits
+
+
+def _histogram(waits: Sequence[float]) -> dict[Series, float]:
+    if not waits:
+        return {}
+    places = np.searchsorted(np.sort(waits), WAITS_S, side="right").tolist()
+    amounts = {
+        (f"{WAIT}_bucket", f"{bound:g}"): float(place)
+        for bound, place in zip(WAITS_S, places, strict=True)
+    }
+    amounts[f"{WAIT}_bucket", "+Inf"] = amounts[f"{WAIT}_count", ""] = float(len(waits))
+    amounts[f"{WAIT}_sum", ""] = float(sum(waits))
+    return amounts
+
+
+# --- from serve.metrics_thread
+# Sends what the backend has counted to Triton, once a second.
+
+logger = logging.getLogger(__name__)
+
+FLUSH_S = 1.0
+
+
+class MetricsThread:
+    """Sends a tally to Triton once a second, if there is something new.
+
+    Args:
+        triton: the module `triton_python_backend_utils`.
+        labels: of every series, such as the model's name.
+        tally: what to send.
+        queue_texts: returns how many texts are in the queue.
+    """
+
+    def __init__(
+        self,
+        triton: Any,
+        labels: Mapping[str, str],
+        tally: Tally,
+        queue_texts: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.tally = tally
+        self.queue_texts = queue_texts
+        self._families: list[Any] = []  # they must outlive their metrics
+        self._metrics: dict[Series, Any] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
+        try:
+            self._register(triton, labels)
+        except Exception as error:  # a server with --allow-metrics=false; it serves all the same
+            self._do_without(error)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send the last, and end the thread."""
+        self._stop.set()
+        self._thread.join()
+        self._metrics.clear()
+        self._families.clear()
+
+    def _register(self, triton: Any, labels: Mapping[str, str]) -> None:
+        for family in FAMILIES:
+            kind = getattr(triton.MetricFamily, family.kind)
+            registered = triton.MetricFamily(family.name, family.description, kind)
+            self._families.append(registered)
+            for value in family.values:
+                metric = registered.Metric(labels={**labels, **family.labels(value)})
+                self._metrics[family.name, value] = metric
+
+    def _work(self) -> None:
+        while not self._stop.wait(FLUSH_S):
+            self._flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what is new; without metrics, forget it."""
+        amounts = self.tally.take(self.queue_texts())
+        try:
+            for series in amounts.keys() & self._metrics.keys():
+                self._metrics[series].increment(amounts[series])
+        except Exception as error:  # the endpoint goes on
+            self._do_without(error)
+
+    def _do_without(self, error: Exception) -> None:
+        logger.warning("the backend has no metrics: Triton refuses them: %s", error)
+        self._metrics.clear()

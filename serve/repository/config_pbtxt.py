@@ -1,0 +1,423 @@
+"""config.pbtxt of the served models, through protobuf so that it cannot be misspelt."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import (  # type: ignore[import-untyped]
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+)
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from bertender.core.card import Card
+from bertender.core.errors import ModelError
+from bertender.core.hardware import share_of_cores
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import Tensor
+from serve.backend.running import ENCODER_NAME, SERVED_RUNTIMES
+from serve.config import BackendParameters, ServeConfig
+from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2 as triton
+
+# --- from serve.graph_signature
+# What a graph of ONNX takes and returns, read without the packages onnx and onnxruntime.
+#
+# The extra `serve` has no onnx, and a session of ONNX Runtime would prepare the whole graph to
+# run.
+# The messages below are the part of onnx.proto that is read here, under the field numbers there;
+# protobuf skips the others.
+#
+# https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+
+PACKAGE = "bertender.onnx"
+
+Scalar = descriptor_pb2.FieldDescriptorProto
+INT, INT32, STRING = Scalar.TYPE_INT64, Scalar.TYPE_INT32, Scalar.TYPE_STRING
+ONE, MANY = Scalar.LABEL_OPTIONAL, Scalar.LABEL_REPEATED
+
+MESSAGES: Mapping[str, Mapping[str, tuple[int, int | str, int]]] = {
+    "Model": {"ir_version": (1, INT, ONE), "graph": (7, "Graph", ONE)},
+    "Graph": {
+        "node": (1, "Node", MANY),
+        "initializer": (5, "Tensor", MANY),
+        "input": (11, "ValueInfo", MANY),
+        "output": (12, "ValueInfo", MANY),
+    },
+    "Node": {"op_type": (4, STRING, ONE), "domain": (7, STRING, ONE)},
+    "Tensor": {
+        "data_type": (2, INT32, ONE),
+        "name": (8, STRING, ONE),
+        "external_data": (13, "Entry", MANY),
+    },
+    "Entry": {"key": (1, STRING, ONE), "value": (2, STRING, ONE)},
+    "ValueInfo": {"name": (1, STRING, ONE), "type": (2, "Type", ONE)},
+    "Type": {"tensor_type": (1, "TensorType", ONE)},
+    "TensorType": {"elem_type": (1, INT32, ONE), "shape": (2, "Shape", ONE)},
+    "Shape": {"dim": (1, "Dimension", MANY)},
+    "Dimension": {"dim_value": (1, INT, ONE), "dim_param": (2, STRING, ONE)},
+}
+"""Message -> field -> its number, type (a scalar or a message) and label."""
+
+DATA_TYPES: Mapping[int, str] = {
+    **{1: "TYPE_FP32", 2: "TYPE_UINT8", 3: "TYPE_INT8", 4: "TYPE_UINT16", 5: "TYPE_INT16"},
+    **{6: "TYPE_INT32", 7: "TYPE_INT64", 8: "TYPE_STRING", 9: "TYPE_BOOL", 10: "TYPE_FP16"},
+    **{11: "TYPE_FP64", 12: "TYPE_UINT32", 13: "TYPE_UINT64", 16: "TYPE_BF16"},
+}
+"""TensorProto.DataType of ONNX -> DataType of Triton's model_config.proto."""
+
+ANY = -1
+"""A dimension of any size, as Triton writes it."""
+
+
+@dataclass(frozen=True)
+class TensorSignature:
+    """An input or output of a graph."""
+
+    name: str
+    data_type: str
+    """As in Triton's model_config.proto."""
+    dims: tuple[int, ...] | None
+    """-1 for any size; None where the graph has no shape for it."""
+
+
+@dataclass(frozen=True)
+class GraphSignature:
+    """What is known of a graph without running it."""
+
+    inputs: tuple[TensorSignature, ...]
+    outputs: tuple[TensorSignature, ...]
+    operators: frozenset[str]
+    """Types of its nodes, those of functions and branches inside them left out."""
+    weight_types: frozenset[str]
+    """Data types of its weights, as in Triton's model_config.proto."""
+    weight_files: frozenset[str]
+    """Other files with its weights, relative to the graph's folder."""
+
+
+MOST_BYTES = 2**31 - 1
+
+
+def read_signature(path: Path) -> GraphSignature:
+    """Return the signature of a graph's file.
+
+    Raises:
+        ModelError: the file is missing, or holds no graph of ONNX.
+    """
+    try:
+        if not path.is_file():  # a device or a pipe would be read for ever
+            raise OSError("it is no file")
+        if path.stat().st_size > MOST_BYTES:
+            raise OSError(f"it has more than the {MOST_BYTES} bytes that protobuf reads")
+        graph = _classes()["Model"].FromString(path.read_bytes()).graph
+    except (OSError, DecodeError) as error:
+        raise ModelError(f"{path} is no graph of ONNX: {error}. Export the model again.") from None
+    if not graph.node or not graph.output:
+        raise ModelError(f"{path} is no graph of ONNX: it has no nodes. Export the model again.")
+    weights = {tensor.name for tensor in graph.initializer}
+    return GraphSignature(
+        # before version 4 of the format, weights were inputs as well
+        inputs=tuple(_signature(each) for each in graph.input if each.name not in weights),
+        outputs=tuple(map(_signature, graph.output)),
+        operators=frozenset(node.op_type for node in graph.node),
+        weight_types=frozenset(_data_type(each.data_type) for each in graph.initializer),
+        weight_files=frozenset(
+            entry.value
+            for tensor in graph.initializer
+            for entry in tensor.external_data
+            if entry.key == "location"
+        ),
+    )
+
+
+def _signature(value: Any) -> TensorSignature:
+    tensor = value.type.tensor_type
+    dims = tuple(
+        int(dim.dim_value) if dim.HasField("dim_value") else ANY for dim in tensor.shape.dim
+    )
+    known = tensor.HasField("shape")
+    return TensorSignature(value.name, _data_type(tensor.elem_type), dims if known else None)
+
+
+def _data_type(number: int) -> str:
+    return DATA_TYPES.get(number, f"type {number} of ONNX")
+
+
+@functools.cache
+def _classes() -> Mapping[str, Any]:
+    """Return the class of each of MESSAGES; made in a pool of their own, beside those of onnx."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"{PACKAGE}.proto", package=PACKAGE)
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind, label) in fields.items():
+            is_message = isinstance(kind, str)
+            message.field.add(
+                name=field,
+                number=number,
+                label=label,
+                type=Scalar.TYPE_MESSAGE if is_message else kind,
+                type_name=f".{PACKAGE}.{kind}" if is_message else None,
+            )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))
+        for name in MESSAGES
+    }
+
+
+# --- from serve.triton_config
+# config.pbtxt of a Triton model, through protobuf so that it cannot be misspelt.
+#
+# Input `TEXT` (and `TEXT_PAIR` for pair tasks), strings of shape [1]; outputs `LABEL` (string
+# [1]),
+# `SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS` (fp32 [labels]). Where
+# words
+# have labels, `TEXT` is a sentence whose words are split at white space, and each output has one
+# more
+# axis, the words, as long as the longest sentence of the request. `TRUNCATED` (bool [1]) is there
+# where the request asks for truncation.
+
+CONFIG_NAME = "config.pbtxt"
+FIRST_VERSION = 1
+
+OF_THE_ARTIFACT = ("digest", "stamp", "problem_type", "longest_input")
+"""Parameters that are no settings."""
+
+
+CLASSES = "tritonclient.grpc.model_config_pb2"
+
+
+def _without_grpc() -> ModuleType:
+    """Return tritonclient's classes of config.pbtxt.
+
+    Importing them by name imports gRPC too, which `serve` would hold in memory unused.
+    """
+    if CLASSES in sys.modules:
+        return sys.modules[CLASSES]
+    package = importlib.util.find_spec("tritonclient")
+    if package is None or not package.submodule_search_locations:
+        return importlib.import_module(CLASSES)  # it reports what is missing
+    file = Path(package.submodule_search_locations[0], "grpc", "model_config_pb2.py")
+    spec = importlib.util.spec_from_file_location(CLASSES, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if not TYPE_CHECKING:
+    triton = _without_grpc()
+
+ENCODER_ARTIFACT = f"../../{ENCODER_NAME}/{FIRST_VERSION}"
+"""From the classifier's version: the artifact is there once, where Triton's backend reads it."""
+
+WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", lambda labels: (1,))
+
+
+def model_config(
+    card: Card,
+    config: ServeConfig,
+    digest: str | None = None,
+    stamp: str | None = None,
+    *,
+    name: str = MODEL_NAME,
+    longest_input: int | None = None,
+    encoder_inputs: tuple[str, ...] = (),
+) -> triton.ModelConfig:
+    """Return the Triton configuration of an artifact with this card and digest.
+
+    Args:
+        card: of the artifact.
+        config: settings of Triton and the backend.
+        digest: of the artifact.
+        stamp: of its files, where their digests were checked.
+        name: of the model on the server.
+        longest_input: most tokens that its tokenizer states.
+        encoder_inputs: of the Triton model that runs the graph, where the runtime is Triton's.
+    """
+    parameters = BackendParameters(
+        digest=digest,
+        stamp=stamp,
+        tokens_per_bucket=config.tokens_per_bucket,
+        runtime=config.runtime,
+        threads=config.threads_per_instance,
+        concurrent_buckets=config.concurrent_buckets,
+        max_length=config.max_length,
+        longest_input=longest_input,
+        max_text_bytes=config.max_text_bytes,
+        max_queue_texts=config.queue_texts,
+        queue_timeout_ms=config.queue_timeout_ms,
+        problem_type=card.task.problem_type,
+        **_encoder(config, encoder_inputs),
+    )
+    return triton.ModelConfig(
+        name=name,
+        backend="python",
+        version_policy=only_version(FIRST_VERSION),
+        max_batch_size=config.max_batch_size,
+        input=[_input(name) for name in INPUT_NAMES[: len(card.task.text_columns)]],
+        output=[
+            _output(each, len(card.task.labels))
+            for each in (*PROBLEMS[card.task.problem_type].endpoint.outputs, WAS_TRUNCATED)
+        ],
+        dynamic_batching=triton.ModelDynamicBatching(
+            max_queue_delay_microseconds=config.queue_delay_us
+        ),
+        instance_group=[
+            triton.ModelInstanceGroup(
+                kind=triton.ModelInstanceGroup.KIND_CPU, count=config.instances
+            )
+        ],
+        parameters={
+            name: triton.ModelParameter(string_value=value)
+            for name, value in parameters.as_strings().items()
+        },
+    )
+
+
+def only_version(version: int) -> triton.ModelVersionPolicy:
+    """Return the policy that serves one version: a newer one next to it changes nothing yet."""
+    specific = triton.ModelVersionPolicy.Specific(versions=[version])
+    return triton.ModelVersionPolicy(specific=specific)
+
+
+def config_of_version(
+    served: triton.ModelConfig, fresh: triton.ModelConfig, name: str, version: int
+) -> triton.ModelConfig:
+    """Return the configuration of another artifact with the settings of a served one.
+
+    Args:
+        served: its settings stay: batches, copies of the model, bounds of the queue.
+        fresh: of the new artifact, by `model_config`: its inputs, outputs and digest are taken.
+        name: of the model on the server.
+        version: that shall be served.
+    """
+    config = triton.ModelConfig()
+    config.CopyFrom(served)
+    config.name = name
+    config.version_policy.CopyFrom(only_version(version))
+    for tensors in ("input", "output"):
+        config.ClearField(tensors)
+        getattr(config, tensors).extend(getattr(fresh, tensors))
+    for parameter in OF_THE_ARTIFACT:
+        config.parameters.pop(parameter, None)
+        if parameter in fresh.parameters:
+            config.parameters[parameter].CopyFrom(fresh.parameters[parameter])
+    return config
+
+
+def _encoder(config: ServeConfig, inputs: tuple[str, ...]) -> dict[str, Any]:
+    """Return the settings that are there only where another Triton model runs the graph."""
+    if SERVED_RUNTIMES[config.runtime].triton_backend is None:
+        return {}
+    return {"artifact": ENCODER_ARTIFACT, "encoder": ENCODER_NAME, "encoder_inputs": inputs}
+
+
+def write_model_config(path: Path, config: triton.ModelConfig) -> None:
+    """Write a configuration as protobuf text."""
+    path.write_text(text_format.MessageToString(config), encoding="utf-8")
+
+
+def read_model_config(path: Path) -> triton.ModelConfig:
+    """Read a config.pbtxt back."""
+    return text_format.Parse(path.read_text(encoding="utf-8"), triton.ModelConfig())
+
+
+def _input(name: str) -> triton.ModelInput:
+    return triton.ModelInput(name=name, data_type=triton.TYPE_STRING, dims=[1])
+
+
+def _output(tensor: Tensor, labels: int) -> triton.ModelOutput:
+    data_type = getattr(triton, tensor.triton_type)
+    return triton.ModelOutput(name=tensor.name, data_type=data_type, dims=tensor.dims(labels))
+
+
+# --- from serve.encoder_config
+# config.pbtxt of the model `classifier-encoder`, which a backend of Triton runs.
+#
+# Its tensors are those of the graph, with all of their dimensions: `max_batch_size` is 0, since a
+# bucket is a batch already, and buckets of other lengths could not join it. Triton's ONNX Runtime
+# backend leaves such a configuration as it is, also where it would complete one. The documented
+# options of the backend (graph optimization, execution providers) stay at their defaults: no
+# other
+# value has been measured here.
+#
+# https://github.com/triton-inference-server/onnxruntime_backend#readme
+
+
+def encoder_config(
+    signature: GraphSignature, config: ServeConfig, shapes: Iterable[tuple[int, int]]
+) -> triton.ModelConfig:
+    """Return the Triton configuration of a graph.
+
+    Triton's backend takes an output only with the dimensions that it reads from the graph itself.
+
+    Args:
+        signature: of the graph.
+        config: settings of Triton and the backend.
+        shapes: texts and tokens of the buckets that Triton runs before the first request.
+
+    Raises:
+        ModelError: the graph does not say how many dimensions a tensor has.
+    """
+    kinds = triton.ModelInstanceGroup
+    kind = kinds.KIND_GPU if config.gpu else kinds.KIND_CPU
+    return triton.ModelConfig(
+        name=ENCODER_NAME,
+        backend=SERVED_RUNTIMES[config.runtime].triton_backend,
+        max_batch_size=0,
+        input=[triton.ModelInput(**_tensor(each)) for each in signature.inputs],
+        output=[triton.ModelOutput(**_tensor(each)) for each in signature.outputs],
+        instance_group=[kinds(kind=kind, count=config.instances)],
+        parameters={
+            name: triton.ModelParameter(string_value=value)
+            for name, value in _threads(config).items()
+        },
+        model_warmup=[_warm_up(signature, *shape) for shape in shapes],
+    )
+
+
+def _tensor(tensor: TensorSignature) -> dict[str, object]:
+    if not tensor.dims:
+        raise ModelError(
+            f"the graph has no shape for {tensor.name!r}, which Triton's backend needs. Export the "
+            "model again: bertender export."
+        )
+    data_type = triton.DataType.Value(tensor.data_type)
+    return {"name": tensor.name, "data_type": data_type, "dims": tensor.dims}
+
+
+def _threads(config: ServeConfig) -> Mapping[str, str]:
+    """Return the threads of an instance on the CPU; by default it has its share of the cores.
+
+    Triton gives one that is alone every core by default, on another machine too.
+    """
+    alone = config.instances == 1 and not config.starts_server
+    if config.gpu or (alone and not config.threads_per_instance):
+        return {}
+    threads = config.threads_per_instance or share_of_cores(config.instances)
+    return {"intra_op_thread_count": str(threads)}
+
+
+def _warm_up(signature: GraphSignature, texts: int, tokens: int) -> triton.ModelWarmup:
+    inputs = {
+        tensor.name: triton.ModelWarmup.Input(
+            data_type=triton.DataType.Value(tensor.data_type),
+            dims=[texts, tokens],
+            zero_data=True,
+        )
+        for tensor in signature.inputs
+    }
+    return triton.ModelWarmup(name=f"{texts}x{tokens}", batch_size=1, inputs=inputs)

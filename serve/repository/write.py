@@ -1,0 +1,345 @@
+"""The Triton model repository: a folder that holds all that the endpoint serves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bertender.core.artifact import Artifact, foreign_files, shown_names
+from bertender.core.card import CARD_NAME
+from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.core.files import replacing_directory
+from bertender.models.onnx_session import ONNX_NAME
+from bertender.models.runtimes import check_suits, saturates
+from bertender.problems import PROBLEMS
+from bertender.text.tokenizer import open_tokenizer, stated_longest_input
+from serve.backend.batches import bucket_shapes
+from serve.backend.running import ENCODER_NAME, ENCODER_OUTPUT, SERVED_RUNTIMES
+from serve.config import ServeConfig
+from serve.lint.linting import check_repository
+from serve.repository.config_pbtxt import (
+    CONFIG_NAME,
+    FIRST_VERSION,
+    encoder_config,
+    model_config,
+    read_signature,
+    write_model_config,
+)
+from serve.repository.placing import place_artifact
+from serve.wire import CANDIDATE_SUFFIX, MODEL_NAME
+
+# --- from serve.repository
+# The Triton model repository: a folder that holds all that the endpoint serves.
+#
+#     DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend, and which version
+#     DIRECTORY/classifier/1/model.py        imports `serve.classifier_backend`
+#     DIRECTORY/classifier/1/artifact/       the artifact's files, digests included
+#
+# with a folder for each model. `serve.deployment` adds versions. Where a backend of Triton runs
+# the
+# graph (`--runtime triton-onnxruntime`), the artifact is another model, which `classifier` calls,
+# and
+# reads for its tokenizer:
+#
+#     DIRECTORY/classifier-encoder/config.pbtxt
+#     DIRECTORY/classifier-encoder/1/        the artifact's files; Triton reads model.onnx
+#
+# The model's data is all inside, as hard links where the file system has them; only a repository
+# that
+# goes with its server may have symbolic links. Its code is not: model.py imports the installed
+# `serve` package, so that code exists once and a repaired backend needs no new repository. The
+# Python
+# that Triton runs must therefore have bertender installed; `serve.server` sees to that.
+
+DRAFT = re.compile(r"\..+\.draft-")
+"""Name of a folder that a killed deployment has left."""
+
+Models = Artifact | Mapping[str, Artifact]
+"""What to serve: one artifact as the model `classifier`, or several by the names of models."""
+
+MODEL_FILE = '''\
+"""The Python side of this Triton model. Its code is bertender's, as installed with Triton."""
+
+import os
+import sys
+
+# the stub reads no PYTHONPATH itself, and so would find other packages than who starts it
+sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+
+from serve.backend.model import TritonPythonModel  # noqa: E402
+
+__all__ = ["TritonPythonModel"]
+'''
+
+
+def by_name(models: Models) -> Mapping[str, Artifact]:
+    """Return the artifacts by the names of their models."""
+    return {MODEL_NAME: models} if isinstance(models, Artifact) else models
+
+
+def write_repository(
+    models: Models, directory: Path, config: ServeConfig, *, is_temporary: bool = False
+) -> Path:
+    """Write the model repository of ONNX artifacts at `directory`, and return its path.
+
+    All of it appears at once and replaces a repository written before, or nothing does. One that no
+    server is started with, which would prove it, is linted first.
+
+    Args:
+        models: what to serve; digests are checked here.
+        directory: where to.
+        config: settings of Triton and the backend.
+        is_temporary: the repository goes with its server, while the artifacts are still there.
+
+    Raises:
+        ConfigError: Triton runs the graph, and there are several, or one of another name.
+        ModelError: an artifact is not an ONNX classifier, or Triton would add its products wrongly.
+        DamagedArtifactError: an artifact's files differ from its card.
+        ArtifactError: `directory` exists and is not such a repository, it cannot be written, or
+            Triton would not load it.
+    """
+    artifacts = by_name(models)
+    for artifact in artifacts.values():
+        check_servable(artifact)
+        if runtime := SERVED_RUNTIMES[config.runtime].in_process:
+            check_suits(runtime, artifact)
+    _check_names(artifacts, config)
+    _check_sums(artifacts, config)
+    directory = directory.resolve()
+    _check_foreign(directory)
+    try:
+        with replacing_directory(directory) as draft:
+            for name, artifact in artifacts.items():
+                _fill(draft / name, artifact, config, is_temporary)
+            if not config.starts_server:
+                check_repository(draft)
+    except OSError as error:
+        raise cannot_be_written(directory, [*artifacts.values()], error) from error
+    return directory
+
+
+def _check_names(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None:
+    """Raise ConfigError where Triton would run the graphs of several models, which share a name."""
+    if SERVED_RUNTIMES[config.runtime].triton_backend and [*artifacts] != [MODEL_NAME]:
+        raise ConfigError(
+            f"runtime={config.runtime} serves one artifact, as {MODEL_NAME!r}, and there are "
+            f"{', '.join(artifacts)}. Write a repository for each."
+        )
+
+
+def _check_sums(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None:
+    """Raise ModelError where the backend of Triton would add 8-bit products wrongly on this CPU."""
+    if not SERVED_RUNTIMES[config.runtime].triton_backend or config.gpu or not saturates():
+        return
+    for artifact in artifacts.values():
+        quantization = artifact.card.findings.quantization
+        if config.starts_server and quantization and quantization.target != "avx2":
+            raise ModelError(
+                f"{artifact.path} was quantized for target {quantization.target!r}. This CPU has "
+                "no 8-bit dot products, and the backend of Triton would not add its products "
+                "exactly. Use --runtime onnxruntime, or quantize again with --target avx2."
+            )
+
+
+def cannot_be_written(
+    directory: Path, artifacts: Sequence[Artifact], error: OSError
+) -> ArtifactError:
+    """Return the error for files of artifacts that find no place in a repository."""
+    files = [file for artifact in artifacts for file in artifact.card.files.values()]
+    size_mb = sum(file.size_bytes for file in files) / 1e6
+    return ArtifactError(
+        f"the model repository {directory} cannot be written: {error.strerror}. It takes "
+        f"{size_mb:.1f} MB. Make room, or choose another directory (TMPDIR for `serve`). "
+        "Nothing has changed there."
+    )
+
+
+def fill_version(version: Path, artifact: Artifact, *, is_temporary: bool) -> str:
+    """Fill the folder of a model's version; return the stamp of the artifact's files in it."""
+    stamp = place_artifact(artifact, version / "artifact", is_temporary=is_temporary)
+    _write_model_file(version)
+    return stamp
+
+
+def _write_model_file(version: Path) -> None:
+    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+
+
+def _fill(model: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
+    version = model / str(FIRST_VERSION)
+    inputs: tuple[str, ...] = ()
+    if SERVED_RUNTIMES[config.runtime].triton_backend:
+        version.mkdir(parents=True)
+        _write_model_file(version)
+        encoder = model.with_name(ENCODER_NAME) / str(FIRST_VERSION)
+        stamp = place_artifact(artifact, encoder, is_temporary=is_temporary)
+        inputs = _write_encoder(encoder, artifact, config)
+    else:
+        stamp = fill_version(version, artifact, is_temporary=is_temporary)
+    settings = model_config(
+        artifact.card,
+        config,
+        artifact.digest,
+        stamp,
+        name=model.name,
+        longest_input=stated_longest_input(artifact.path),
+        encoder_inputs=inputs,
+    )
+    write_model_config(model / CONFIG_NAME, settings)
+
+
+def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tuple[str, ...]:
+    """Write the configuration of the model that runs the graph, and return its inputs."""
+    signature = read_signature(version / ONNX_NAME)
+    tokenize = PROBLEMS[artifact.card.task.problem_type].encoder(
+        open_tokenizer(artifact.path, config.max_length), None
+    )
+    shapes = bucket_shapes(config.tokens_per_bucket, tokenize.max_length, config.max_batch_size)
+    outputs = tuple(each for each in signature.outputs if each.name == ENCODER_OUTPUT)
+    used = replace(signature, outputs=outputs)
+    write_model_config(version.parent / CONFIG_NAME, encoder_config(used, config, shapes))
+    return tuple(each.name for each in signature.inputs)
+
+
+def is_repository(directory: Path) -> bool:
+    """Return whether `directory` holds a repository that `write_repository` wrote, and no more."""
+    if not directory.is_dir():
+        return False
+    models = [path for path in directory.iterdir() if not _is_left(path.name)]
+    return bool(models) and all(map(_is_model, models))
+
+
+def _is_left(name: str) -> bool:
+    """Return whether a folder may be what a killed deployment has left, whole or in part."""
+    return bool(DRAFT.match(name)) or name.endswith(CANDIDATE_SUFFIX)
+
+
+def model_names(repository: Path) -> tuple[str, ...]:
+    """Return the names of the models that a repository is for, without candidates."""
+    names = sorted(path.parent.name for path in repository.glob(f"*/{CONFIG_NAME}"))
+    return tuple(name for name in names if not name.endswith(CANDIDATE_SUFFIX))
+
+
+def _is_model(path: Path) -> bool:
+    cards = [*path.glob(f"*/artifact/{CARD_NAME}")]
+    if path.name in (MODEL_NAME, ENCODER_NAME):  # the artifact of both is in the latter
+        cards += path.with_name(ENCODER_NAME).glob(f"*/{CARD_NAME}")
+    return (path / CONFIG_NAME).is_file() and any(card.is_file() for card in cards)
+
+
+def _check_foreign(directory: Path) -> None:
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    if not is_repository(directory):
+        raise ArtifactError(
+            f"{directory} exists and is not a model repository of bertender, so it will not be "
+            "replaced. Choose another directory, or remove it yourself."
+        )
+    if deployed := [path for path in directory.glob("*/[0-9]*") if path.name != "1"]:
+        raise ArtifactError(
+            f"{directory} holds versions that were deployed there: "
+            f"{', '.join(f'{path.name} of {path.parent.name}' for path in deployed)}. They would "
+            f"be gone. Deploy another: bertender deploy ARTIFACT --to {directory}; or choose "
+            "another directory."
+        )
+    if foreign := _foreign_files(directory):
+        raise ArtifactError(
+            f"{directory} holds files that bertender has not written, and they would be gone: "
+            f"{shown_names(foreign)}. Choose another directory, or move them."
+        )
+
+
+def _foreign_files(repository: Path) -> list[str]:
+    """Return the files of a repository that are neither its own nor of its artifacts, by name."""
+    own = {*repository.glob(f"*/{CONFIG_NAME}"), *repository.glob("*/*/model.py")}
+    artifacts = [card.parent for card in repository.glob(f"**/{CARD_NAME}")]
+    foreign: list[Path] = []
+    for path in repository.rglob("*"):
+        place = path.relative_to(repository)
+        if any(_is_left(part) or part == "__pycache__" for part in place.parts):
+            continue
+        inside = any(path.is_relative_to(artifact) for artifact in artifacts)
+        if not inside and path not in own and (path.is_symlink() or not path.is_dir()):
+            foreign.append(place)
+    foreign += (
+        (artifact / name).relative_to(repository)
+        for artifact in artifacts
+        for name in foreign_files(artifact)
+        if artifact / name not in own
+    )
+    return sorted(path.as_posix() for path in foreign)
+
+
+def check_servable(artifact: Artifact) -> None:
+    """Raise ModelError unless an artifact is an ONNX classifier."""
+    card = artifact.card
+    if card.kind != "onnx":
+        raise ModelError(
+            f"{artifact.place} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
+            f"Export it first: `bertender export {artifact.path} --out FOLDER`."
+        )
+    if card.task.problem_type not in PROBLEMS:
+        raise ModelError(
+            f"{artifact.path} was made for {card.task.problem_type!r}; the endpoint serves "
+            f"{', '.join(map(repr, PROBLEMS))}. Fine-tune it on a task first: `bertender finetune`."
+        )
+
+
+# --- from serve.model_arguments
+# Models on a command line: an artifact, or several, each as NAME=ARTIFACT.
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+ASSIGNMENT = re.compile(r"([^=/]*)=(.+)")
+
+
+def models_by_name(words: Sequence[str]) -> Mapping[str, str]:
+    """Return the paths of artifacts by the names of their models.
+
+    A path alone is the model `classifier`; so is one with an equals sign that leads to a folder.
+
+    Raises:
+        ConfigError: a name cannot be that of a model, or is there twice.
+    """
+    models: dict[str, str] = {}
+    for word in words:
+        name, path = _parsed(word)
+        if name in models:
+            raise ConfigError(
+                f"{word}: another artifact is called {name!r} already, {models[name]}. Give each "
+                "a name of its own, as NAME=ARTIFACT."
+            )
+        models[name] = path
+    return models
+
+
+def check_name(name: str) -> str:
+    """Return the name of a model.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} is no name of a model: it begins with a letter, and has at most 64 letters, "
+            "digits, _ and -."
+        )
+    if name == ENCODER_NAME:
+        raise ConfigError(
+            f"{name!r} is for the graph of {MODEL_NAME!r} where a backend of Triton runs it. "
+            "Choose another."
+        )
+    if name.endswith(CANDIDATE_SUFFIX):
+        raise ConfigError(
+            f"{name!r}: names that end with {CANDIDATE_SUFFIX!r} are for what `bertender deploy` "
+            "tries. Choose another."
+        )
+    return name
+
+
+def _parsed(word: str) -> tuple[str, str]:
+    match = ASSIGNMENT.fullmatch(word)
+    if match is None or Path(word).exists():
+        return MODEL_NAME, word
+    return check_name(match[1]), match[2]

@@ -1,0 +1,227 @@
+"""Path of the real Triton server on this machine: of the wheel of nvidia-pytriton, or another one.
+
+Only the wheel's files are used (`bin/tritonserver`, the Python backend, a stub for each Python
+version); pytriton itself is never imported. Another server, such as one with newer fixes, is laid
+out as in NVIDIA's container:
+
+    ROOT/bin/tritonserver            the path that is set
+    ROOT/lib/                        its libraries
+    ROOT/backends/python/            the Python backend, with a stub for one Python version
+    ROOT/TRITON_VERSION              a line such as 2.60.0
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import re
+import shutil
+import stat
+import sys
+import sysconfig
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from bertender.core.errors import ServerMissingError
+
+WHEEL = "nvidia-pytriton"
+WHEEL_VERSIONS = {"0.7.0": "2.51.0"}
+"""Version of the server in each version of the wheel, which has no file that names it."""
+LAYOUT_HINT = (
+    "Lay it out as in NVIDIA's container: ROOT/bin/tritonserver, ROOT/backends/python, ROOT/lib."
+)
+LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
+FIRST_UNSUPPORTED_NUMPY = 2
+INSTALL_HINT = "Install it with `pip install 'bertender[serve]'`."
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+STUB_NAME = "triton_python_backend_stub"
+BACKENDS, LIBRARIES, PROGRAMS = "backends", "lib", "bin"
+"""Folders of a server's workspace. The server runs there and is given these names: Triton and the
+loader split a path at spaces and at colons."""
+SHELL = "bash"
+"""By this name alone Triton's Python backend looks for a shell, with which it starts its stubs."""
+
+QUIET_AND_LIGHT = {
+    # where transformers runs the tokenizer, it leaves PyTorch alone
+    "USE_TORCH": "0",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The files of a Triton server that can run a Python backend with this Python."""
+
+    version: str | None
+    """Of the server, where it is known."""
+    binary: Path
+    libraries: Path
+    python_backend: Path
+    stub: Path
+
+    @property
+    def backends(self) -> Path:
+        """The folder of its backends."""
+        return self.python_backend.parent
+
+    def has_backend(self, name: str) -> bool:
+        return (self.backends / name).is_dir()
+
+    def assemble(self, directory: Path) -> None:
+        """Lay out under `directory` what Triton looks for: backends, libraries and a shell, as
+        links."""
+        if self.stub.parent == self.python_backend:
+            (directory / BACKENDS).symlink_to(self.backends)
+        else:
+            self._assemble_backend(directory / BACKENDS / "python")
+        programs = directory / PROGRAMS
+        programs.mkdir()
+        (programs / SHELL).symlink_to(_shell())
+        libraries = directory / LIBRARIES
+        libraries.mkdir()
+        own = _own_libpython()
+        if own.is_file():  # before the system's, which may be another patch release
+            (libraries / own.name).symlink_to(own)
+
+    def _assemble_backend(self, backend: Path) -> None:
+        """Lay out the Python backend, which the wheel has in other folders than its stubs."""
+        backend.mkdir(parents=True)
+        for file in (*self.python_backend.glob("*.so"), *self.python_backend.glob("*.py")):
+            (backend / file.name).symlink_to(file)
+        (backend / STUB_NAME).symlink_to(self.stub)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which a server that runs in the folder of `assemble` finds its
+        libraries and a shell, and its stub this Python."""
+        return {
+            **os.environ,
+            **QUIET_AND_LIGHT,
+            "PATH": _joined(Path(sys.executable).parent, os.environ.get("PATH", ""), PROGRAMS),
+            "LD_LIBRARY_PATH": _joined(
+                LIBRARIES, self.libraries, os.environ.get("LD_LIBRARY_PATH", "")
+            ),
+            "PYTHONPATH": _joined(*(path for path in sys.path if path)),
+        }
+
+
+def find_installation(binary: Path | None = None) -> Installation:
+    """Return the Triton server of a path, or of this Python environment.
+
+    Raises:
+        ServerMissingError: the server is not there, is incomplete or has no stub for this Python
+            version, this Python has no shared library for the stub to load, or the wheel's stub
+            cannot read arrays of this NumPy.
+    """
+    installation = _of_wheel() if binary is None else _of_path(binary)
+    for path in (installation.binary, installation.python_backend):
+        if not path.exists():
+            hint = INSTALL_HINT if binary is None else LAYOUT_HINT
+            raise ServerMissingError(f"no Triton server: {path} is missing. {hint}")
+    _check_python(installation)
+    if binary is None:
+        _check_numpy()
+    _shell()
+    return installation
+
+
+def installed_version(binary: Path | None = None) -> str | None:
+    """Return the version of the server that `find_installation` finds; None where it is unknown.
+
+    Raises:
+        ServerMissingError: as `find_installation`.
+    """
+    return find_installation(binary).version
+
+
+def _of_wheel() -> Installation:
+    try:
+        wheel = metadata.distribution(WHEEL)
+    except metadata.PackageNotFoundError:
+        raise ServerMissingError(
+            f"no Triton server: the package {WHEEL!r} is not installed here. {INSTALL_HINT}"
+        ) from None
+    root = Path(str(wheel.locate_file("pytriton/tritonserver")))
+    return Installation(
+        version=WHEEL_VERSIONS.get(wheel.version),
+        binary=root / "bin" / "tritonserver",
+        libraries=Path(str(wheel.locate_file("nvidia_pytriton.libs"))),
+        python_backend=root / "backends" / "python",
+        stub=root / "python_backend_stubs" / PYTHON / STUB_NAME,
+    )
+
+
+def _of_path(binary: Path) -> Installation:
+    root = binary.absolute().parent.parent
+    version = root / "TRITON_VERSION"
+    return Installation(
+        version=version.read_text(encoding="utf-8").strip() if version.is_file() else None,
+        binary=binary.absolute(),
+        libraries=root / "lib",
+        python_backend=root / "backends" / "python",
+        stub=root / "backends" / "python" / STUB_NAME,
+    )
+
+
+def _check_python(installation: Installation) -> None:
+    if PYTHON not in (known := _python_versions(installation.stub)):
+        raise ServerMissingError(
+            f"{installation.binary} runs no Python {PYTHON} models; it has stubs for "
+            f"{', '.join(known) or 'none'}. Use one of these Python versions."
+        )
+    if not os.access(installation.stub, os.R_OK | os.X_OK):
+        mode = stat.S_IMODE(installation.stub.stat().st_mode)
+        raise ServerMissingError(
+            f"{installation.stub} has the mode {mode:o}, so that this user cannot run it. Triton "
+            "takes the other rights away where it once could not be started. Give them back, as "
+            f"its owner: chmod 755 {installation.stub}"
+        )
+    if not _own_libpython().is_file() and not ctypes.util.find_library(f"python{PYTHON}"):
+        raise ServerMissingError(
+            f"Triton's Python stub needs {_own_libpython().name}, and this machine has none. "
+            f"Install the shared library (on Debian and Ubuntu: libpython{PYTHON}), or use a "
+            "Python that was built with --enable-shared."
+        )
+
+
+def _check_numpy() -> None:
+    """Raise ServerMissingError for a NumPy that the wheel's stub was not compiled for.
+
+    It reads arrays of NumPy 2 with strides of zero: the server starts, says that it is ready, and
+    ends at the first request. What bertender requires excludes it, unless it is installed by force.
+    """
+    if int((version := metadata.version("numpy")).split(".")[0]) >= FIRST_UNSUPPORTED_NUMPY:
+        raise ServerMissingError(
+            f"the server of {WHEEL} ends at its first request with numpy {version}. Run `pip "
+            f"install 'numpy<{FIRST_UNSUPPORTED_NUMPY}'`, or name another server with "
+            "--tritonserver."
+        )
+
+
+def _shell() -> str:
+    """Return the shell of this machine: bash, or any other that is called sh."""
+    if found := shutil.which(SHELL) or shutil.which("sh"):
+        return found
+    raise ServerMissingError(
+        "Triton starts its Python processes with a shell, and there is neither bash nor sh in PATH "
+        f"({os.environ.get('PATH', '')}). Add one of them."
+    )
+
+
+def _python_versions(stub: Path) -> list[str]:
+    """Return the Python versions with a stub: the wheel's folders, else what the stub loads."""
+    if folders := sorted(path.parent.name for path in stub.parent.parent.glob(f"3.*/{STUB_NAME}")):
+        return folders
+    loaded = LIBPYTHON.findall(stub.read_bytes()) if stub.is_file() else []
+    return sorted({version.decode() for version in loaded})
+
+
+def _own_libpython() -> Path:
+    """Return where this Python's shared library is, if it was built with one."""
+    folder = sysconfig.get_config_var("LIBDIR") or ""
+    return Path(folder) / f"libpython{PYTHON}.so.1.0"
+
+
+def _joined(*paths: Path | str) -> str:
+    return os.pathsep.join(str(path) for path in paths if str(path))

@@ -1,0 +1,371 @@
+"""The real Triton server on a model repository: started, watched, and stopped without a trace."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NoReturn, Self
+
+from bertender.comparison.runtimes import check_installed
+from bertender.core.errors import ConfigError, PortTakenError, ServingError
+from serve.backend.running import ENCODER_NAME, SERVED_RUNTIMES
+from serve.config import PORT_FIELDS, ServeConfig
+from serve.launch import REPOSITORY, STOP_TIMEOUT_S, Place, is_ready, launch
+from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
+from serve.repository.placing import Watch
+from serve.repository.write import Models, by_name, model_names, write_repository
+from serve.server.addresses import in_url, reachable
+from serve.server.administration import admin_token, check_closed, closing_arguments
+from serve.server.installation import Installation, find_installation
+from serve.server.log import STANDARD_OUTPUT, begin_log, failure_reason
+from serve.server.ports import with_free_ports
+from serve.server.running_servers import RunningServer, note_server
+from serve.server.shared_memory import check_shared_memory
+from serve.server.workspace import Workspace, check_room, check_temporary_folder
+from serve.supervisor.owner import HURRYING
+from serve.wire import MODEL_NAME
+
+# --- from serve.server
+# The real Triton server on a model repository: started, waited for, and stopped without a trace.
+#
+# bertender -> supervisor -> tritonserver -> Python stub. The supervisor (see there) ends the
+# others
+# when bertender ends in any way. Everything listens on the loopback address by default.
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.05
+LOOK_S = 1.0
+PORT_TRIES = 3
+"""Starts, with other free ports each, where another process takes one first."""
+PORT_IN_USE = "already in use"
+"""In Triton's words."""
+
+
+class TritonServer:
+    """A context manager: the server is ready inside the block, and stopped after it.
+
+    Args:
+        repository: what `write_repository` wrote.
+        config: ports and timeouts; a port 0 is replaced by a free one.
+        workspace: the folder for what the server needs while it runs; it is removed with it.
+
+    Raises (on entering):
+        ServerMissingError: there is no Triton binary.
+        PortTakenError: another process listens on one of the ports.
+        ConfigError: the log cannot be written.
+        ServingError: the server ended, or was not ready in time; the reason is in the message.
+    """
+
+    def __init__(
+        self, repository: Path, config: ServeConfig, workspace: Workspace | None = None
+    ) -> None:
+        self.repository = repository.resolve()
+        self.models = model_names(self.repository) or (MODEL_NAME,)  # whose absence is reported
+        self.config = config
+        self.workspace = workspace or Workspace()
+        self.supervisor: subprocess.Popen[bytes] | None = None
+        self.log_start = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self._start(find_installation(self.config.tritonserver))
+            check_closed(self._reachable_host, self.config.http_port)
+            self._report_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{in_url(self._reachable_host)}:{self.config.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        """Address for gRPC; ConfigError where the server does not listen for it."""
+        if self.config.grpc_port is None:
+            raise ConfigError(
+                "grpc_port=None: the server has no gRPC. Start it with a port for it."
+            )
+        return f"grpc://{in_url(self._reachable_host)}:{self.config.grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://{in_url(self._reachable_host)}:{self.config.metrics_port}/metrics"
+
+    @property
+    def log_file(self) -> Path:
+        if self.config.log_file == STANDARD_OUTPUT:
+            return STANDARD_OUTPUT
+        return (self.config.log_file or self.workspace.path / "tritonserver.log").resolve()
+
+    @property
+    def _reachable_host(self) -> str:
+        """Of a server that was started: before, its host may be a name."""
+        return reachable(self.config.host)
+
+    def wait(self, look: Callable[[], None] = lambda: None) -> NoReturn:
+        """Block while the server runs; raise ServingError when it ends by itself.
+
+        Args:
+            look: is called every LOOK_S.
+        """
+        assert self.supervisor is not None
+        while True:
+            try:
+                status = self.supervisor.wait(LOOK_S)
+                break
+            except subprocess.TimeoutExpired:
+                look()
+        raise ServingError(
+            f"the server ended, status {status}: {self._failure_reason().rstrip('.')}."
+            f"{self._saved_log()}"
+        )
+
+    def stop(self) -> None:
+        """End the server, let it finish what is in flight, and remove its workspace."""
+        self._end()
+        self.workspace.remove()
+
+    def hurry(self) -> None:
+        """End the server without waiting for what is in flight, also while `stop` waits."""
+        if self.supervisor is not None and self.supervisor.poll() is None:
+            self.supervisor.send_signal(HURRYING)
+
+    def _end(self) -> None:
+        if self.supervisor is not None:
+            assert self.supervisor.stdin is not None
+            with suppress(BrokenPipeError):
+                self.supervisor.stdin.close()
+            try:
+                self.supervisor.wait(STOP_TIMEOUT_S + 5)
+            except subprocess.TimeoutExpired:
+                self.supervisor.kill()  # the kernel then tells the server to end
+                self.supervisor.wait()
+
+    def _failure_reason(self) -> str:
+        return failure_reason(self.log_file, self.log_start)
+
+    def _saved_log(self) -> str:
+        """Save the log of a server that ended by itself from the workspace; return the place."""
+        if self.config.log_file is not None:
+            return ""
+        place = Path(tempfile.gettempdir(), f"{self.workspace.shared_memory}.log")
+        try:
+            shutil.copyfile(self.log_file, place)
+        except OSError as error:  # the reason is worth more than the log
+            return f" The log could not be saved in {place}: {error.strerror}."
+        return f" The log is in {place}."
+
+    def _start(self, installation: Installation) -> None:
+        """Start it, and wait until it is ready.
+
+        A free port may be another process's by the time that Triton listens: then others are
+        chosen.
+        """
+        asked, self.config = self.config, with_free_ports(self.config)
+        self._prepare(installation)
+        tries = PORT_TRIES if 0 in (getattr(asked, name) for name in PORT_FIELDS) else 1
+        for left in reversed(range(tries)):
+            try:
+                self._launch(installation)
+                self._wait_until_ready()
+                return
+            except PortTakenError:
+                if not left:
+                    raise
+                self._end()
+                self.config = with_free_ports(asked)
+
+    def _prepare(self, installation: Installation) -> None:
+        """Check what the server needs, and make its workspace."""
+        if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
+            check_installed(runtime)
+        check_temporary_folder()
+        self.workspace.create()  # which also frees the shared memory of servers that were killed
+        check_shared_memory(self.config, self._inputs())
+        folder = self.workspace.path
+        check_room(folder)
+        installation.assemble(folder)
+        if self.repository != (own := folder.resolve() / REPOSITORY):
+            own.symlink_to(self.repository)
+
+    def _inputs(self) -> list[int]:
+        """Return the texts of an example, for each model that requests come to."""
+        files = [self.repository / name / CONFIG_NAME for name in {*self.models} - {ENCODER_NAME}]
+        return [len(read_model_config(each).input) for each in files if each.is_file()]
+
+    def _launch(self, installation: Installation) -> None:
+        self.log_start = begin_log(self.log_file)
+        closing = closing_arguments(admin_token(self.config.admin_token_file))
+        self.supervisor = launch(
+            installation,
+            Place(
+                self.models,
+                self.workspace.path,
+                self.workspace.shared_memory,
+                self.log_file,
+                self.workspace.lock,
+            ),
+            self.config,
+            closing,
+        )
+        self._note()
+        logger.info("tritonserver is starting, its log is %s", self.log_file)
+
+    def _note(self) -> None:
+        """Let `bertender deploy` find the server."""
+        assert self.supervisor is not None
+        running = RunningServer(
+            supervisor=self.supervisor.pid,
+            host=self._reachable_host,
+            http_port=self.config.http_port,
+            grpc_port=self.config.grpc_port,
+            repository=self.repository,
+        )
+        note_server(running, self.workspace.path)
+
+    def _wait_until_ready(self) -> None:
+        assert self.supervisor is not None
+        deadline = time.monotonic() + self.config.ready_timeout_s
+        while not is_ready(self._reachable_host, self.config.http_port, self.models):
+            if self.supervisor.poll() is not None:
+                reason = self._failure_reason()
+                kind = PortTakenError if PORT_IN_USE in reason else ServingError
+                raise kind(f"the server did not start: {reason}")
+            if time.monotonic() > deadline:
+                raise ServingError(
+                    f"the server was not ready within {self.config.ready_timeout_s:g} s: "
+                    f"{self._failure_reason()} Give it longer with --ready-timeout-s."
+                )
+            time.sleep(POLL_S)
+
+    def _report_ready(self) -> None:
+        """Let the supervisor know that it is ready: what fails before is not started again."""
+        assert self.supervisor is not None and self.supervisor.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended; `wait` reports why
+            self.supervisor.stdin.write(b"ready\n")
+            self.supervisor.stdin.flush()
+
+
+@contextmanager
+def serving(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
+    """Serve ONNX artifacts inside the block; their model repository is temporary.
+
+    Raises:
+        ModelError: an artifact is not an ONNX classifier.
+        ServingError: the server cannot start.
+    """
+    with prepared(models, config) as server, server:
+        yield server
+
+
+@contextmanager
+def prepared(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
+    """Write the model repository of a server inside the block; the server is not started yet."""
+    # the repository goes with the server even when this process is killed
+    with Workspace() as workspace:
+        # one that is started again must find its own files, whatever the artifact is by then
+        once = not config.restart
+        repository = write_repository(
+            models, workspace.path / REPOSITORY, config, is_temporary=once
+        )
+        yield TritonServer(repository, config, workspace)
+
+
+# --- from serve.foreground
+# A server in the foreground of a process, until SIGINT or SIGTERM.
+
+OVERWRITTEN = (
+    "files of %s were overwritten while they are served: %s The server goes on with the model that "
+    "it has loaded. It could not be started with these files again: write a new model to a folder "
+    "of its own, and let it take over with `bertender deploy`."
+)
+UNREADABLE = (
+    "files of %s cannot be read while they are served: %s. The server goes on with the model that "
+    "it has loaded. It could not be started again while that lasts."
+)
+
+
+def serve_forever(
+    models: Models,
+    config: ServeConfig,
+    on_ready: Callable[[TritonServer], None] = lambda server: None,
+) -> None:
+    """Serve ONNX artifacts in the foreground; return after SIGINT or SIGTERM and a clean stop.
+
+    Call it from the main thread. Errors as in `serving`.
+
+    Raises:
+        ServingError: the server ended by itself.
+    """
+    try:
+        with _interrupted_by_signals() as signals, prepared(models, config) as server:
+            signals.again = server.hurry
+            watch = Watch(server.repository)
+            with server:
+                on_ready(server)
+                server.wait(lambda: report_overwritten(watch, models))
+    except KeyboardInterrupt:
+        logger.info("stopped on request")
+
+
+def report_overwritten(watch: Watch, models: Models) -> None:
+    """Warn at once that somebody writes into what is served, not at the next start.
+
+    Args:
+        watch: of the repository of the server.
+        models: what it serves.
+    """
+    sources = by_name(models)
+    for folder, wrong in watch.overwritten().items():
+        name = folder.relative_to(watch.repository).parts[0]
+        source = sources[MODEL_NAME if name == ENCODER_NAME else name].path
+        logger.warning(UNREADABLE if isinstance(wrong, OSError) else OVERWRITTEN, source, wrong)
+
+
+class _Signals:
+    """What signals do: the first interrupts, so that all is stopped in order; any further one
+    hurries that, and interrupts nothing."""
+
+    def __init__(self) -> None:
+        self.again: Callable[[], None] = lambda: None
+        self.came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.came:
+            self.again()
+            return
+        self.came = True
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[_Signals]:
+    """Make SIGTERM interrupt the block just as SIGINT (Ctrl-C) does."""
+    signals = _Signals()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, signals)
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,681 @@
+"""`bertender tune`: which settings of `serve` are the fastest on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+
+from bertender.comparison.runtimes import check_installed
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record, Rule, Table, parts_of
+from bertender.core.errors import ServerMissingError, ServingError
+from bertender.core.files import CACHE_VARIABLE, check_savable, save_result
+from bertender.core.machine import Environment, Speedup, environment
+from bertender.core.machine_load import LoadMeter, MachineLoad, busiest, check_load, check_load_now
+from bertender.core.progress import progress_bar
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName, check_suits
+from bertender.text.batch import Example
+from serve.config import ServeConfig
+from serve.loadtest import LoadConfig, LoadRun, TextsConfig, closed_runs, texts_per_second
+from serve.profiles import ProfileKey, ServeProfile, TunedSettings, profile_path, write_profile
+from serve.server.server import serving
+
+# --- from serve.tuning.rounds
+# Means over rounds, with intervals that hold for few of them.
+
+T_975: Mapping[int, float] = {
+    **{3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262},
+    **{11: 2.228, 12: 2.201, 13: 2.179, 14: 2.160, 15: 2.145, 16: 2.131, 17: 2.120},
+    **{18: 2.110, 19: 2.101, 20: 2.093},
+}
+"""Rounds -> the 97.5th percentile of Student's t with one degree of freedom less, from tables: the
+extra `serve` has no scipy."""
+
+LEAST_ROUNDS, MOST_ROUNDS = min(T_975), max(T_975)
+
+
+def mean_over_rounds(values: Sequence[float]) -> Speedup:
+    """Return the mean of a value of each round, with the 95 % interval of Student's t.
+
+    Each round starts its servers anew, so that the interval holds what differs from one process to
+    the next.
+
+    Args:
+        values: of LEAST_ROUNDS to MOST_ROUNDS rounds.
+    """
+    mean = statistics.fmean(values)
+    half = T_975[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    return Speedup(value=mean, low=mean - half, high=mean + half)
+
+
+def ratio_over_rounds(references: Sequence[float], candidates: Sequence[float]) -> Speedup:
+    """Return how many times a candidate's score is the reference's: the geometric mean over rounds.
+
+    Args:
+        references: scores above 0, one for each of LEAST_ROUNDS to MOST_ROUNDS rounds.
+        candidates: of the same rounds.
+    """
+    logs = [math.log(ours / theirs) for theirs, ours in zip(references, candidates, strict=True)]
+    ends = {name: math.exp(value) for name, value in mean_over_rounds(logs)}
+    return Speedup(**ends)
+
+
+# --- from serve.tuning.objectives
+# OBJECTIVES: what makes a setting better than another.
+
+
+class Cell(Record):
+    """Results of a load in a round."""
+
+    concurrency: int
+    texts_per_request: int
+    texts_per_second: float
+    p50_ms: float | None = Field(description="of requests with a response; None where none has")
+    p99_ms: float | None = Field(
+        description="of all requests; None where more than 1 % have no response"
+    )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A row of OBJECTIVES."""
+
+    summary: str
+    counts: Callable[[Cell, float], bool]
+    """(cell, slo_p99_ms) -> whether its throughput counts"""
+
+    def score(self, cells: Sequence[Cell], slo_p99_ms: float) -> float:
+        """Return texts/s: of each size of requests the best load, of these the geometric mean.
+
+        0 where no load counts for some size.
+        """
+        best = {cell.texts_per_request: 0.0 for cell in cells}
+        for cell in cells:
+            if self.counts(cell, slo_p99_ms):
+                size = cell.texts_per_request
+                best[size] = max(best[size], cell.texts_per_second)
+        return statistics.geometric_mean(best.values()) if all(best.values()) else 0.0
+
+
+OBJECTIVES = Table(
+    "objective",
+    {
+        "throughput": Objective(
+            "texts a second, whatever the latency", lambda cell, slo_p99_ms: True
+        ),
+        "p99": Objective(
+            "texts a second of the loads whose p99 holds --slo-p99-ms",
+            lambda cell, slo_p99_ms: cell.p99_ms is not None and cell.p99_ms <= slo_p99_ms,
+        ),
+    },
+)
+
+# --- from serve.tuning.settings
+# SETTINGS: what `bertender tune` tries, by the cores that there are.
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row of SETTINGS."""
+
+    summary: str
+    of_cores: Callable[[int], TunedSettings]
+    """cores that a process may use -> the settings there"""
+    least_cores: int = 1
+    """With fewer, it is the same as another row."""
+
+
+DEFAULT_SETTING = "one-instance"
+
+SETTINGS = Table(
+    "setting",
+    {
+        DEFAULT_SETTING: Setting(
+            "one copy of the model, whose runs have all cores, small ones one: the default of "
+            "`serve`",
+            lambda cores: TunedSettings(),
+        ),
+        "one-thread": Setting(
+            "one copy, whose runs have one thread",
+            lambda cores: TunedSettings(threads_per_instance=1),
+            least_cores=2,
+        ),
+        "concurrent-buckets": Setting(
+            "one copy, as many buckets at once as there are cores, one thread each",
+            lambda cores: TunedSettings(concurrent_buckets=cores, threads_per_instance=1),
+            least_cores=2,
+        ),
+        "concurrent-small-buckets": Setting(
+            "the same with half the tokens in a bucket, so that small batches have several",
+            lambda cores: TunedSettings(
+                concurrent_buckets=cores, threads_per_instance=1, tokens_per_bucket=128
+            ),
+            least_cores=2,
+        ),
+        "instances": Setting(
+            "a copy for each core, with one thread",
+            lambda cores: TunedSettings(instances=cores, threads_per_instance=1),
+            least_cores=2,
+        ),
+        "half-instances": Setting(
+            "a copy for every two cores, with two threads",
+            lambda cores: TunedSettings(instances=cores // 2, threads_per_instance=2),
+            least_cores=4,
+        ),
+        "small-buckets": Setting(
+            "the default with half the tokens in a bucket",
+            lambda cores: TunedSettings(tokens_per_bucket=128),
+        ),
+        "large-buckets": Setting(
+            "the default with twice the tokens in a bucket",
+            lambda cores: TunedSettings(tokens_per_bucket=512),
+        ),
+    },
+)
+"""The first is what the others are compared with."""
+
+# --- from serve.tuning.config
+# Settings of `bertender tune`.
+
+TIMEOUT_S = 120.0
+"""Of a request: a slow model on a slow machine is tuned, too."""
+
+Positive = Annotated[int, Field(ge=1, le=500)]
+Counts = Annotated[tuple[Positive, ...], BeforeValidator(parts_of), Field(min_length=1)]
+
+
+def _known(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        SETTINGS[name]
+    return names
+
+
+TUNE_RULES: Mapping[str, Rule[Any]] = {
+    "a limit that nothing reads": Rule(
+        lambda config: config.objective != "p99",
+        "it is what --objective p99 holds. Give that as well, or leave this out.",
+        settings=frozenset({"slo_p99_ms"}),
+    ),
+}
+"""Conflicts of settings."""
+
+
+class TuneConfig(TextsConfig):
+    """What is tried, under which load, and what makes it better."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = TUNE_RULES
+
+    settings: Annotated[tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known)] = Field(
+        tuple(SETTINGS),
+        description=f"what to try; {DEFAULT_SETTING}, the default of `serve`, always is",
+    )
+    objective: Annotated[str, OBJECTIVES.validator()] = Field(
+        "throughput",
+        description="; ".join(f"{name}: {row.summary}" for name, row in OBJECTIVES.items()),
+    )
+    slo_p99_ms: float = Field(50.0, gt=0, description="p99 that must hold, in milliseconds")
+    concurrency: Counts = Field((1, 8), description="clients at a time, by commas")
+    texts_per_request: Counts = Field((1, 16), description="texts in each request, by commas")
+    rounds: int = Field(
+        5,
+        ge=LEAST_ROUNDS,
+        le=MOST_ROUNDS,
+        description="how often each setting is served and measured, in turns with the others",
+    )
+    duration_s: float = Field(1.5, gt=0, description="measured seconds of each load in a round")
+    warmup_s: float = Field(0.5, ge=0, description="seconds of the same load before them")
+    runtime: RuntimeName = Field(
+        DEFAULT_RUNTIME, description=f"the runtime of the model: {', '.join(RUNTIMES)}"
+    )
+    seed: int = Field(0, ge=0, description="which texts are drawn")
+    noisy: bool = Field(
+        False, description="measure on a busy machine as well, and mark the profile as noisy"
+    )
+
+    def loads(self) -> list[LoadConfig]:
+        """Return the loads of a round, each of which a setting gets."""
+        return [
+            LoadConfig(
+                concurrency=concurrency,
+                texts_per_request=texts,
+                duration_s=self.duration_s,
+                warmup_s=self.warmup_s,
+                timeout_s=TIMEOUT_S,
+                seed=self.seed,
+            )
+            for texts in self.texts_per_request
+            for concurrency in self.concurrency
+        ]
+
+    def tried(self, cores: int) -> tuple[str, ...]:
+        """Return the settings to try with so many cores, the default first."""
+        names = dict.fromkeys((DEFAULT_SETTING, *self.settings))
+        return tuple(name for name in names if SETTINGS[name].least_cores <= cores)
+
+
+# --- from serve.tuning.visits
+# Visits: a server with some settings, measured once in a round, and saved for the next run.
+
+logger = logging.getLogger(__name__)
+
+NOT_MEASURED = ("settings", "objective", "slo_p99_ms", "rounds")
+"""Settings of `tune` that change which visits there are, or what is made of them: not a visit."""
+
+
+class Visit(Record):
+    """Results of all loads on one server."""
+
+    setting: str
+    round: int
+    cells: tuple[Cell, ...]
+    load: MachineLoad
+
+
+def visit(
+    artifact: Artifact,
+    texts: Sequence[Example],
+    config: TuneConfig,
+    place: tuple[str, int],
+    settings: TunedSettings,
+) -> Visit:
+    """Serve an artifact with some settings on free ports, and measure every load.
+
+    Args:
+        artifact: what to serve.
+        texts: what to send.
+        config: the loads.
+        place: the name of the settings, and the round.
+        settings: of the server.
+
+    Raises:
+        ServingError: the server does not start.
+        MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
+    """
+    served = ServeConfig(http_port=0, metrics_port=0, runtime=config.runtime, **dict(settings))
+    with serving(artifact, served) as server:
+        meter = LoadMeter()
+        runs = closed_runs(server.http_url, lambda columns: texts, config.loads())
+        load = meter.stop()  # while the server is there: its time is not other work
+    check_load(load, config.noisy)
+    name, number = place
+    return Visit(setting=name, round=number, cells=tuple(map(_cell, runs)), load=load)
+
+
+def _cell(run: LoadRun) -> Cell:
+    return Cell(
+        concurrency=run.concurrency or 0,
+        texts_per_request=run.texts_per_request,
+        texts_per_second=texts_per_second(run),
+        p50_ms=run.latency.p50_ms if run.latency else None,
+        p99_ms=run.p99_ms,
+    )
+
+
+class SavedVisits(Record):
+    """The visits of a run that has not ended, from which the same command continues."""
+
+    conditions: str
+    """See `conditions_of`."""
+    visits: tuple[Visit, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path, conditions: str) -> Self:
+        """Return what an earlier run has saved; nothing where it is of other conditions."""
+        try:
+            saved = cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return cls(conditions=conditions)
+        except (OSError, ValidationError):
+            logger.warning("%s cannot be read: every setting is measured anew", path)
+            return cls(conditions=conditions)
+        if saved.conditions != conditions:
+            logger.info("%s is of another model, texts or loads: it is not used", path)
+            return cls(conditions=conditions)
+        return saved
+
+    def of(self, setting: str, number: int) -> Visit | None:
+        """Return the visit of a setting in a round."""
+        place = (setting, number)
+        return next((each for each in self.visits if (each.setting, each.round) == place), None)
+
+    def with_visit(self, visit: Visit, path: Path) -> Self:
+        """Return them with one more, saved."""
+        more = self.model_copy(update={"visits": (*self.visits, visit)})
+        save_result(more, path)
+        return more
+
+
+def conditions_of(
+    artifact: Artifact, texts: Sequence[Example], key: ProfileKey, config: TuneConfig
+) -> str:
+    """Return a digest of all that a visit depends on."""
+    measured = config.model_dump(mode="json", exclude=set(NOT_MEASURED))
+    values = [artifact.digest, key.model_dump(mode="json", exclude_none=True), measured, texts]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+# --- from serve.tuning.measuring
+# Measuring settings in turns; every visit is saved, and a server that cannot start is noted.
+
+
+@dataclass
+class Measuring:
+    """The visits of a run, and what came of those that could not be made."""
+
+    artifact: Artifact
+    texts: Sequence[Example]
+    config: TuneConfig
+    cores: int
+    path: Path
+    """File of the visits so far."""
+    saved: SavedVisits
+    failures: dict[str, str] = field(default_factory=dict)
+    """Name of a setting that could not be served -> why; a run that continues tries it again."""
+
+    def visits(self, names: Sequence[str], rounds: range) -> list[Visit]:
+        """Return a visit of every setting in every round; those of an earlier run are not repeated.
+
+        Raises:
+            ServingError: the server of the default cannot start, or ends, twice. Another setting
+                whose server does so is left out.
+            MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
+        """
+        places = self._places(names, rounds)
+        with progress_bar("tune", total=len(places)) as bar:
+            for name, number in places:
+                if name in self.failures or self.saved.of(name, number):
+                    bar.skip(1)
+                    continue
+                bar.note(f"round {number + 1}: {name}")
+                self._visit(name, number)
+                bar.advance()
+        all_of_them = (self.saved.of(*place) for place in places)
+        return [each for each in all_of_them if each is not None]
+
+    def _visit(self, name: str, number: int) -> None:
+        try:
+            made = self._made(name, number)
+        except ServingError as error:
+            if name == DEFAULT_SETTING:
+                raise
+            self.failures[name] = str(error)
+        else:
+            self.saved = self.saved.with_visit(made, self.path)
+
+    def _made(self, name: str, number: int) -> Visit:
+        """Make a visit, or make it again: a port is taken in between, or a start is slow once."""
+        settings = SETTINGS[name].of_cores(self.cores)
+        make = partial(visit, self.artifact, self.texts, self.config, (name, number), settings)
+        try:
+            return make()
+        except ServerMissingError:
+            raise
+        except ServingError as error:
+            logger.warning("%s, round %d, is tried again: %s", name, number + 1, error)
+            return make()
+
+    def _places(self, names: Sequence[str], rounds: range) -> list[tuple[str, int]]:
+        """Return every setting in every round, each round in an order of its own."""
+        draw = random.Random(self.config.seed + rounds.start)  # noqa: S311 - an order, no secret
+        orders = [draw.sample(names, len(names)) for _ in rounds]
+        return [
+            (name, number) for number, order in zip(rounds, orders, strict=True) for name in order
+        ]
+
+
+# --- from serve.tuning.choice
+# The choice of a setting, and whether fresh rounds confirm it.
+
+Scores = Mapping[str, Sequence[float]]
+"""Name of a setting -> its score in each round."""
+
+Failures = Mapping[str, str]
+"""Name of a setting that could not be served -> why."""
+
+
+class Tried(Record):
+    """A setting, over all rounds."""
+
+    name: str
+    texts_per_second: float | None = Field(
+        description="by the objective, the geometric mean over rounds; None where the p99 does not "
+        "hold in some round, or where it could not be served"
+    )
+    against_default: Speedup | None = Field(
+        description="over the default's in the same round; None of the default itself, and where "
+        "one of the two has none"
+    )
+    failure: str | None = Field(None, description="why it could not be served")
+
+
+class Choice(Record):
+    """A row of SETTINGS, and a sentence that says why."""
+
+    setting: str
+    reason: str
+
+
+def scores_of(visits: Sequence[Visit], names: Sequence[str], config: TuneConfig) -> Scores:
+    """Return the scores of settings, in the order of the rounds."""
+    objective = OBJECTIVES[config.objective]
+    ordered = sorted(visits, key=lambda visit: visit.round)
+    return {
+        name: [
+            objective.score(visit.cells, config.slo_p99_ms)
+            for visit in ordered
+            if visit.setting == name
+        ]
+        for name in names
+    }
+
+
+def tried(scores: Scores, failures: Failures) -> list[Tried]:
+    """Return the settings in their order; those that failed have no score."""
+    return [
+        Tried(name=name, texts_per_second=None, against_default=None, failure=failures[name])
+        if name in failures
+        else Tried(
+            name=name,
+            texts_per_second=statistics.geometric_mean(own) if all(own) else None,
+            against_default=_ratio(scores, name),
+        )
+        for name, own in scores.items()
+    ]
+
+
+def _ratio(scores: Scores, name: str) -> Speedup | None:
+    default, own = scores[DEFAULT_SETTING], scores[name]
+    if name == DEFAULT_SETTING or not all((*default, *own)):
+        return None
+    return ratio_over_rounds(default, own)
+
+
+def choose(rows: Sequence[Tried], config: TuneConfig) -> Choice:
+    """Return the fastest setting that is faster than the default beyond chance, or the default."""
+    faster = [row for row in rows if row.against_default and row.against_default.low > 1]
+    if faster:
+        best = max(faster, key=lambda row: row.texts_per_second or 0.0)
+        ratio = best.against_default
+        assert ratio is not None
+        return Choice(
+            setting=best.name,
+            reason=f"{ratio} the texts/s of {DEFAULT_SETTING}",
+        )
+    if rows[0].texts_per_second is None:
+        return _without_default(rows, config)
+    return Choice(
+        setting=DEFAULT_SETTING,
+        reason="no other setting is faster beyond what differs from round to round: the default "
+        "stays",
+    )
+
+
+def confirmed(
+    choice: Choice, rows: Sequence[Tried], fresh: Sequence[Tried], config: TuneConfig
+) -> Choice:
+    """Return what fresh rounds say of a chosen setting: their ratio, or that the default stays.
+
+    The rounds that chose a setting flatter it: it is the best of several there, by chance too.
+
+    Args:
+        choice: a setting, not the default.
+        rows: all settings in the rounds that chose it, the default first.
+        fresh: the default and that setting, in rounds that had no part in the choice.
+        config: as for the choice.
+    """
+    again = choose(fresh, config)
+    own = fresh[-1]
+    if again.setting == choice.setting:
+        reason = f"{again.reason}, in rounds that did not choose it"
+        return again.model_copy(update={"reason": reason})
+    if rows[0].texts_per_second is None and own.texts_per_second is not None:
+        # the default has missed the p99 before, whatever it did by chance since
+        return choice
+    return Choice(
+        setting=DEFAULT_SETTING,
+        reason=f"{choice.setting} was the best, but {_unconfirmed(own, config)} when both were "
+        "measured once more: the default stays",
+    )
+
+
+def _unconfirmed(own: Tried, config: TuneConfig) -> str:
+    """Return in words why fresh rounds do not confirm a setting."""
+    if own.failure:
+        return "it could not be served"
+    if own.texts_per_second is None:
+        return f"it missed a p99 of {config.slo_p99_ms:g} ms"
+    return "not beyond chance"
+
+
+def _without_default(rows: Sequence[Tried], config: TuneConfig) -> Choice:
+    """Return the fastest setting that holds the p99, which the default does not."""
+    holding = [row for row in rows if row.texts_per_second is not None]
+    if not holding:
+        return Choice(
+            setting=DEFAULT_SETTING,
+            reason=f"no setting holds a p99 of {config.slo_p99_ms:g} ms in every round: the "
+            "default stays. Allow more with --slo-p99-ms",
+        )
+    best = max(holding, key=lambda row: row.texts_per_second or 0.0)
+    return Choice(
+        setting=best.name,
+        reason=f"it holds a p99 of {config.slo_p99_ms:g} ms in every round, and "
+        f"{DEFAULT_SETTING} does not",
+    )
+
+
+# --- from serve.tuning.tune
+# tune: what `bertender tune` does.
+
+
+class TuneResult(Record):
+    """The settings that were tried, with every measurement, and the profile."""
+
+    tried: tuple[Tried, ...] = Field(description="the default of `serve` first")
+    fresh: tuple[Tried, ...] = Field(
+        description="the default and the fastest, measured once more; the ratio is that of these "
+        "rounds, since those that chose a setting flatter it. Empty where the default was chosen"
+    )
+    choice: Choice
+    profile: ServeProfile
+    path: str = Field(description="file of the profile")
+    visits: tuple[Visit, ...]
+    environment: Environment
+    load: MachineLoad = Field(description="of the busiest visit")
+
+
+def tune(
+    artifact: Artifact, read: Callable[[int], Sequence[Example]], config: TuneConfig
+) -> TuneResult:
+    """Measure every setting on the real server, and write the profile of the best.
+
+    Settings are served in turns, each once a round, in an order that is drawn anew. The fastest and
+    the default then have as many rounds once more, which confirm the choice or not. An interrupted
+    run continues where it was.
+
+    Args:
+        artifact: an ONNX classifier.
+        read: returns the texts to send, for so many texts that the model reads at once.
+        config: what to try, and how.
+
+    Raises:
+        MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
+        ServingError: the server of the default does not start; another setting whose server does
+            not has no score, and the reason.
+        ConfigError: the profile cannot be written.
+    """
+    check_installed(config.runtime)
+    check_suits(config.runtime, artifact)
+    key = ProfileKey.of_card(artifact.card, config.runtime)
+    path = profile_path(key)
+    check_savable(f"{CACHE_VARIABLE}:", path, "JSON")
+    if not config.noisy:
+        check_load_now()
+    names = config.tried(key.machine.cores)
+    measuring = _measuring(artifact, read(len(artifact.card.task.text_columns)), config, key)
+    rows, visits = _rows(measuring, names, first_round=0)
+    choice = choose(rows, config)
+    fresh: list[Tried] = []
+    if choice.setting != DEFAULT_SETTING:
+        both = (DEFAULT_SETTING, choice.setting)
+        fresh, more = _rows(measuring, both, first_round=config.rounds)
+        choice, visits = confirmed(choice, rows, fresh, config), [*visits, *more]
+    profile = _profile(key, choice, config, visits)
+    write_profile(profile)
+    _saved(path).unlink(missing_ok=True)
+    return TuneResult(
+        tried=tuple(rows),
+        fresh=tuple(fresh),
+        choice=choice,
+        profile=profile,
+        path=str(path),
+        visits=tuple(visits),
+        environment=environment(),
+        load=busiest([each.load for each in visits]),
+    )
+
+
+def _saved(profile: Path) -> Path:
+    """Return the file of the visits so far, next to that of the profile."""
+    return profile.with_suffix(".visits")
+
+
+def _measuring(
+    artifact: Artifact, texts: Sequence[Example], config: TuneConfig, key: ProfileKey
+) -> Measuring:
+    path = _saved(profile_path(key))
+    saved = SavedVisits.load(path, conditions_of(artifact, texts, key, config))
+    return Measuring(artifact, texts, config, key.machine.cores, path, saved)
+
+
+def _rows(
+    measuring: Measuring, names: Sequence[str], first_round: int
+) -> tuple[list[Tried], list[Visit]]:
+    """Measure some settings in as many rounds as the config says, from one on."""
+    config = measuring.config
+    visits = measuring.visits(names, range(first_round, first_round + config.rounds))
+    return tried(scores_of(visits, names, config), measuring.failures), visits
+
+
+def _profile(
+    key: ProfileKey, choice: Choice, config: TuneConfig, visits: Sequence[Visit]
+) -> ServeProfile:
+    return ServeProfile(
+        key=key,
+        setting=choice.setting,
+        settings=SETTINGS[choice.setting].of_cores(key.machine.cores),
+        reason=choice.reason,
+        conditions=config.model_dump(mode="json"),
+        noisy=any(each.load.noisy for each in visits),
+    )

@@ -1,1 +1,0 @@
-"""`bertender tune`: which settings of `serve` are the fastest on this machine."""
