@@ -30,9 +30,9 @@ from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.launch import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S, is_ready
 from serve.probe import main as probe
+from serve.server import server as serve_server
 from serve.server.ports import with_free_ports
 from serve.server.server import TritonServer
-from serve.server.server import server as serve_server
 from tests.deployed import DEPLOY, parsed_arguments
 from tests.front import last_line, succeed, write_csv
 from tests.packages import ROOT
