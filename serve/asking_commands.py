@@ -27,8 +27,7 @@ from serve.bulk import (
     classify_to_file,
     read_file,
 )
-from serve.client.access import AccessConfig
-from serve.client.address import DEFAULT_URL
+from serve.client.access import DEFAULT_URL, AccessConfig
 from serve.client.endpoint import AsyncEndpoint
 from serve.client.served_model import Classification
 from serve.loadtest import Limit, LoadConfig, LoadRun, LoadTest, load_svg, load_test, texts_to_send

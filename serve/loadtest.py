@@ -31,13 +31,10 @@ from bertender.core.machine import Environment, environment
 from bertender.core.machine_load import MachineLoad, busiest, check_load, load_now
 from bertender.core.progress import progress_bar
 from bertender.text.batch import Example
-from serve.client.access import NO_ACCESS, Access, AccessConfig
-from serve.client.address import Address
+from serve.client.access import NO_ACCESS, Access, AccessConfig, Address
 from serve.client.endpoint import AsyncEndpoint
 from serve.client.failures import LATE, OVERLOADED, Failure
-from serve.client.grpc import CHANNEL_OPTIONS, GRPC, credentials
-from serve.client.http import HTTP
-from serve.client.protocol import TRUNCATING
+from serve.client.protocols import GRPC, HTTP, TRUNCATING
 from serve.client.served_model import Columns, ServedModel
 from serve.wire import INPUT_NAMES, MODEL_NAME
 
@@ -592,11 +589,11 @@ class GrpcSender:
     def __init__(self, address: Address, access: Access, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.metadata = tuple(access.headers.items())
-        tls, place = credentials(access), address.host_and_port
+        tls, place = GRPC.credentials(access), address.host_and_port
         self.channel = (
-            grpc.aio.secure_channel(place, tls, options=CHANNEL_OPTIONS)
+            grpc.aio.secure_channel(place, tls, options=GRPC.channel_options)
             if tls
-            else grpc.aio.insecure_channel(place, options=CHANNEL_OPTIONS)
+            else grpc.aio.insecure_channel(place, options=GRPC.channel_options)
         )
         self.infer: Any = self.channel.unary_unary(INFER)  # bytes in, bytes out
 

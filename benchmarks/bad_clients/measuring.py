@@ -48,8 +48,7 @@ from bertender.core.machine_load import LoadMeter, MachineLoad, check_load, chec
 from bertender.core.progress import progress_bar, show_progress
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
-from serve.client.access import NO_ACCESS, AccessConfig, open_access
-from serve.client.address import parse_url
+from serve.client.access import NO_ACCESS, AccessConfig, open_access, parse_url
 from serve.loadtest import Limit, LoadRun, Outcome
 from serve.server.server import TritonServer, serving
 from serve.tuning import ratio_over_rounds

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 import aiohttp
 
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from serve.client.access import NO_ACCESS, AccessConfig, open_access
-from serve.client.address import parse_url
+from serve.client.access import NO_ACCESS, AccessConfig, open_access, parse_url
 from serve.client.served_model import ServedModel
 from serve.loadtest import SENDERS, Outcome, Request
 from serve.wire import to_arrays
@@ -40,7 +39,7 @@ class TritonClient(BenchmarkClient):
 
     def __init__(self, url: str, access: AccessConfig = NO_ACCESS) -> None:
         address = parse_url(url)
-        send = SENDERS[address.protocol.name]
+        send = SENDERS[address.protocol]
         self.sender = send(address, open_access(address, access), TIMEOUT_S)
 
     def prepare(self, texts: Sequence[str]) -> Request:

@@ -1,4 +1,28 @@
-"""Client of an endpoint: texts in, predictions out, over HTTP or gRPC.
+"""Client of an endpoint: texts in, predictions out, over HTTP or gRPC."""
 
-A file a protocol (`http.py`, `grpc.py`), and one each for `Endpoint` and `AsyncEndpoint`.
-"""
+from serve.client.access import DEFAULT_URL, AccessConfig
+from serve.client.endpoint import (
+    DEFAULT_CONCURRENCY,
+    AsyncEndpoint,
+    Endpoint,
+    ServedPredictor,
+    classify,
+)
+from serve.client.failures import DEFAULT_TIMEOUT_S, OPENING_RETRIES
+from serve.client.protocols import PROTOCOLS, Protocol
+from serve.client.served_model import Classification
+
+__all__ = [
+    "DEFAULT_CONCURRENCY",
+    "DEFAULT_TIMEOUT_S",
+    "DEFAULT_URL",
+    "OPENING_RETRIES",
+    "PROTOCOLS",
+    "AccessConfig",
+    "AsyncEndpoint",
+    "Classification",
+    "Endpoint",
+    "Protocol",
+    "ServedPredictor",
+    "classify",
+]

@@ -1,4 +1,4 @@
-"""Access to a server behind a proxy: whom TLS trusts, and the key that every request carries."""
+"""Where an endpoint is, whom TLS trusts there, and the key that every request carries."""
 
 from __future__ import annotations
 
@@ -8,16 +8,83 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from bertender.core.config import Config, Rule
-from bertender.core.errors import ConfigError
-from serve.client.address import Address
+from bertender.core.errors import ConfigError, UnknownNameError
 
+DEFAULT_URL = "http://127.0.0.1:8000"
 KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 TLS_SETTINGS = ("ca_file", "client_certificate", "client_key")
+
+
+class Scheme(NamedTuple):
+    """A row of SCHEMES."""
+
+    protocol: str
+    """A row of PROTOCOLS."""
+    tls: bool
+    default_port: int
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "http": Scheme("http", False, 8000),
+    "grpc": Scheme("grpc", False, 8001),
+    "https": Scheme("http", True, 443),
+    "grpcs": Scheme("grpc", True, 443),
+}
+"""What a url begins with."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an endpoint is, and how it is spoken to."""
+
+    protocol: str
+    """A row of PROTOCOLS."""
+    tls: bool
+    host: str
+    host_and_port: str
+
+
+def parse_url(url: str) -> Address:
+    """Return the address of a url; without a scheme it is http.
+
+    Raises:
+        ConfigError: its scheme is not a row of SCHEMES, it has no host, or it has a user or a
+            path. A password is not shown, nor a query, which may hold a key.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+    except ValueError as error:  # of brackets
+        raise ConfigError(f"url {url!r}: {error}. Write http://host:port.") from None
+    if parts.scheme not in SCHEMES:
+        raise UnknownNameError("protocol", parts.scheme, SCHEMES)
+    if not (host := parts.netloc):
+        raise ConfigError(f"url {url!r} names no host. Write http://host:port.")
+    path = parts.path.strip("/")
+    unused = {
+        "user": parts.username and f" {parts.username!r}",
+        "path": path and f" {path!r}",
+        "query": parts.query and " after its question mark",
+    }
+    for name, value in unused.items():  # first, so that no other error shows a password
+        if value:
+            raise ConfigError(
+                f"the url of {parts.hostname} has the {name}{value}, which no request would have. "
+                "Write http://host:port."
+            )
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"url {parts.geturl()!r}: {error}. Write http://host:port.") from None
+    scheme = SCHEMES[parts.scheme]
+    host_and_port = host if port else f"{host}:{scheme.default_port}"
+    return Address(scheme.protocol, scheme.tls, parts.hostname or host, host_and_port)
+
 
 ACCESS_RULES: Mapping[str, Rule[Any]] = {
     "a key of no certificate": Rule(
@@ -98,23 +165,20 @@ def open_access(address: Address, config: AccessConfig) -> Access:
 
 def _check_plain(address: Address, config: AccessConfig) -> None:
     """Raise ConfigError for settings of TLS without TLS, or a key that a network would see."""
-    name = address.protocol.name
+    name = address.protocol
     if unused := [each for each in TLS_SETTINGS if getattr(config, each)]:
         raise ConfigError(
             f"{config.as_set(unused)}: {name}:// has no TLS. Write {name}s://, or leave it out."
         )
-    if config.api_key_file and not _is_loopback(address.host):
+    try:
+        is_loopback = ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        is_loopback = address.host == "localhost"
+    if config.api_key_file and not is_loopback:
         raise ConfigError(
             f"api_key_file={config.api_key_file}: {name}:// would send the key to {address.host} "
             f"without encryption. Write {name}s://, or use a proxy on this machine."
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _context(config: AccessConfig) -> ssl.SSLContext:

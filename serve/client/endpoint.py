@@ -1,4 +1,7 @@
-"""Endpoint and AsyncEndpoint: texts in, predictions out."""
+"""Endpoint and AsyncEndpoint: texts in, predictions out, by one request after another or several.
+
+Both send the requests that `ServedModel` makes of examples, and try again what `Tries` allows.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,13 @@ import numpy.typing as npt
 
 from bertender.core.errors import BertenderError, DeadlineError
 from bertender.text.batch import Batch, Example
-from serve.client.access import NO_ACCESS, AccessConfig, open_access
-from serve.client.address import DEFAULT_URL, parse_url
-from serve.client.failures import Tries, on_opening
+from serve.client.access import DEFAULT_URL, NO_ACCESS, AccessConfig, open_access, parse_url
+from serve.client.failures import DEFAULT_TIMEOUT_S, OPENING_RETRIES, Tries
+from serve.client.protocols import PROTOCOLS
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
 from serve.wire import MODEL_NAME
 
-# --- from serve.client.connection
-# Connection: what endpoints with and without asyncio have in common.
-
-DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_CONCURRENCY = 4
 
 
 class ConnectionSettings(TypedDict, total=False):
@@ -36,6 +36,8 @@ class ConnectionSettings(TypedDict, total=False):
 class Connection:
     """A client of one model of a server, what its requests may take, and what its errors mean."""
 
+    model: ServedModel
+
     def __init__(
         self,
         url: str,
@@ -49,16 +51,25 @@ class Connection:
         self.model_name = model
         self.timeout_s = timeout_s
         self.retries = retries
+        self.opening_retries = OPENING_RETRIES if retries is None else retries
+        """Of the first request, which asks for the model's description."""
         self.address = parse_url(url)
-        self.protocol = self.address.protocol
+        self.protocol = PROTOCOLS[self.address.protocol]
         self.access = open_access(self.address, access)
         self.client: Any = None
 
-    def ask_for_config(self, client: Any, timeout_s: float) -> Any:
+    def _ask_for_config(self, client: Any, timeout_s: float) -> Any:
         """Ask about the served model; an awaitable, where the client is one of asyncio."""
         return self.protocol.model_config(client, self.model_name, timeout_s, self.access.headers)
 
-    def wait_after(self, error: Exception, tries: Tries) -> float:
+    def _request(self, columns: Columns) -> Callable[[Any, float], Any]:
+        """Return what asks about the texts of one request; likewise."""
+        inputs = self.model.tensors(columns, self.protocol.tensor)
+        return lambda client, timeout_s: self.protocol.infer(
+            client, self.model_name, inputs, timeout_s, self.access.headers
+        )
+
+    def _wait_after(self, error: Exception, tries: Tries) -> float:
         """Return how long to wait before the next try of a request.
 
         Raises:
@@ -69,10 +80,6 @@ class Connection:
         if failure is None:
             raise error
         return tries.wait_after(failure, failure.explained(self.url, error))
-
-
-# --- from serve.client.endpoint
-# Endpoint: texts in, predictions out, one request after another.
 
 
 class Endpoint(Connection):
@@ -107,7 +114,7 @@ class Endpoint(Connection):
     ) -> None:
         super().__init__(url, **settings)
         try:
-            response = self._call(self.ask_for_config, on_opening(self.retries))
+            response = self._call(self._ask_for_config, self.opening_retries)
             self.model = ServedModel.from_model_config(self.protocol.config_of(response))
         except BertenderError:
             self.close()
@@ -146,17 +153,7 @@ class Endpoint(Connection):
     def _ask_all(self, examples: Sequence[Example]) -> Iterator[ResponseTensors]:
         """Yield the outputs of one request after another, each of at most `batch_size` texts."""
         for columns in self.model.requests(examples, self.batch_size):
-            yield self._ask(columns)
-
-    def _ask(self, columns: Columns) -> ResponseTensors:
-        inputs = self.model.tensors(columns, self.protocol.tensor)
-        result = self._call(
-            lambda client, timeout_s: self.protocol.infer(
-                client, self.model_name, inputs, timeout_s, self.access.headers
-            ),
-            self.retries,
-        )
-        return self.model.response(result)
+            yield self.model.response(self._call(self._request(columns), self.retries))
 
     def _call(self, ask: Callable[[Any, float], Any], retries: int | None) -> Any:
         """Return what one request gets, after as many tries as it needs and may have."""
@@ -171,42 +168,12 @@ class Endpoint(Connection):
                 with self.protocol.limit(remaining_s):
                     return ask(self.client, remaining_s)
             except Exception as error:
-                time.sleep(self.wait_after(error, tries))
-
-    def wait_after(self, error: Exception, tries: Tries) -> float:
-        try:
-            return super().wait_after(error, tries)
-        except DeadlineError:
-            self.close()  # a response that comes yet would be taken for that of the next request
-            raise
-
-
-class ServedPredictor:
-    """A predictor behind an endpoint; encode its batches with its problem's `keep_text`."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-
-    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
-        return self.endpoint.logits(batch.examples)
-
-
-def classify(
-    examples: Sequence[Example],
-    url: str = DEFAULT_URL,
-    *,
-    batch_size: int | None = None,
-    **settings: Unpack[ConnectionSettings],
-) -> list[Classification]:
-    """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
-    with Endpoint(url, batch_size=batch_size, **settings) as endpoint:
-        return endpoint.classify(examples)
-
-
-# --- from serve.client.async_endpoint
-# AsyncEndpoint: texts in, predictions out, several requests at a time.
-
-DEFAULT_CONCURRENCY = 4
+                try:
+                    wait_s = self._wait_after(error, tries)
+                except DeadlineError:
+                    self.close()  # a late response would be taken for that of the next request
+                    raise
+            time.sleep(wait_s)
 
 
 class AsyncEndpoint(Connection):
@@ -240,7 +207,7 @@ class AsyncEndpoint(Connection):
     async def __aenter__(self) -> Self:
         self.client = self.protocol.connect_async(self.address.host_and_port, self.access)
         try:
-            self.model = await self._served_model(on_opening(self.retries))
+            self.model = await self._served_model(self.opening_retries)
         except BaseException:
             await self.close()
             raise
@@ -262,7 +229,7 @@ class AsyncEndpoint(Connection):
         return (await self._served_model(self.retries)).digest == self.model.digest
 
     async def _served_model(self, retries: int | None) -> ServedModel:
-        response = await self._call(self.ask_for_config, retries)
+        response = await self._call(self._ask_for_config, retries)
         return ServedModel.from_model_config(self.protocol.config_of(response))
 
     async def classify(self, examples: Sequence[Example]) -> list[Classification]:
@@ -280,15 +247,9 @@ class AsyncEndpoint(Connection):
         return self.model.classifications([task.result() for task in tasks], known)
 
     async def _ask(self, columns: Columns) -> ResponseTensors:
-        inputs = self.model.tensors(columns, self.protocol.tensor)
+        request = self._request(columns)
         async with self.turns:
-            result = await self._call(
-                lambda client, timeout_s: self.protocol.infer(
-                    client, self.model_name, inputs, timeout_s, self.access.headers
-                ),
-                self.retries,
-            )
-        return self.model.response(result)
+            return self.model.response(await self._call(request, self.retries))
 
     async def _call(self, ask: Callable[[Any, float], Awaitable[Any]], retries: int | None) -> Any:
         """Return what one request gets, after as many tries as it needs and may have."""
@@ -299,5 +260,27 @@ class AsyncEndpoint(Connection):
                 async with self.protocol.limit_async(remaining_s):
                     return await ask(self.client, remaining_s)
             except Exception as error:
-                wait_s = self.wait_after(error, tries)
+                wait_s = self._wait_after(error, tries)
             await asyncio.sleep(wait_s)
+
+
+class ServedPredictor:
+    """A predictor behind an endpoint; encode its batches with its problem's `keep_text`."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        return self.endpoint.logits(batch.examples)
+
+
+def classify(
+    examples: Sequence[Example],
+    url: str = DEFAULT_URL,
+    *,
+    batch_size: int | None = None,
+    **settings: Unpack[ConnectionSettings],
+) -> list[Classification]:
+    """Ask the endpoint at `url` about some examples; arguments and errors as in `Endpoint`."""
+    with Endpoint(url, batch_size=batch_size, **settings) as endpoint:
+        return endpoint.classify(examples)

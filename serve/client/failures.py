@@ -1,4 +1,4 @@
-"""What may go wrong with a request, which error it becomes, and when another try is safe."""
+"""What may go wrong with a request: the error that it becomes, and whether another try is safe."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from bertender.core.errors import DeadlineError, OverloadedError, ServingError, UnreachableError
 
-# --- from serve.client.failures
-# What may go wrong with a request: the error that it becomes, and whether another try is safe.
+DEFAULT_TIMEOUT_S = 60.0
+OPENING_RETRIES = 3
+"""By default, when an endpoint is opened: where nothing listens at a url, it is likely wrong."""
+FIRST_WAIT_S = 0.05
+LONGEST_WAIT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -74,19 +77,6 @@ UNTRUSTED = Failure(
     "(--ca-file), and the server as the certificate names it. A server without TLS is at http:// "
     "or grpc://.",
 )
-
-# --- from serve.client.retries
-# Tries of one request: how long each may take, and how long to wait before the next.
-
-OPENING_RETRIES = 3
-"""By default, when an endpoint is opened: where nothing listens at a url, it is likely wrong."""
-FIRST_WAIT_S = 0.05
-LONGEST_WAIT_S = 2.0
-
-
-def on_opening(retries: int | None) -> int:
-    """Return how often the first request is sent again, which asks for the model's description."""
-    return OPENING_RETRIES if retries is None else retries
 
 
 class Tries:

@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import BertenderError, ConfigError, DeploymentError
-from serve.client.address import SCHEMES, parse_url
+from serve.client.access import SCHEMES, parse_url
 from serve.config import ServeConfig
 from serve.launch import REPOSITORY
 from serve.repository.versions import ModelFolder

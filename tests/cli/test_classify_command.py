@@ -10,7 +10,7 @@ import pytest
 
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from serve.asking_commands import lines_of
-from serve.client.address import DEFAULT_URL
+from serve.client.access import DEFAULT_URL
 from serve.client.served_model import Classification
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import ConfigError
-from serve.client.access import ACCESS_RULES, AccessConfig, open_access
-from serve.client.address import PROTOCOLS, SCHEMES, parse_url
+from serve.client.access import ACCESS_RULES, SCHEMES, AccessConfig, open_access, parse_url
+from serve.client.protocols import PROTOCOLS
 from tests.serve.proxies import KEY, SECRET
 
 USES: Mapping[str, tuple[str, Callable[[Path, Path, Path], dict[str, Path]], str]] = {
@@ -94,6 +94,6 @@ def test_settings_that_conflict(rule: str) -> None:
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_has_a_port(name: str) -> None:
     address = parse_url(f"{name}://example.com")
-    assert address.protocol is PROTOCOLS[name.removesuffix("s")]
+    assert address.protocol == name.removesuffix("s") and address.protocol in PROTOCOLS
     assert address.tls is name.endswith("s")
     assert address.host_and_port == f"example.com:{SCHEMES[name].default_port}"

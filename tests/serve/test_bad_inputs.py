@@ -18,7 +18,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from serve.client.address import PROTOCOLS
+from serve.client.protocols import PROTOCOLS
 from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME
 from tests.serve.marked_model import BATCH, ask_grpc, ask_http

@@ -11,7 +11,7 @@ import pytest
 
 from bertender.core.errors import DataError, ServingError
 from bertender.tasks.rows import READERS
-from serve.client.address import PROTOCOLS
+from serve.client.protocols import PROTOCOLS
 from serve.server.server import TritonServer
 from serve.wire import row_in, to_arrays
 from tests.cli.fakes import TOO_LONG, FakeEndpoint

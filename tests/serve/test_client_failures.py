@@ -21,9 +21,9 @@ from bertender.core.errors import (
     UnreachableError,
 )
 from bertender.text.batch import Example
-from serve.client.address import PROTOCOLS
 from serve.client.endpoint import AsyncEndpoint, Endpoint
 from serve.client.failures import FIRST_WAIT_S, LATE, LONGEST_WAIT_S, OVERLOADED, Tries
+from serve.client.protocols import PROTOCOLS
 from serve.client.served_model import MOST_REQUEST_BYTES, Classification, ServedModel
 from tests.serve.scripted import HANG_S, SERVERS, Script
 

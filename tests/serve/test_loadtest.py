@@ -13,7 +13,7 @@ import pytest
 
 from bertender.core.errors import ConfigError, LoadTestError, UnreachableError
 from bertender.text.batch import Example
-from serve.client.address import PROTOCOLS
+from serve.client.protocols import PROTOCOLS
 from serve.loadtest import (
     LOWEST_RATE,
     MOST_LAG,

@@ -14,8 +14,8 @@ import tritonclient.grpc
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import OverloadedError, UnreachableError
-from serve.client.address import PROTOCOLS
 from serve.client.endpoint import Endpoint
+from serve.client.protocols import PROTOCOLS
 from serve.probe import main as probe
 from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME

@@ -12,8 +12,8 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from bertender.models.opening import open_classifier
-from serve.client.address import PROTOCOLS
 from serve.client.endpoint import AsyncEndpoint, Endpoint
+from serve.client.protocols import PROTOCOLS
 from serve.config import ServeConfig
 from serve.probe import main as probe
 from serve.repository.write import (

@@ -13,7 +13,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from bertender.models.predictor import Classifier
-from serve.client.address import PROTOCOLS
+from serve.client.protocols import PROTOCOLS
 from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME, TRUNCATE, TRUNCATED
 from tests.front import last_line, succeed

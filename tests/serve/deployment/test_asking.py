@@ -9,7 +9,7 @@ from bertender.core.errors import DeploymentError
 from bertender.problems import PROBLEMS
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
-from serve.client.address import PROTOCOLS
+from serve.client.protocols import PROTOCOLS
 from serve.deploy import ask_golden, readable
 from serve.server.targets import Place
 from tests.serve.scripted import SERVERS, Script
