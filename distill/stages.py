@@ -391,7 +391,7 @@ def _least_entries(name: str) -> int:
 
     0 where it cannot be cut: a step that shall cut it says why.
     """
-    from bertender.text.batch import load_tokenizer
+    from bertender.text.tokenizer import load_tokenizer
     from distill.pretraining.vocabulary_cutting import least_entries
     from distill.teachers.encoders import located
 

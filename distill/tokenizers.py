@@ -20,7 +20,7 @@ from bertender.core.card import CARD_NAME, read_card
 from bertender.core.hub_code import open_pretrained
 from bertender.models.families import most_tokens
 from bertender.models.predictor import input_names
-from bertender.text.batch import longest_input
+from bertender.text.tokenizer import longest_input
 
 # --- from distill.tokenizer_gaps
 # Fixes for tokenizers of some architectures, so that their model can classify batches of texts.

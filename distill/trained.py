@@ -27,7 +27,7 @@ from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics.resampling import Score
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.config import JudgedConfig, TrainingConfig
 from bertender.training.examples import length_findings
 from distill.teachers.teacher import Teacher

@@ -32,7 +32,7 @@ from bertender.models.own_models import OWN_PLACES, PRUNABLE
 from bertender.models.predictor import input_names, problem_of
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from export.config import ExportConfig
 from export.precision import OPTIMIZATIONS, PRECISIONS, fit_half_range
 

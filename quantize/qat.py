@@ -23,7 +23,7 @@ from bertender.models.opening import load_torch_classifier
 from bertender.models.predictor import TorchPredictor
 from bertender.models.runtimes import saturates
 from bertender.problems.problem import Outputs
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset, model_inputs, token_dataset
 from bertender.training.heads import HEADS, WORD_STARTS, Head
 from bertender.training.loop import LossParts, Objective, TrainingReport, train, training_findings

@@ -9,7 +9,7 @@ from bertender.core.artifact import Artifact, lineage
 from bertender.models.opening import onnx_file
 from bertender.models.predictor import problem_of
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from quantize.attention import in_plain_form
 from quantize.context import Batches
 from quantize.graph import TOLERATED, TensorDifference

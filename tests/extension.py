@@ -10,7 +10,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.findings import Findings
 from bertender.models.opening import load_torch_classifier
 from bertender.recipes.stage import TORCH_CLASSIFIER, Inputs, Product, Stage
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.config import TrainingConfig
 from distill.losses.terms import SoftLabels
 from distill.methods.method import Method, one_phase

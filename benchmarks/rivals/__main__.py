@@ -40,7 +40,7 @@ from bertender.models.predictor import problem_of
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 
 __all__ = ["run"]
 

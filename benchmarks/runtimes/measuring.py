@@ -30,7 +30,8 @@ from bertender.core.progress import show_progress
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task
-from bertender.text.batch import Tokenize, load_tokenizer, longest_input
+from bertender.text.batch import Tokenize
+from bertender.text.tokenizer import load_tokenizer, longest_input
 
 __all__ = ["RuntimeBenchmark", "compare_runtimes", "run"]
 

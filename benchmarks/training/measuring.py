@@ -27,7 +27,7 @@ from bertender.core.machine import Environment, environment
 from bertender.core.progress import show_progress
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer, longest_input
+from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import token_dataset
 from distill.distillation.distill_config import DistillConfig

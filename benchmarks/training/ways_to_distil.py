@@ -27,7 +27,8 @@ from bertender.core.machine_load import MachineLoad, watched_load
 from bertender.metrics.resampling import Score
 from bertender.models.predictor import SEQUENCE_COLUMNS, Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Tokenize, longest_input
+from bertender.text.batch import Tokenize
+from bertender.text.tokenizer import longest_input
 from bertender.training.config import POOL_BATCHES
 from bertender.training.examples import TokenDataset
 from bertender.training.loop import Objective

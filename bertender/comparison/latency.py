@@ -37,7 +37,8 @@ from bertender.core.progress import progress_bar, track
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier, problem_of
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import Example
+from bertender.text.tokenizer import load_tokenizer
 
 # --- from bertender.measure.latency
 # Latency of classifiers, measured interleaved: text in, logits out, tokenisation included.

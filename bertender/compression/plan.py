@@ -31,7 +31,7 @@ from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.stage import provided_by
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 
 # --- from bertender.compression.prediction
 # Bytes and time of models that were not made, from a few that were.

@@ -16,7 +16,8 @@ from bertender.core.progress import Bar, progress_bar
 from bertender.gate.figures import NOBODY, FloatArray, IntArray, PairedLogits
 from bertender.models.predictor import Classifier
 from bertender.problems.problem import Outputs
-from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, NO_WORD, Batch, Example, Tokenize
+from bertender.text.batch import NO_WORD, Batch, Example, Tokenize
+from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT
 
 if TYPE_CHECKING:
     from bertender.training.examples import Padding

@@ -480,7 +480,7 @@ def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreT
             have labels.
     """
     from bertender.models.families import most_tokens
-    from bertender.text.batch import load_tokenizer, longest_input
+    from bertender.text.tokenizer import load_tokenizer, longest_input
 
     settings = head.problem.tokenizer_settings
     tokenizer = load_tokenizer(found.folder, **settings)

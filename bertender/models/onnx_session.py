@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from bertender.core.errors import ModelError
 from bertender.core.hardware import cpu_has_int8_acceleration, threads_by_default
-from bertender.text.batch import Batch, check_rows
+from bertender.text.batch import Batch
+from bertender.text.tokenizer import check_rows
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -24,7 +24,8 @@ from bertender.models.onnx_session import ONNX_NAME, check_tokens
 from bertender.models.own_models import load_pretrained, open_config
 from bertender.models.predictor import Classifier, TorchPredictor, problem_of, problem_of_task
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, check_suits
-from bertender.text.batch import Batch, check_rows, keep_text, load_tokenizer
+from bertender.text.batch import Batch, keep_text
+from bertender.text.tokenizer import check_rows, load_tokenizer
 
 FloatArray = npt.NDArray[np.float32]
 

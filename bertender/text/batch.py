@@ -1,4 +1,7 @@
-"""Texts on their way into a model: examples, token batches, and the tokenizer step between them."""
+"""Texts on their way into a model: examples, token batches, and the tokenizer step between them.
+
+No tokenizer's library is imported here, so that clients of an endpoint do without.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,18 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.errors import DataError, HubCodeError, ModelError
+from bertender.core.errors import DataError
+from bertender.text.tokenizer import FileTokenizer, TokenArrays, longest_input, pair_arrays
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-    from bertender.text.tokenizer import FileTokenizer, TokenArrays
-
-# --- from bertender.text.example
-# An example before any tokenizer.
+IntArray = npt.NDArray[np.int64]
 
 Example = tuple[str, ...]
 """The texts of one example: one, or two for a pair; of a task that labels words, the words."""
@@ -31,6 +31,12 @@ FILLERS = frozenset(
     ("\u034f", "\u115f", "\u1160", "\u2800", "\u3164", "\uffa0", *map(chr, range(0xFE00, 0xFE10)))
 )
 """Characters of other categories that show nothing either: joiners, blanks, variation selectors."""
+LONGEST_SHOWN = 80
+"""Characters of a value in a message."""
+
+EXAMPLES_PER_COUNT = 1000
+NO_WORD = -1
+"""Of a token that begins no word: a later token of one, a special token, padding."""
 
 
 def is_blank(text: str) -> bool:
@@ -38,10 +44,6 @@ def is_blank(text: str) -> bool:
     return all(
         character in FILLERS or unicodedata.category(character) in INVISIBLE for character in text
     )
-
-
-LONGEST_SHOWN = 80
-"""Characters of a value in a message."""
 
 
 def to_examples(values: object) -> list[Example]:
@@ -62,12 +64,12 @@ def to_examples(values: object) -> list[Example]:
 def _to_example(row: int, value: object) -> Example:
     if isinstance(value, str):
         return (value,)
-    if isinstance(value, tuple | list):
-        for part in value:
-            if not isinstance(part, str):
-                raise DataError(f"row {row} has {_shown(part)} among its texts. {_advice(part)}")
-        return tuple(value)
-    raise DataError(f"row {row} is {_shown(value)}. {_advice(value)}")
+    if not isinstance(value, tuple | list):
+        raise DataError(f"row {row} is {_shown(value)}. {_advice(value)}")
+    for part in value:
+        if not isinstance(part, str):
+            raise DataError(f"row {row} has {_shown(part)} among its texts. {_advice(part)}")
+    return tuple(value)
 
 
 def _advice(value: object) -> str:
@@ -81,22 +83,6 @@ def _shown(value: object) -> str:
     text = repr(value)
     short = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
     return short if value is None else f"{short} ({type(value).__name__})"
-
-
-# --- from bertender.text.batch
-# Texts on their way into a model: examples, token batches, and the tokenizer step between them.
-#
-# transformers is imported by `load_tokenizer` alone, so that an endpoint and its clients do
-# without.
-
-IntArray = npt.NDArray[np.int64]
-
-LONGEST_INPUT_BY_DEFAULT = 512
-EXAMPLES_PER_COUNT = 1000
-SHOWN_TOKENS = 5
-
-NO_WORD = -1
-"""Of a token that begins no word: a later token of one, a special token, padding."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +126,8 @@ class Tokenize:
         )
 
     def _tokens(self, columns: Sequence[list[str]]) -> BatchEncoding | TokenArrays:
-        if len(columns) > 1 and _cuts_by_tokenizers(self.tokenizer):
-            from bertender.text.tokenizer import pair_arrays
-
+        is_fast = bool(getattr(self.tokenizer, "is_fast", False))  # a FileTokenizer does not say
+        if len(columns) > 1 and is_fast and self.tokenizer.pad_token_id is not None:
             return pair_arrays(self.tokenizer, columns, self.max_length)
         settings = {"max_length": self.max_length, "padding": True, "truncation": True}
         tokens: BatchEncoding = self.tokenizer(*columns, return_tensors="np", **settings)
@@ -165,11 +150,6 @@ class Tokenize:
         return ids
 
 
-def _cuts_by_tokenizers(tokenizer: Any) -> bool:
-    """Return whether a tokenizer, of transformers or one's own, lets `tokenizers` cut texts."""
-    return bool(getattr(tokenizer, "is_fast", False)) and tokenizer.pad_token_id is not None
-
-
 def truncated_rows(tokens: BatchEncoding | TokenArrays) -> npt.NDArray[np.bool_] | None:
     """Return which texts (batch,) were cut; None where a slow tokenizer does not report it."""
     if tokens.encodings is None:
@@ -182,90 +162,27 @@ def keep_text(examples: Sequence[Example]) -> Batch:
     return Batch(tuple(to_examples(examples)), {})
 
 
-def load_tokenizer(
-    directory: Path | str, max_length: int | None = None, **settings: Any
-) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a local directory; nothing is asked of a hub.
+class TokenizeWords(Tokenize):
+    """Encode sentences that are split into words; the batch has the first token of each word.
 
-    Args:
-        directory: where its files are.
-        max_length: longest input in tokens, instead of the one that was saved with it.
-        settings: of the tokenizer, instead of its own.
-
-    Raises:
-        ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where the
-            config next to it names code of the hub.
+    That token predicts the word's label; its other tokens and special tokens predict nothing.
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerBase
-    from transformers.utils import logging as transformers_logging
 
-    from bertender.core.hub_code import open_pretrained
-
-    quiet = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        tokenizer = open_pretrained(AutoTokenizer, directory, local_files_only=True, **settings)
-    except HubCodeError:
-        raise
-    except Exception as error:  # of a damaged tokenizer.json, tokenizers raises Exception itself
-        raise ModelError(
-            f"no usable tokenizer in {directory}: {error}. Copy the tokenizer's files there "
-            "(tokenizer.json, tokenizer_config.json), or build the artifact again."
-        ) from None
-    finally:
-        transformers_logging.set_verbosity(quiet)
-    assert isinstance(tokenizer, PreTrainedTokenizerBase)
-    tokenizer.model_max_length = max_length or tokenizer.model_max_length
-    return tokenizer
-
-
-def longest_input(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
-    """Return the most tokens that the model takes; 512 for tokenizers that do not state it."""
-    stated = tokenizer.model_max_length
-    return int(stated) if stated < 10**6 else LONGEST_INPUT_BY_DEFAULT
-
-
-def largest_token(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
-    """Return the largest number that a tokenizer gives a token."""
-    own: Any = getattr(tokenizer, "tokenizer", tokenizer)  # of a FileTokenizer, that of tokenizers
-    if hasattr(own, "get_vocab_size"):
-        return max(int(own.get_vocab_size()) - 1, *map(int, own.get_added_tokens_decoder()), 0)
-    return max(len(own) - 1, *map(int, own.added_tokens_decoder), 0)
-
-
-def tokens_beyond(tokenizer: PreTrainedTokenizerBase | FileTokenizer, rows: int) -> str:
-    """Return the tokens whose numbers are beyond a table of so many rows; empty where none are.
-
-    They are listed in words for the user, at most SHOWN_TOKENS of them.
-    """
-    beyond = range(rows, largest_token(tokenizer) + 1)
-    own: Any = getattr(tokenizer, "tokenizer", tokenizer)
-    name = own.id_to_token if hasattr(own, "id_to_token") else own.convert_ids_to_tokens
-    listed = ", ".join(f"{name(number)!r} ({number})" for number in beyond[:SHOWN_TOKENS])
-    more = len(beyond) - SHOWN_TOKENS
-    return f"{listed} and {more} more" if more > 0 else listed
-
-
-def check_rows(
-    tokenizer: PreTrainedTokenizerBase | FileTokenizer, rows: int, model: Path | str
-) -> None:
-    """Raise ModelError where a tokenizer has tokens beyond the rows of a model's embeddings.
-
-    One text with such a token would fail with all others of its batch.
-    """
-    if lacking := tokens_beyond(tokenizer, rows):
-        raise ModelError(
-            f"the embeddings of {model} have {rows} rows, and its tokenizer gives numbers beyond "
-            f"them: {lacking}. Take the tokenizer that the model was trained with; or fine-tune "
-            "the model with this one, `bertender finetune --teacher`, which adds a row for each."
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        sentences = _to_sentences(examples)
+        tokens = encode_words(
+            self.tokenizer, sentences, self.max_length, padding=True, return_tensors="np"
         )
+        arrays = {name: np.asarray(array, dtype=np.int64) for name, array in tokens.items()}
+        begun = [begun_words(tokens.word_ids(row)) for row in range(len(sentences))]
+        words = np.array([[NO_WORD if word is None else word for word in row] for row in begun])
+        return Batch(sentences, arrays, words, truncated_rows(tokens))
 
-
-# --- from bertender.text.words
-# Sentences of words on their way into a model: tokens, and which word each begins.
-#
-# The first token of a word predicts its label; its other tokens and special tokens predict
-# nothing.
+    def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
+        sentences = [list(example) for example in examples]
+        tokens = self.tokenizer(sentences, is_split_into_words=True, verbose=False)
+        ids: list[list[int]] = tokens["input_ids"]
+        return ids
 
 
 def encode_words(
@@ -320,26 +237,6 @@ def tokens_of_words(
             assert word is not None  # only special tokens are of no word
             words[word].append(token)
     return by_sentence
-
-
-class TokenizeWords(Tokenize):
-    """Encode sentences that are split into words; the batch has the first token of each word."""
-
-    def __call__(self, examples: Sequence[Example]) -> Batch:
-        sentences = _to_sentences(examples)
-        tokens = encode_words(
-            self.tokenizer, sentences, self.max_length, padding=True, return_tensors="np"
-        )
-        arrays = {name: np.asarray(array, dtype=np.int64) for name, array in tokens.items()}
-        begun = [begun_words(tokens.word_ids(row)) for row in range(len(sentences))]
-        words = np.array([[NO_WORD if word is None else word for word in row] for row in begun])
-        return Batch(sentences, arrays, words, truncated_rows(tokens))
-
-    def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
-        sentences = [list(example) for example in examples]
-        tokens = self.tokenizer(sentences, is_split_into_words=True, verbose=False)
-        ids: list[list[int]] = tokens["input_ids"]
-        return ids
 
 
 def keep_words(examples: Sequence[Example]) -> Batch:

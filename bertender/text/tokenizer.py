@@ -1,31 +1,135 @@
-"""A saved tokenizer, run by `tokenizers` alone, and its tokens as arrays."""
+"""Tokenizers: loaded by transformers, or run from their file by `tokenizers` alone.
+
+An endpoint starts sooner and takes less memory without transformers, which runs a fast tokenizer by
+the same library. It saves all of a tokenizer's state in `tokenizer.json`, except how it truncates
+and pads: that is in `tokenizer_config.json`, and in the tokenizer's class where that file is silent
+(see CLASSES).
+
+Pairs of texts are cut here: where `tokenizers` cuts a pair, it also returns every pair of the parts
+that are cut off, which takes gigabytes for two texts of 32 KB.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Encoding, Tokenizer
 
-from bertender.core.errors import ModelError
-from bertender.text.batch import load_tokenizer
+from bertender.core.errors import HubCodeError, ModelError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a client has neither
+    from tokenizers import Encoding
+    from tokenizers import Tokenizer as RustTokenizer
     from transformers import PreTrainedTokenizerBase
 
-# --- from bertender.text.token_arrays
-# Tokens of texts to arrays of equal lengths: cut to what a model takes, padded to the longest.
+logger = logging.getLogger(__name__)
 
 IntArray = npt.NDArray[np.int64]
 
-SPECIAL = -1
-"""Instead of the number of a text: the token is in none, but was put around them."""
+TOKENIZER_NAME = "tokenizer.json"
+SETTINGS_NAME = "tokenizer_config.json"
+
+LONGEST_INPUT_BY_DEFAULT = 512
+NO_LIMIT = int(1e30)
+"""A longest input that no model has: transformers writes it where it knows none."""
+SHOWN_TOKENS = 5
+
+ALWAYS: Mapping[str, Any] = {"padding": True, "truncation": True, "return_tensors": "np"}
+"""Settings of every call of a `FileTokenizer`."""
+
+
+def load_tokenizer(
+    directory: Path | str, max_length: int | None = None, **settings: Any
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a local directory by transformers; nothing is asked of a hub.
+
+    Args:
+        directory: where its files are.
+        max_length: longest input in tokens, instead of the one that was saved with it.
+        settings: of the tokenizer, instead of its own.
+
+    Raises:
+        ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where the
+            config next to it names code of the hub.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerBase
+    from transformers.utils import logging as transformers_logging
+
+    from bertender.core.hub_code import open_pretrained
+
+    quiet = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        tokenizer = open_pretrained(AutoTokenizer, directory, local_files_only=True, **settings)
+    except HubCodeError:
+        raise
+    except Exception as error:  # of a damaged tokenizer.json, tokenizers raises Exception itself
+        raise ModelError(
+            f"no usable tokenizer in {directory}: {error}. Copy the tokenizer's files there "
+            "(tokenizer.json, tokenizer_config.json), or build the artifact again."
+        ) from None
+    finally:
+        transformers_logging.set_verbosity(quiet)
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    tokenizer.model_max_length = max_length or tokenizer.model_max_length
+    return tokenizer
+
+
+def longest_input(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
+    """Return the most tokens that the model takes; 512 for tokenizers that do not state it."""
+    stated = tokenizer.model_max_length
+    return int(stated) if stated < 10**6 else LONGEST_INPUT_BY_DEFAULT
+
+
+def stated_longest_input(directory: Path) -> int | None:
+    """Return the most tokens of an input that a saved tokenizer states; None where it does not."""
+    try:
+        stated = int(_settings(directory).get("model_max_length") or NO_LIMIT)
+    except (OSError, ValueError):
+        return None
+    return stated if stated < NO_LIMIT else None
+
+
+def largest_token(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
+    """Return the largest number that a tokenizer gives a token."""
+    own: Any = getattr(tokenizer, "tokenizer", tokenizer)  # of a FileTokenizer, that of tokenizers
+    if hasattr(own, "get_vocab_size"):
+        return max(int(own.get_vocab_size()) - 1, *map(int, own.get_added_tokens_decoder()), 0)
+    return max(len(own) - 1, *map(int, own.added_tokens_decoder), 0)
+
+
+def tokens_beyond(tokenizer: PreTrainedTokenizerBase | FileTokenizer, rows: int) -> str:
+    """Return the tokens whose numbers are beyond a table of so many rows; empty where none are.
+
+    They are listed in words for the user, at most SHOWN_TOKENS of them.
+    """
+    beyond = range(rows, largest_token(tokenizer) + 1)
+    own: Any = getattr(tokenizer, "tokenizer", tokenizer)
+    name = own.id_to_token if hasattr(own, "id_to_token") else own.convert_ids_to_tokens
+    listed = ", ".join(f"{name(number)!r} ({number})" for number in beyond[:SHOWN_TOKENS])
+    more = len(beyond) - SHOWN_TOKENS
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def check_rows(
+    tokenizer: PreTrainedTokenizerBase | FileTokenizer, rows: int, model: Path | str
+) -> None:
+    """Raise ModelError where a tokenizer has tokens beyond the rows of a model's embeddings.
+
+    One text with such a token would fail with all others of its batch.
+    """
+    if lacking := tokens_beyond(tokenizer, rows):
+        raise ModelError(
+            f"the embeddings of {model} have {rows} rows, and its tokenizer gives numbers beyond "
+            f"them: {lacking}. Take the tokenizer that the model was trained with; or fine-tune "
+            "the model with this one, `bertender finetune --teacher`, which adds a row for each."
+        )
 
 
 @dataclass(frozen=True)
@@ -35,137 +139,6 @@ class Padding:
     side: str = "right"
     type_id: int = 0
     token_id: int = 0
-
-
-@dataclass(frozen=True)
-class CutEncoding:
-    """The tokens of a text, or of a pair of texts, that a model takes."""
-
-    ids: IntArray
-    type_ids: IntArray
-    words: Sequence[int | None]
-    overflowing: bool
-    """More tokens were cut off."""
-
-
-def cut_encoding(encoding: Encoding, max_length: int, side: str) -> CutEncoding:
-    """Return the tokens that a model takes of a text or a pair; of a pair, the longer is cut first.
-
-    Args:
-        encoding: all tokens, those included that are put around texts and are never cut.
-        max_length: most of them.
-        side: where a text is cut, left or right.
-    """
-    ids, type_ids = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
-    if len(ids) <= max_length:
-        return CutEncoding(ids, type_ids, encoding.word_ids, overflowing=False)
-    texts = np.array([SPECIAL if text is None else text for text in encoding.sequence_ids])
-    places = _remaining(texts, max_length, side)
-    words = encoding.word_ids
-    return CutEncoding(ids[places], type_ids[places], [words[place] for place in places], True)
-
-
-class TokenArrays(dict[str, IntArray]):
-    """Token arrays (batch, seq) by name, and the encodings that they are made of."""
-
-    def __init__(self, encodings: Sequence[CutEncoding], padding: Padding) -> None:
-        self.encodings = encodings
-        self.padding = padding
-        self.lengths = [len(each.ids) for each in encodings]
-        super().__init__(
-            input_ids=self._padded([each.ids for each in encodings], padding.token_id),
-            token_type_ids=self._padded([each.type_ids for each in encodings], padding.type_id),
-            attention_mask=self._padded([1] * len(encodings), 0),
-        )
-
-    def word_ids(self, row: int) -> list[int | None]:
-        """Return the word of each token of a row; None for special tokens and padding."""
-        words = list(self.encodings[row].words)
-        missing: list[int | None] = [None] * (max(self.lengths) - len(words))
-        return missing + words if self.padding.side == "left" else words + missing
-
-    def _padded(self, rows: Sequence[IntArray | int], fill: int) -> IntArray:
-        longest = max(self.lengths)
-        array = np.full((len(rows), longest), fill, np.int64)
-        for row, (values, length) in enumerate(zip(rows, self.lengths, strict=True)):
-            start = longest - length if self.padding.side == "left" else 0
-            array[row, start : start + length] = values
-        return array
-
-
-def pair_arrays(
-    tokenizer: PreTrainedTokenizerBase, columns: Sequence[list[str]], max_length: int
-) -> TokenArrays:
-    """Return the arrays (batch, seq) of pairs of texts, which are cut here.
-
-    Where `tokenizers` cuts a pair, it also returns every pair of the parts that are cut off, which
-    takes gigabytes for two texts of 32 KB.
-
-    Args:
-        tokenizer: of transformers, a fast one with a padding token.
-        columns: the first texts, and the second ones.
-        max_length: more tokens are cut.
-    """
-    # a warning of what is longer than the model's input would be wrong
-    tokens = tokenizer(*columns, truncation=False, padding=False, verbose=False)
-    assert tokens.encodings is not None
-    cut = [cut_encoding(each, max_length, tokenizer.truncation_side) for each in tokens.encodings]
-    padding = Padding(tokenizer.padding_side, tokenizer.pad_token_type_id, tokenizer.pad_token_id)
-    arrays = TokenArrays(cut, padding)
-    for name in {*arrays} - {*tokens}:  # those that the model does not read
-        del arrays[name]
-    return arrays
-
-
-def _remaining(texts: IntArray, max_length: int, side: str) -> IntArray:
-    """Return the places of the tokens that remain, given the text that each token is in."""
-    room = max(0, max_length - int((texts == SPECIAL).sum()))
-    own = [np.flatnonzero(texts == number) for number in (0, 1)]
-    first, second = _longest_first(len(own[0]), len(own[1]), room)
-    cut = SIDES[side]
-    parts = (np.flatnonzero(texts == SPECIAL), cut(own[0], first), cut(own[1], second))
-    return np.sort(np.concatenate(parts))
-
-
-SIDES: dict[str, Callable[[IntArray, int], IntArray]] = {
-    "left": lambda places, count: places[len(places) - count :],
-    "right": lambda places, count: places[:count],
-}
-
-
-def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens remain of each text of a pair, in `tokenizers`' way.
-
-    The longer one is cut to the length of the other, then both alike; of an odd number, the text
-    that was longer has one more, the second where they were equal.
-    """
-    shorter, longer = sorted((first, second))
-    longer = max(shorter, room - shorter)
-    if shorter + longer > room:
-        shorter, longer = room // 2, room - room // 2
-    return (longer, shorter) if first > second else (shorter, longer)
-
-
-# --- from bertender.text.tokenizer_file
-# A saved tokenizer, run by `tokenizers` alone: what transformers does with it, without its
-# import.
-#
-# An endpoint starts sooner and takes less memory so. transformers runs a fast tokenizer by the
-# same
-# library, and saves all of its state in `tokenizer.json`, except how it truncates and pads: that
-# is
-# in `tokenizer_config.json`, and in the tokenizer's class where that file is silent (see
-# CLASSES).
-
-logger = logging.getLogger(__name__)
-
-TOKENIZER_NAME = "tokenizer.json"
-SETTINGS_NAME = "tokenizer_config.json"
-
-NO_LIMIT = int(1e30)
-"""A longest input that no model has: transformers writes it where it knows none."""
-
-ALWAYS: Mapping[str, Any] = {"padding": True, "truncation": True, "return_tensors": "np"}
 
 
 CLASSES: Mapping[str, Padding] = {
@@ -201,7 +174,11 @@ def open_tokenizer(
         ModelError: no tokenizer, or unreadable files; HubCodeError where transformers is needed
             and the config refers to code of the hub.
     """
-    name = _class_name(directory)
+    try:
+        name = _settings(directory).get("tokenizer_class")
+    except (OSError, ValueError):
+        name = None
+    name = name.removesuffix("Fast") if isinstance(name, str) else None
     if name in CLASSES and (directory / TOKENIZER_NAME).is_file():
         return FileTokenizer(directory, max_length)
     logger.warning(
@@ -216,9 +193,6 @@ def open_tokenizer(
 class FileTokenizer:
     """A tokenizer that is called as one of transformers is, for padded and truncated arrays.
 
-    It cuts and pads by itself: where `tokenizers` cuts a pair, it also returns every pair of the
-    parts that are cut off, which takes gigabytes for two texts of 32 KB.
-
     Args:
         directory: has `tokenizer.json`, and `tokenizer_config.json` with a class of CLASSES.
         max_length: longest input in tokens, instead of the one in `tokenizer_config.json`.
@@ -228,9 +202,17 @@ class FileTokenizer:
     """
 
     def __init__(self, directory: Path, max_length: int | None = None) -> None:
+        from tokenizers import Tokenizer
+
         try:
-            self.tokenizer = Tokenizer.from_file(str(directory / TOKENIZER_NAME))
-            settings = {**_saved_sides(self.tokenizer), **_settings(directory)}
+            self.tokenizer: RustTokenizer = Tokenizer.from_file(str(directory / TOKENIZER_NAME))
+            settings = _settings(directory)
+            # what tokenizer.json has of these stands in for what the config lacks
+            if padding := self.tokenizer.padding:
+                saved = {"padding_side": padding["direction"], "pad_token": padding["pad_token"]}
+                settings = {**saved, **settings}
+            if truncation := self.tokenizer.truncation:
+                settings = {"truncation_side": truncation["direction"], **settings}
             stated = max_length or settings.get("model_max_length")
             self.model_max_length = int(stated or NO_LIMIT)
             self.truncation_side = settings.get("truncation_side", "right")
@@ -274,7 +256,7 @@ class FileTokenizer:
             encoded = self.tokenizer.encode_batch(inputs)
         else:
             encoded = self.tokenizer.encode_batch_fast(inputs)  # without the word of each token
-        cut = [cut_encoding(each, max_length, self.truncation_side) for each in encoded]
+        cut = [CutEncoding.of(each, max_length, self.truncation_side) for each in encoded]
         return TokenArrays(cut, self.padding)
 
 
@@ -285,7 +267,7 @@ def _settings(directory: Path) -> dict[str, Any]:
     return settings
 
 
-def _padding(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Padding:
+def _padding(tokenizer: RustTokenizer, settings: Mapping[str, Any]) -> Padding:
     saved = settings.get("pad_token")
     token = saved["content"] if isinstance(saved, dict) else saved
     number = tokenizer.token_to_id(token) if token else None
@@ -294,38 +276,102 @@ def _padding(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Padding:
             f"it has no padding token (pad_token={saved!r}), so that texts of different lengths "
             "cannot be in one batch"
         )
-    by_default = CLASSES[_short(settings["tokenizer_class"])]
+    by_default = CLASSES[settings["tokenizer_class"].removesuffix("Fast")]
     side = settings.get("padding_side", by_default.side)
     return replace(by_default, side=side, token_id=number)
 
 
-def _saved_sides(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the settings of a tokenizer.json that stand in for those of the config."""
-    saved: dict[str, Any] = {}
-    if padding := tokenizer.padding:
-        saved |= {"padding_side": padding["direction"], "pad_token": padding["pad_token"]}
-    if truncation := tokenizer.truncation:
-        saved |= {"truncation_side": truncation["direction"]}
-    return saved
+@dataclass(frozen=True)
+class CutEncoding:
+    """The tokens of a text, or of a pair of texts, that a model takes."""
+
+    ids: IntArray
+    type_ids: IntArray
+    words: Sequence[int | None]
+    overflowing: bool
+    """More tokens were cut off."""
+
+    @classmethod
+    def of(cls, encoding: Encoding, max_length: int, side: str) -> CutEncoding:
+        """Return the tokens that remain of a text or a pair; of a pair, the longer is cut first.
+
+        Args:
+            encoding: all tokens, those included that are put around texts and are never cut.
+            max_length: most of them.
+            side: where a text is cut, left or right.
+        """
+        ids, type_ids = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
+        words = encoding.word_ids
+        if len(ids) <= max_length:
+            return cls(ids, type_ids, words, overflowing=False)
+        texts = [-1 if text is None else text for text in encoding.sequence_ids]
+        around, *own = (np.flatnonzero(np.array(texts) == number) for number in (-1, 0, 1))
+        counts = _longest_first(*map(len, own), max(0, max_length - len(around)))
+        remaining = [
+            places[len(places) - count :] if side == "left" else places[:count]
+            for places, count in zip(own, counts, strict=True)
+        ]
+        places = np.sort(np.concatenate([around, *remaining]))
+        return cls(ids[places], type_ids[places], [words[place] for place in places], True)
 
 
-def stated_longest_input(directory: Path) -> int | None:
-    """Return the most tokens of an input that a saved tokenizer states; None where it does not."""
-    try:
-        stated = int(_settings(directory).get("model_max_length") or NO_LIMIT)
-    except (OSError, ValueError):
-        return None
-    return stated if stated < NO_LIMIT else None
+def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens remain of each text of a pair, in `tokenizers`' way.
+
+    The longer one is cut to the length of the other, then both alike; of an odd number, the text
+    that was longer has one more, the second where they were equal.
+    """
+    shorter, longer = sorted((first, second))
+    longer = max(shorter, room - shorter)
+    if shorter + longer > room:
+        shorter, longer = room // 2, room - room // 2
+    return (longer, shorter) if first > second else (shorter, longer)
 
 
-def _class_name(directory: Path) -> str | None:
-    """Return the class that a tokenizer was saved by; None where its settings do not tell."""
-    try:
-        name = _settings(directory).get("tokenizer_class")
-    except (OSError, ValueError):
-        return None
-    return _short(name) if isinstance(name, str) else None
+class TokenArrays(dict[str, IntArray]):
+    """Token arrays (batch, seq) by name, and the encodings that they are made of."""
+
+    def __init__(self, encodings: Sequence[CutEncoding], padding: Padding) -> None:
+        self.encodings = encodings
+        self.padding = padding
+        self.lengths = [len(each.ids) for each in encodings]
+        super().__init__(
+            input_ids=self._padded([each.ids for each in encodings], padding.token_id),
+            token_type_ids=self._padded([each.type_ids for each in encodings], padding.type_id),
+            attention_mask=self._padded([1] * len(encodings), 0),
+        )
+
+    def word_ids(self, row: int) -> list[int | None]:
+        """Return the word of each token of a row; None for special tokens and padding."""
+        words = list(self.encodings[row].words)
+        missing: list[int | None] = [None] * (max(self.lengths) - len(words))
+        return missing + words if self.padding.side == "left" else words + missing
+
+    def _padded(self, rows: Sequence[IntArray | int], fill: int) -> IntArray:
+        longest = max(self.lengths)
+        array = np.full((len(rows), longest), fill, np.int64)
+        for row, (values, length) in enumerate(zip(rows, self.lengths, strict=True)):
+            start = longest - length if self.padding.side == "left" else 0
+            array[row, start : start + length] = values
+        return array
 
 
-def _short(name: str) -> str:
-    return name.removesuffix("Fast")
+def pair_arrays(
+    tokenizer: PreTrainedTokenizerBase, columns: Sequence[list[str]], max_length: int
+) -> TokenArrays:
+    """Return the arrays (batch, seq) of pairs of texts, cut here.
+
+    Args:
+        tokenizer: of transformers, a fast one with a padding token.
+        columns: the first texts, and the second ones.
+        max_length: more tokens are cut.
+    """
+    # a warning of what is longer than the model's input would be wrong
+    tokens = tokenizer(*columns, truncation=False, padding=False, verbose=False)
+    assert tokens.encodings is not None
+    cut = [CutEncoding.of(each, max_length, tokenizer.truncation_side) for each in tokens.encodings]
+    padding = Padding(tokenizer.padding_side, tokenizer.pad_token_type_id, tokenizer.pad_token_id)
+    arrays = TokenArrays(cut, padding)
+    for name in {*arrays} - {*tokens}:  # those that the model does not read
+        del arrays[name]
+    return arrays

@@ -17,7 +17,7 @@ from bertender.core.findings import LengthFindings, TextLengths
 from bertender.models.families import check_positions
 from bertender.models.predictor import input_names
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import longest_input
+from bertender.text.tokenizer import longest_input
 from bertender.training.heads import HEADS
 
 # --- from bertender.training.examples

@@ -12,7 +12,8 @@ from bertender.problems.problem import NO_LABEL
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
-from bertender.text.batch import begun_words, encode_words, longest_input
+from bertender.text.batch import begun_words, encode_words
+from bertender.text.tokenizer import longest_input
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,8 @@ from bertender.core.errors import ModelError
 from bertender.core.progress import track
 from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import Example
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.config import computes_in_bf16
 from distill.augmentation.config import (
     AUGMENTATIONS,

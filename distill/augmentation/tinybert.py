@@ -18,8 +18,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
 from bertender.core.files import cache_directory
 from bertender.core.progress import progress_bar
-from bertender.text.batch import longest_input
 from bertender.text.batching import length_buckets
+from bertender.text.tokenizer import longest_input
 from bertender.training.checkpoint import cached_tensor, tensors_digest
 from bertender.training.examples import Padding, TensorBatch, TokenDataset, model_inputs
 from distill.augmentation.config import Material, Rewrite

@@ -16,7 +16,7 @@ from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings
 from bertender.models.families import padding_embedding
-from bertender.text.batch import longest_input
+from bertender.text.tokenizer import longest_input
 from bertender.training.checkpoint import tensors_digest
 from bertender.training.examples import Padding
 from bertender.training.loop import Writer, trained_artifact, training_findings

@@ -17,7 +17,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import ControlFindings, Findings, VocabularyFindings
 from bertender.models.families import check_positions
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer, longest_input
+from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.examples import cut_at
 from bertender.training.heads import HEADS
 from bertender.training.loop import training_findings

@@ -13,7 +13,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, family_name
 from bertender.problems.problem import ProblemType
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import tensors_digest
 from distill.distillation.config import StudentConfig
 from distill.distillation.distillation import check_compatible

@@ -21,7 +21,8 @@ from bertender.tasks.labelled import read_texts
 from bertender.tasks.loading import unlabelled_texts
 from bertender.tasks.rows import OnBadRow, SkippedRows, stop, together
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Example, load_tokenizer, longest_input
+from bertender.text.batch import Example
+from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset, token_dataset
 from bertender.training.heads import HEADS

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from bertender.core.build_once import directory_once
 from bertender.core.config import Rule, Table, on_demand
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.config import TrainingConfig
 from distill.pretraining.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 

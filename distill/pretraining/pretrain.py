@@ -21,7 +21,7 @@ from bertender.core.findings import Findings
 from bertender.core.hub_code import open_pretrained
 from bertender.models.families import family_of
 from bertender.models.own_models import ExpectedModel, without_weights
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import Padding, TokenDataset
 from bertender.training.loop import (
     Objective,

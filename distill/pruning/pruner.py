@@ -24,7 +24,7 @@ from bertender.core.findings import Findings, PruningFindings, ScoreFindings, Vo
 from bertender.models.families import check_positions, family_name
 from bertender.models.own_models import PRUNABLE, ExpectedModel, heads_of, neurons_of
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer, longest_input
+from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.heads import HEADS
 from bertender.training.loop import TrainingReport, Writer, trained_artifact, training_findings
 from distill.pretraining.corpus import Corpus

@@ -17,7 +17,7 @@ from bertender.core.errors import DamagedArtifactError, HubUnreachableError, Mod
 from bertender.core.hub import hub_cache, hub_knows
 from bertender.problems.problem import ProblemType
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.text.batch import largest_token, tokens_beyond
+from bertender.text.tokenizer import largest_token, tokens_beyond
 from bertender.training.heads import HEADS
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from bertender.core.errors import ModelError
 from bertender.problems.problem import Outputs, ProblemType
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.text.batch import LONGEST_INPUT_BY_DEFAULT, Batch, Encode, Example, Tokenize
+from bertender.text.batch import Batch, Encode, Example, Tokenize
 from bertender.text.batching import length_buckets
+from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT
 from serve.backend.running import (
     AdaptiveThreads,
     BucketRunner,

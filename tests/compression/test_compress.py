@@ -26,7 +26,7 @@ from bertender.core.artifact import Artifact, copy_artifact, lineage
 from bertender.core.errors import ArtifactError, BertenderError, ConfigError
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.vocabulary_cutting import needed_tokens
 from tests.runtimes import needs
 from tests.toy_models import save_encoder

@@ -26,7 +26,7 @@ from bertender.core.hub_code import check_hub_code, open_pretrained
 from bertender.models.importing import open_artifact
 from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.augmentation.tinybert import load_language_model
 from distill.pretraining.pretrain import positions_of_shallow
 from distill.teachers.encoders import find_encoder, is_available, load_classifier

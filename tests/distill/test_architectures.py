@@ -24,7 +24,8 @@ from bertender.core.errors import ModelError
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import TorchPredictor
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import Example
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import token_dataset
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill

@@ -10,7 +10,8 @@ from transformers import AutoTokenizer
 
 from bertender.models.predictor import TorchPredictor
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Batch, load_tokenizer
+from bertender.text.batch import Batch
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import model_inputs, token_dataset
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill

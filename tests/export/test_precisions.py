@@ -18,7 +18,8 @@ from bertender.gate.tolerances import TOLERANCES
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import FUSIONS
 from bertender.tasks.task import Task
-from bertender.text.batch import Tokenize, load_tokenizer
+from bertender.text.batch import Tokenize
+from bertender.text.tokenizer import load_tokenizer
 from export.config import ExportConfig
 from export.exporter import export
 from export.precision import (

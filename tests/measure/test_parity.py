@@ -18,7 +18,8 @@ from bertender.gate.judge import Parity, check_parity, parity_sample, require_pa
 from bertender.gate.tolerances import TOLERANCES
 from bertender.models.predictor import Classifier, TorchPredictor
 from bertender.tasks.task import Task
-from bertender.text.batch import Batch, Example, Tokenize, load_tokenizer
+from bertender.text.batch import Batch, Example, Tokenize
+from bertender.text.tokenizer import load_tokenizer
 from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of
 from tests.toys import tiny_bert
 

@@ -8,8 +8,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from bertender.text.batch import largest_token, load_tokenizer, tokens_beyond
-from bertender.text.tokenizer import open_tokenizer
+from bertender.text.tokenizer import largest_token, load_tokenizer, open_tokenizer, tokens_beyond
 from export.config import ExportConfig
 from export.exporter import export
 from quantize.quantizer import quantize

@@ -30,7 +30,8 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.recipes.stage import provided_by
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
-from bertender.text.batch import Batch, load_tokenizer
+from bertender.text.batch import Batch
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.heads import HEADS
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill

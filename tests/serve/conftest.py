@@ -20,7 +20,8 @@ from bertender.core.findings import Findings
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import Example
+from bertender.text.tokenizer import load_tokenizer
 from serve.server.server import TritonServer
 from tests.cli.fakes import endpoint
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders

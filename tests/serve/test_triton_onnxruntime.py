@@ -16,7 +16,8 @@ from bertender.core.errors import ConfigError, ServingError
 from bertender.core.hardware import share_of_cores
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
-from bertender.text.batch import Example, load_tokenizer
+from bertender.text.batch import Example
+from bertender.text.tokenizer import load_tokenizer
 from serve.client.endpoint import Endpoint
 from serve.config import ServeCommandConfig, ServeConfig
 from serve.repository.config_pbtxt import encoder_config, read_model_config, read_signature

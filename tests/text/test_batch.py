@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 from bertender.core.errors import DataError, ModelError
-from bertender.text.batch import (
-    Batch,
-    Encode,
-    Tokenize,
-    keep_text,
-    load_tokenizer,
-    longest_input,
-)
+from bertender.text.batch import Batch, Encode, Tokenize, keep_text
+from bertender.text.tokenizer import load_tokenizer, longest_input
 from tests.training.runs import tiny_tokenizer
 
 EXAMPLES = (("apple plum",), ("saw",), ("hammer drill saw apple",))

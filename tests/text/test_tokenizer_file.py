@@ -21,16 +21,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5TokenizerFast
 
 from bertender.core.errors import ModelError
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.text.batch import (
-    Batch,
-    Example,
-    Tokenize,
-    TokenizeWords,
+from bertender.text.batch import Batch, Example, Tokenize, TokenizeWords, truncated_rows
+from bertender.text.tokenizer import (
+    ALWAYS,
+    FileTokenizer,
     load_tokenizer,
     longest_input,
-    truncated_rows,
+    open_tokenizer,
 )
-from bertender.text.tokenizer import ALWAYS, FileTokenizer, open_tokenizer
 from distill.pretraining.config import TOKENIZERS
 from tests.distill.architectures import ARCHITECTURES
 from tests.toys import tiny_tokenizer
@@ -220,7 +218,7 @@ assert (cut["input_ids"] == short["input_ids"]).all() and cut.encodings[0].overf
 SUCH_A_PAIR_IN_PROCESS = """
 import resource, sys
 from pathlib import Path
-from bertender.text.batch import Tokenize, load_tokenizer
+from bertender.text.batch import Tokenize; from bertender.text.tokenizer import load_tokenizer
 tokenize = Tokenize(load_tokenizer(Path(sys.argv[1])), 64)
 # what has been loaded takes gigabytes of addresses: a GB on top of that
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -16,7 +16,8 @@ from transformers import (
 )
 
 from bertender.models.predictor import input_names
-from bertender.text.batch import Tokenize, load_tokenizer
+from bertender.text.batch import Tokenize
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import Padding, TokenDataset, model_inputs
 from tests.distill.architectures import save_teacher
 from tests.training.runs import toy_examples

@@ -9,7 +9,7 @@ from transformers import BertConfig, PreTrainedTokenizerBase, RobertaConfig
 
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import longest_input
+from bertender.text.tokenizer import longest_input
 from bertender.training.examples import cut_at, length_findings, usual_length
 from tests.toy_tagging import TASK
 from tests.toys import tiny_tokenizer

@@ -18,7 +18,7 @@ from bertender.core.errors import ConfigError, ModelError, UnknownNameError
 from bertender.models.opening import load_torch_classifier
 from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.augmentation import augment as module
 from distill.augmentation.augment import augmented, copies_of
 from distill.augmentation.bilstm import WordClasses, dropping_and_swapping

@@ -20,7 +20,7 @@ from bertender.models.onnx_session import OnnxPredictor
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.methods import METHODS

@@ -15,7 +15,7 @@ from bertender.core.errors import ConfigError
 from bertender.models.opening import open_classifier
 from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import weights_digest
 from distill.distillation import on_task as on_task_module
 from distill.distillation.distill_config import DistillConfig

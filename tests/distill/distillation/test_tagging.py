@@ -17,7 +17,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from distill.distillation.distill_config import DistillConfig

@@ -18,7 +18,7 @@ from bertender.models.opening import load_torch_classifier
 from bertender.problems.problem import NO_LABEL
 from bertender.tasks.loading import TASKS, TaskSpec, load_task
 from bertender.tasks.task import Split, Task, TaskConfig
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.distillation import distill_config, unlabelled_config
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill

@@ -14,7 +14,8 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, encoder_layers
 from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer, tokens_of_words
+from bertender.text.batch import tokens_of_words
+from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TokenDataset
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distillation import DistillationObjective, check_compatible

@@ -17,7 +17,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
 from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.families import encoder_layers
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.config import OBJECTIVES, PretrainConfig
 from distill.pretraining.pretrain import (
     check_stackable,

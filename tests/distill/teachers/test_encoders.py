@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import PROBE_SECONDS, hub_knows
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.teachers import encoders
 from distill.teachers.encoders import PACKAGED, find_encoder, load_classifier
 from tests.toy_models import VOCABULARY, save_encoder

@@ -14,7 +14,7 @@ from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedT
 
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.tasks.task import Task
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.config import TOKENIZERS
 from distill.pretraining.vocabulary_cutting import (
     RemainingTokens,

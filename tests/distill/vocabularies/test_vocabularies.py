@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.text.batch import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.config import TOKENIZERS, PretrainConfig
 from distill.pretraining.unigram import MOST_COUNTED
 from tests.toys import FRUIT, TOOLS, packed
