@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint ruff format types layers install clean
+.PHONY: demo test test-slow docs lint ruff format types layers install clean
 
 install: $(VENV)/.installed
 
@@ -43,6 +43,11 @@ test: lint
 # what takes long, or goes a path that `make test` has gone
 test-slow: install
 	$(PYTEST) -m slow
+
+# the pages as a site in build/site, which needs no network; a broken link is an error
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html"
 
 clean:
 	rm -rf $(VENV) build *.egg-info

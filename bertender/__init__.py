@@ -1,6 +1,6 @@
 """bertender: a BERT-style encoder made into a small, fast, trustworthy endpoint.
 
-The names of `__all__` are what other code may use; docs/api.md has each with an example. They are
+The names of `__all__` are what other code may use; docs/reference/python.md shows each. They are
 loaded when they are first asked for, since the libraries behind them take seconds.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # before anything imports ONNX Runtime, whose Linux wheel carries an uploader of usage data
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = [  # in the order of use, which docs/api.md follows
+__all__ = [  # in the order of use, which docs/reference/python.md follows
     "Artifact",
     "Task",
     "BertenderError",

@@ -1,6 +1,7 @@
-"""What mkdocs adds to the pages: files outside docs/ that they link, and the reference of commands.
+"""What mkdocs adds: files outside docs/ that pages link, the reference of commands, examples.
 
-Options that several commands share are shown once, in reference/options.md.
+The reference is made here, since mkdocs-typer2 fails on the options of Typer 0.29 and knows no
+groups. Options that several commands share are shown once, in reference/options.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from typing import Any
 
+import griffe
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -23,8 +25,21 @@ from bertender.cli.main import build_app, commands
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
 PICTURE = re.compile(r"(?:src|srcset)=\"([^\"]+)\"")
+EXAMPLE = re.compile(r"^Example:\n((?:(?: {4}.*)?(?:\n|\Z))+)", re.M)
 SHARED_BY = 4
 """An option is shared where at least so many commands have it, in the same words."""
+
+
+class Examples(griffe.Extension):
+    """Make the examples of docstrings blocks of Python."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        if obj.docstring:
+            obj.docstring.value = EXAMPLE.sub(self._fenced, obj.docstring.value)
+
+    @staticmethod
+    def _fenced(example: re.Match[str]) -> str:
+        return f"Example:\n    ```python\n{example[1].rstrip()}\n    ```"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -144,9 +159,14 @@ def _section(name: str) -> str:
     parts = [f"## {name}", commands()[name].summary, f"`{usage}`"]
     parts.append(_in_panels([each for each in options if each not in shared]))
     if shared:
-        names = ", ".join(_key(each)[0] for each in shared)
+        names = ", ".join(map(_with_own_default, shared))
         parts.append(f"[Shared with other commands](options.md#shared-options): {names}.")
     return "\n\n".join(filter(None, parts))
+
+
+def _with_own_default(option: Any) -> str:
+    flags, own = _key(option)[0], _default(option)
+    return flags if own == _default(_shared()[_key(option)]) else f"{flags} ({own})"
 
 
 def _argument(argument: Any) -> str:

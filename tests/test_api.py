@@ -1,4 +1,4 @@
-"""The Python functions: promised, typed, loaded late, strict, and run as docs/api.md shows them."""
+"""The Python functions: promised, typed, loaded late, strict; their docstrings run."""
 
 from __future__ import annotations
 

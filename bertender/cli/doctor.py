@@ -25,7 +25,7 @@ from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, Runtime
 # --- from bertender.pipeline.advice
 # ADVICE: which scheme and runtime to try first for each use, by what a machine has.
 #
-# `bertender doctor` shows the row of the machine that it runs on; docs/choosing.md has all of
+# `bertender doctor` shows the row of the machine that it runs on; docs/how-to/choose.md has all of
 # them.
 
 USES: Mapping[str, str] = {
@@ -68,8 +68,6 @@ class Advice:
     choices: Mapping[str, Choice]
     """Use -> what to try first for it."""
     why: str
-    basis: str
-    """What it rests on."""
 
 
 FLOAT = "bertender export STUDENT --out MODEL"
@@ -78,9 +76,6 @@ STATIC_IN_OPENVINO = Choice(
     "bertender quantize GRAPH --scheme static --runtime openvino --out MODEL", "openvino"
 )
 BFLOAT16 = Choice(FLOAT, "openvino-bf16")
-RUNTIME_TABLES = "[runtimes.md](runtimes.md#what-each-gave)"
-GPU_TABLES = "[runtimes.md](runtimes.md#on-a-gpu)"
-AVX2_TABLES = "[runtimes.md](runtimes.md#without-8-bit-dot-products)"
 FUSED_ATTENTION = (
     "For single texts of a BERT, `--fused-attention` was faster still, with 6 layers. "
 )
@@ -98,7 +93,6 @@ ADVICE: tuple[Advice, ...] = (
         "large. Both were faster than float32 in ONNX Runtime on 16 cores, little for single short "
         "texts and a lot in batches. No 8-bit model was timed next to them, and for single short "
         "texts the row of the CPU may be as fast",
-        basis=f"a model of 6 layers on one GPU: {GPU_TABLES}",
     ),
     Advice(
         machine="a 64-bit ARM CPU",
@@ -111,7 +105,6 @@ ADVICE: tuple[Advice, ...] = (
             "exact": Choice(FLOAT),
         },
         why="these are the integers that ONNX Runtime's kernels take",
-        basis="not measured",
     ),
     Advice(
         machine="an x86 CPU with AMX",
@@ -123,7 +116,6 @@ ADVICE: tuple[Advice, ...] = (
         "bfloat16 lost none, as fast as 8 bits in batches with 6 layers, and slower with 12. "
         "Behind `bertender serve` with texts of mixed lengths, the throughput of static scales was "
         "not distinguished between the two runtimes, and one caller waits longer in OpenVINO",
-        basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
     Advice(
         machine="an x86 CPU with VNNI, whose AMX the kernel denies",
@@ -138,7 +130,6 @@ ADVICE: tuple[Advice, ...] = (
         f"batches alone. {FUSED_ATTENTION}With 12 layers, static scales by `--calibrator minmax` "
         "in OpenVINO were not distinguished from floats in score (others were not measured, nor "
         "dynamic ones); with 6 layers they lost some, and those by the default calibrator did not",
-        basis=f"models of 6 and 12 layers on one CPU: {RUNTIME_TABLES}",
     ),
     Advice(
         machine="an x86 CPU with VNNI, without AMX",
@@ -150,7 +141,6 @@ ADVICE: tuple[Advice, ...] = (
         "bfloat16 was slower than 8 bits but for single texts with 6 layers, and its score not "
         "distinguished from that of float32. "
         "Without bfloat16, the float model is for `--runtime onnxruntime`",
-        basis=f"models of 6 and 12 layers on two CPUs: {RUNTIME_TABLES}",
     ),
     Advice(
         machine="an x86 CPU without either",
@@ -164,7 +154,6 @@ ADVICE: tuple[Advice, ...] = (
         },
         why="8-bit MatMuls are faster than those of floats in ONNX Runtime there, and slower in "
         "OpenVINO",
-        basis=f"a model of 6 layers on one CPU: {AVX2_TABLES}",
     ),
 )
 """The first that holds is taken; next to a GPU, the CPU's too."""
@@ -289,7 +278,7 @@ def _advice_check(use: str, words: str) -> Check:
     return Check(
         f"to try first {words}",
         lambda environment: shown_advice(environment, use),
-        "by the kind of machine, as docs/choosing.md has it; your model may differ: compare them. "
+        "by the kind of machine (docs/how-to/choose.md); your model may differ: compare them. "
         f"{NAMES}",
     )
 
@@ -345,14 +334,15 @@ CHECKS: tuple[Check, ...] = (
         "int8 dot products (VNNI, AMX)",
         _flags("avx512_vnni", "avx_vnni", "amx_int8"),
         "with what to try first, below, 8-bit models are 1.5 to 6 times as fast as fp32 "
-        "ones: docs/runtimes.md",
+        "ones: benchmarks/reports/engines.md",
         "on x86, 8-bit models are about one and a half times as fast as fp32 ones, in ONNX Runtime",
     ),
     Check(
         "bf16 (AVX-512, AMX)",
         _flags("avx512_bf16", "amx_bf16"),
         "training uses bf16 by default, which is faster. With AMX, float models are in `--runtime "
-        "openvino-bf16`, too; without it they were on one CPU of two: docs/runtimes.md",
+        "openvino-bf16`, too; without it they were on one CPU of two "
+        "(benchmarks/reports/engines.md)",
         "training on the CPU and float models stay in fp32",
     ),
     Check(
@@ -373,7 +363,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "why these first",
         shown_reasons,
-        "docs/choosing.md has what each rests on, and docs/runtimes.md the measurements",
+        "docs/how-to/choose.md has all machines; measurements: benchmarks/reports/engines.md",
     ),
     Check(
         "faster runtime",

@@ -117,7 +117,7 @@ TOLERANCES = Table(
         # 8-bit weights per channel and 8-bit activations. The scale of a dynamic activation is that
         # of the whole batch tensor, padding included, so a text's logits legitimately change with
         # its neighbours. How these bounds were set, on which models, and what they catch:
-        # docs/quantization.md, "The gate".
+        # docs/how-to/gate.md.
         "int8": Tolerance(
             max_median=0.2,
             max_p95=1.0,

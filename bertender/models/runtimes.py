@@ -447,7 +447,8 @@ def compiled(
 def compiles_shapes(graph: Path) -> bool:
     """Return whether the first batch of each shape takes much longer: with static scales it does.
 
-    Its 8-bit products are prepared for each shape anew; floats are hardly (`docs/runtimes.md`).
+    Its 8-bit products are prepared for each shape anew; floats are hardly
+    (`benchmarks/reports/engines.md`).
     """
     return has_static_scales(import_openvino(), graph)
 

@@ -11,7 +11,7 @@ from bertender.core.config import Config, Rule
 from bertender.core.machine import supports_bf16
 
 POOL_BATCHES = 4
-"""The fastest size that lost nothing on texts that no model had read (docs/methods.md)."""
+"""The fastest size that lost nothing on new texts (benchmarks/reports/training.md)."""
 
 RULES: Mapping[str, Rule[TrainingConfig]] = {
     "pool_batches": Rule(

@@ -253,7 +253,7 @@ class PretrainConfig(TrainingConfig):
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
     objective: Annotated[str, OBJECTIVES.validator()] = Field(
-        "mlm", description=f"objective: {', '.join(OBJECTIVES)} (see docs/pretraining.md)"
+        "mlm", description=f"objective: {', '.join(OBJECTIVES)} (see docs/how-to/pretrain.md)"
     )
     tokenizer: Annotated[str, TOKENIZERS.validator()] = Field(
         "wordpiece", description=f"kind of tokenizer: {', '.join(TOKENIZERS)}"

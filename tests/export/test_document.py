@@ -1,4 +1,4 @@
-"""The sample of docs/export.md opens a graph as bertender does."""
+"""The sample of docs/how-to/export.md opens a graph as bertender does."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def test_others_open_it_by_the_document_as_bertender_does(
     """Also 8-bit products, which the card's entry is about."""
     config = QuantizeConfig(scheme="dynamic", target="vnni")
     quantized = quantize(exported, task, config, tmp_path / "mine" / "int8")
-    page = Path(__file__).parent.parent.parent / "docs" / "export.md"
-    (sample,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    page = Path(__file__).parent.parent.parent / "docs" / "how-to" / "export.md"
+    (sample,) = re.findall(
+        r"```python\n(import json.*?)```", page.read_text(encoding="utf-8"), re.S
+    )
     (tmp_path / "cpuinfo").write_text(f"flags\t: {flags}\n")
     sample = sample.replace("/proc/cpuinfo", str(tmp_path / "cpuinfo"))
     sample = sample.replace(

@@ -92,7 +92,7 @@ def test_batch_and_length_are_dynamic(
 def test_others_open_it_by_its_card_as_bertender_does(
     exported: tuple[Artifact, Artifact], tmp_path: Path
 ) -> None:
-    """docs/export.md tells them to disable what the card lists."""
+    """docs/how-to/export.md tells them to disable what the card lists."""
     _, artifact = exported
     findings, graph = artifact.card.findings, onnx_file(artifact)
     left_out = findings.left_out_optimizers

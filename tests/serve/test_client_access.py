@@ -144,7 +144,7 @@ def test_the_page_says_how(
     monkeypatch.chdir(tmp_path)
     shutil.copy(proxy.certificate, tmp_path / "server.pem")
     key_file.rename(tmp_path / "key.txt")
-    page, port = "docs/serving.md", str(proxy.port)
+    page, port = "docs/serving/deploy.md", str(proxy.port)
     (words,) = [each for each in shown_lines(page, "classify") if PROXY_ADDRESS in each]
     assert (
         succeed("classify", *[word.replace("8443", port) for word in words]).stdout.count("\n") == 1

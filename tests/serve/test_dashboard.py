@@ -29,7 +29,7 @@ def shown() -> dict[str, str]:
         for panel in DASHBOARD["panels"]
         for target in panel["targets"]
     }
-    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "serving" / "operate.md").read_text(encoding="utf-8")
     documented = re.findall(r"`([^`\n]*\brate\([^`\n]+)`", page)
     (scaled,) = (
         own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,6 @@ from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
 from serve.server.server import TritonServer
-from tests.packages import ROOT
 from tests.serve.marked_model import ASK
 from tests.serve.scraped import scrape, scrape_until
 from tests.served import ANY_PORTS
@@ -118,12 +116,6 @@ def test_many_requests_are_one_message_a_series() -> None:
         "bertender_rejected_requests_total": 1000,
     }
     assert len(Family.sent) <= 2 * len(totals), "a second may have ended meanwhile"
-
-
-def test_the_page_has_every_metric_and_no_other() -> None:
-    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
-    shown = set(re.findall(r"\bbertender_[a-z_]+", page))
-    assert shown == {family.name for family in FAMILIES} | {WAIT}
 
 
 def tokens_of(local: Classifier, examples: tuple[Example, ...]) -> list[int]:

@@ -40,7 +40,6 @@ from serve.tuning import (
     visit,
 )
 from tests.front import fail, last_line, succeed
-from tests.packages import ROOT
 
 QUIET = MachineLoad(other_work=0.0, steal=0.0)
 QUICK = {"input": "texts.txt", "rounds": 3, "noisy": True}
@@ -456,9 +455,3 @@ def test_the_whole_of_it_on_real_servers(
     assert len(result["visits"]) == 6 + 3 * len(result["fresh"])
     assert result["choice"]["setting"] in (DEFAULT_SETTING, "small-buckets")
     assert all(row["texts_per_second"] > 0 for row in result["tried"])
-
-
-def test_the_page_has_every_setting_and_objective() -> None:
-    page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
-    assert [name for name in SETTINGS if f"`{name}`" not in page] == []
-    assert [name for name in OBJECTIVES if f"`--objective {name}`" not in page] == []

@@ -1,7 +1,7 @@
-"""The commands that docs/serving.md shows: each is run as it stands there, or listed as not run.
+"""The commands of docs/serving/ that need a server, a proxy or a file, each run as it stands there.
 
 Ports, addresses and paths outside of the folder are replaced by free ones. Where a command would
-measure for minutes, it gets short times.
+measure for minutes, it gets short times. tests/test_docs.py runs the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bertender.tasks.task import Task
 from serve import tuning as measuring
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.launch import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S, is_ready
+from serve.launch import is_ready
 from serve.probe import main as probe
 from serve.server import server as serve_server
 from serve.server.ports import with_free_ports
@@ -43,128 +43,15 @@ from tests.serve.proxies import skipped_where_absent
 from tests.serve.proxy_process import proxy_process
 from tests.serve.test_tuning import Visits
 from tests.served import ANY_PORTS, PORTS
-from tests.test_docs import DEFAULT_ADDRESS, served_by, text_of
+from tests.test_docs import DEFAULT_ADDRESS, DOCS, served_by, text_of
 
-PAGE = "docs/serving.md"
-
-ENDPOINT = "tests/test_docs.py::test_the_endpoint_answers_as_the_page_says"
-COMMANDS = "tests/test_docs.py::test_the_commands_of_a_page_run"
-ACCESS = "tests/serve/test_client_access.py::test_the_page_says_how"
-OWN = str(Path(__file__).relative_to(ROOT))
-MODELS = f"{OWN}::test_several_models_are_served_and_asked"
-DEPLOYED = f"{OWN}::test_a_version_is_deployed_to_an_address"
-TUNED = f"{OWN}::test_settings_are_tuned"
-NGINX = f"{OWN}::test_the_proxy_starts_with_keys_of_its_own"
-HAPROXY = f"{OWN}::test_replicas_are_shared_and_drained"
-
-RUN: Mapping[str, str] = {
-    "bertender serve mine/int8": ENDPOINT,
-    'bertender classify "a text of yours"': ENDPOINT,
-    "curl --silent --fail http://127.0.0.1:8000/v2/models/classifier/infer": ENDPOINT,
-    "import bertender": ENDPOINT,
-    "import asyncio": ENDPOINT,
-    "bertender serve mine/int8 --page": f"{OWN}::test_the_demo_page_is_there",
-    "bertender classify --input dev.csv --output answers.parquet": ENDPOINT,
-    f"bertender loadtest {DEFAULT_ADDRESS} --input dev.csv --rate 20 --duration-s 5"
-    " --plot load.svg": ENDPOINT,
-    f"bertender loadtest {DEFAULT_ADDRESS} --input dev.csv --concurrency 8"
-    " --texts-per-request 4": ENDPOINT,
-    f"bertender loadtest {DEFAULT_ADDRESS} --input dev.csv --find-limit --slo-p99-ms 50"
-    " --out limit.json": ENDPOINT,
-    "bertender serve tone=mine/int8 topic=other/int8": MODELS,
-    'bertender classify "a text of yours" --model topic': MODELS,
-    "bertender serve mine/int8 --admin-token-file token": DEPLOYED,
-    f"bertender deploy mine/int8-new --to {DEFAULT_ADDRESS} --admin-token-file token": DEPLOYED,
-    'python -c "import tritonclient.grpc as triton; triton.InferenceServerClient('
-    "'127.0.0.1:8001').load_model('classifier')\"": (
-        f"{OWN}::test_a_version_is_deployed_to_a_directory"
-    ),
-    "bertender tune mine/int8 --input dev.csv": TUNED,
-    "bertender tune mine/int8 --task sst2 --objective p99 --slo-p99-ms 20": TUNED,
-    "bertender serve mine/int8 --tritonserver /opt/tritonserver/bin/tritonserver": (
-        f"{OWN}::test_another_server_is_started"
-    ),
-    """printf '"Bearer %s" shop;\\n' "$(openssl rand -hex 32)" > api-keys.conf""": NGINX,
-    """nginx -p "$PWD" -c nginx.conf -g 'daemon off;'""": NGINX,
-    'bertender classify "a text of yours" --url https://localhost:8443 --ca-file server.pem'
-    " --api-key-file key.txt": ACCESS,
-    'curl --cacert server.pem -H "Authorization: Bearer KEY"'
-    " https://localhost:8443/v2/models/classifier/ready": NGINX,
-    "from pathlib import Path": ACCESS,
-    "bertender serve mine/int8 --instances 1 --threads-per-instance 1 --grpc-port 8001": HAPROXY,
-    "bertender serve mine/int8 --instances 1 --threads-per-instance 1 --http-port 8010"
-    " --grpc-port 8011 --metrics-port 8012": HAPROXY,
-    "haproxy -f deploy/haproxy/haproxy.cfg": HAPROXY,
-    'echo "set server http_replicas/first state drain" | socat stdio /run/haproxy/admin.sock': (
-        HAPROXY
-    ),
-    f"python -m serve.probe --url {DEFAULT_ADDRESS} --timeout-s 20": (
-        f"{OWN}::test_the_probe_passes"
-    ),
-    "bertender serve mine/int8 --repository-only repository": COMMANDS,
-    "bertender lint-repository repository": COMMANDS,
-    "bertender serve mine/onnx --repository-only gpu-repository --runtime triton-onnxruntime"
-    " --gpu": COMMANDS,
-}
-"""First line of a command or of a block of Python -> the test that runs it."""
-
-NO_GPU = "no GPU here; tests/models/test_cuda_predictor.py has what is refused without one"
-
-NOT_RUN: Mapping[str, str] = {
-    "bertender verify mine/onnx mine/onnx --runtime onnxruntime-cuda": NO_GPU,
-    "bertender serve mine/onnx --runtime onnxruntime-cuda": NO_GPU,
-    "docker build --file deploy/Dockerfile --tag bertender-serve:0.1.0 .": (
-        "no Docker here; test_dockerfile.py checks the file, and test_serve_extra.py runs a server"
-        " as locked down as that of the image"
-    ),
-    "docker run --network host --read-only --tmpfs /tmp --shm-size 64m": (
-        "no Docker here; the same tests"
-    ),
-    "docker run --gpus all --network host --shm-size 1g": (
-        "neither Docker nor NVIDIA's container here; what is run inside is parsed below"
-    ),
-    "docker build --file deploy/Dockerfile.model --tag bertender-model:1 mine/int8": (
-        "no Docker here; test_kubernetes.py reads the file, and test_pod.py runs what it is for"
-    ),
-    **{
-        f"kubectl {words}": "no cluster here; test_kubernetes.py checks the objects of that folder"
-        for words in (
-            "apply -k deploy/kubernetes/base",
-            "apply -k deploy/kubernetes/fill",
-            "wait --for=condition=Ready pod/bertender-fill",
-            "cp mine/int8/. bertender-fill:/model",
-            "delete pod bertender-fill",
-            "apply -k deploy/kubernetes/overlays/claim",
-        )
-    },
-}
-"""First line of a command -> why no test runs it, and what is checked instead."""
+SERVING = "\n".join(text_of(page) for page in DOCS if page.startswith("docs/serving/"))
 
 
-def shown() -> list[str]:
-    """The first line of every command and of every block of Python, in the order of the page."""
-    lines = []
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text_of(PAGE), re.S | re.M):
-        whole = [block] if language == "python" else re.split(r"(?<!\\)\n", block.strip())
-        lines += [each.partition("\n")[0].removesuffix(" \\") for each in whole]
-    return lines
-
-
-def test_every_command_of_the_page_is_run_or_listed() -> None:
-    assert sorted(shown()) == sorted([*RUN, *NOT_RUN])
-
-
-@pytest.mark.parametrize("place", sorted({*RUN.values()}))
-def test_the_test_of_a_command_exists(place: str) -> None:
-    file, _, function = place.partition("::")
-    assert f"\ndef {function}(" in (ROOT / file).read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def lines(request: pytest.FixtureRequest) -> list[str]:
-    """The lines of the page that the requesting test has to run."""
-    own = f"{OWN}::{request.function.__name__}"
-    return [line for line in shown() if RUN.get(line) == own]
+def shown(start: str) -> str:
+    """The first line of the command of the pages that begins so."""
+    (line,) = re.findall(rf"^({re.escape(start)}.*?)(?: \\)?$", SERVING, re.M)
+    return str(line)
 
 
 def words_of(line: str) -> list[str]:
@@ -189,8 +76,8 @@ def folder(
 
 
 @pytest.mark.server
-def test_the_demo_page_is_there(folder: Path, lines: list[str]) -> None:
-    (line,) = lines
+def test_the_demo_page_is_there(folder: Path) -> None:
+    line = shown("bertender serve mine/int8 --page")
     with (
         served_by([*words_of(line), "--page-port", "0"]) as urls,
         urlopen(urls["page"], timeout=30) as response,
@@ -199,8 +86,9 @@ def test_the_demo_page_is_there(folder: Path, lines: list[str]) -> None:
 
 
 @pytest.mark.server
-def test_several_models_are_served_and_asked(folder: Path, lines: list[str]) -> None:
-    serve, classify = lines
+def test_several_models_are_served_and_asked(folder: Path) -> None:
+    serve = shown("bertender serve tone=")
+    classify = shown('bertender classify "a text of yours" --model')
     with served_by(words_of(serve)) as urls:
         asked = succeed("classify", *words_of(classify), "--url", urls["http"], "--json")
         assert len(last_line(asked)) == 1
@@ -211,8 +99,9 @@ def test_several_models_are_served_and_asked(folder: Path, lines: list[str]) -> 
 
 
 @pytest.mark.server
-def test_a_version_is_deployed_to_an_address(folder: Path, lines: list[str]) -> None:
-    serve, deploy = lines
+def test_a_version_is_deployed_to_an_address(folder: Path) -> None:
+    serve = shown("bertender serve mine/int8 --admin-token-file")
+    deploy = shown("bertender deploy mine/int8-new --to http")
     with served_by(words_of(serve)) as urls:
         succeed("deploy", *words_of(deploy.replace(DEFAULT_ADDRESS, urls["http"])))
         assert versions_at(urls["http"]) == ["2"]
@@ -226,12 +115,12 @@ def versions_at(url: str) -> list[str]:
 
 @pytest.mark.server
 def test_a_version_is_deployed_to_a_directory(
-    folder: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a Triton whose administrative routes are open, as one that its user has started."""
-    (load,) = lines
-    (deploy,) = re.findall(r"`(bertender deploy [^`]+ --to repository)`", text_of(PAGE))
-    (write,) = (each for each in shown() if each.endswith("--repository-only repository"))
+    load = shown('python -c "import tritonclient')
+    (deploy,) = re.findall(r"`(bertender deploy [^`]+ --to repository)`", SERVING)
+    write = shown("bertender serve mine/int8 --repository-only")
     succeed("serve", *words_of(write))
     monkeypatch.setattr(serve_server, "closing_arguments", lambda token: {})
     monkeypatch.setattr(serve_server, "check_closed", lambda host, port: None)
@@ -250,13 +139,11 @@ def run_python(line: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_settings_are_tuned(
-    folder: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_are_tuned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to what is measured, for which test_tuning.py has real servers."""
     monkeypatch.setenv(CACHE_VARIABLE, str(folder / "cache"))
     monkeypatch.setattr(measuring, "visit", Visits({}))
-    for line in lines:
+    for line in re.findall("^bertender tune .+$", SERVING, re.M):
         if "--task" in line and not data_directory():
             continue
         result = last_line(succeed("tune", *words_of(line), "--noisy", "--json"))
@@ -264,8 +151,8 @@ def test_settings_are_tuned(
 
 
 @pytest.mark.server
-def test_another_server_is_started(folder: Path, lines: list[str]) -> None:
-    (line,) = lines
+def test_another_server_is_started(folder: Path) -> None:
+    line = shown("bertender serve mine/int8 --tritonserver")
     lay_out(folder / "opt" / "tritonserver", "2.51.0")
     words = words_of(line.replace(" /opt/", f" {folder}/opt/"))
     with served_by(words) as urls, Endpoint(urls["http"]) as endpoint:
@@ -273,16 +160,14 @@ def test_another_server_is_started(folder: Path, lines: list[str]) -> None:
 
 
 @pytest.mark.server
-def test_the_probe_passes(lines: list[str], served: TritonServer) -> None:
-    (line,) = lines
+def test_the_probe_passes(served: TritonServer) -> None:
+    line = shown("python -m serve.probe")
     run_python(line.replace(DEFAULT_ADDRESS, served.http_url))
 
 
 @pytest.mark.server
-def test_the_proxy_starts_with_keys_of_its_own(
-    lines: list[str], served: TritonServer, tmp_path: Path
-) -> None:
-    keys, start, ask = lines
+def test_the_proxy_starts_with_keys_of_its_own(served: TritonServer, tmp_path: Path) -> None:
+    keys, start, ask = shown("printf "), shown("nginx -p "), shown("curl --cacert ")
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     with skipped_where_absent():
@@ -301,9 +186,10 @@ def test_the_proxy_starts_with_keys_of_its_own(
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_replicas_are_shared_and_drained(folder: Path, lines: list[str]) -> None:
+def test_replicas_are_shared_and_drained(folder: Path) -> None:
     """Without socat, whose part the test takes."""
-    first, second, start, drain = lines
+    first, second = re.findall(r"^bertender serve .+--threads-per-instance.+$", SERVING, re.M)
+    start, drain = shown("haproxy -f"), shown("echo ")
     if shutil.which("haproxy") is None:
         pytest.skip("no haproxy here: install it")
     with (
@@ -369,7 +255,7 @@ def send_as_socat(line: str, folder: Path) -> None:
 
 def test_what_runs_in_a_container_is_a_command_of_serve() -> None:
     """Docker's lines are not run: their last words are settings that `serve` takes."""
-    page = re.sub(r"\s*\\\n\s*", " ", text_of(PAGE))
+    page = re.sub(r"\s*\\\n\s*", " ", SERVING)
     inside = [
         *re.findall(r"bertender-serve:0\.1\.0 (/model .+?)`", page),
         *re.findall(r"&& bertender serve (/model .+?)\"$", page, re.M),
@@ -380,12 +266,5 @@ def test_what_runs_in_a_container_is_a_command_of_serve() -> None:
 
 
 def test_files_that_are_not_run_are_there() -> None:
-    for line in NOT_RUN:
-        for path in re.findall(r"deploy/[\w/]+", line):
-            assert (ROOT / path).exists(), path
-
-
-def test_the_times_of_the_end_are_those_of_the_code() -> None:
-    (section,) = re.findall(r"^### The end\n(.+?)^#", text_of(PAGE), re.S | re.M)
-    assert f"still runs after `{STOP_TIMEOUT_S} s` is killed" in section
-    assert f"Triton itself gives them `{IN_FLIGHT_TIMEOUT_S} s`" in section
+    for path in re.findall(r"\bdeploy/[\w./-]+\w", SERVING):
+        assert (ROOT / path).exists(), path
