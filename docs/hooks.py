@@ -74,7 +74,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = LINK.sub(in_site, markdown)
     if page.file.src_uri == "reference/commands.md":
         return f"{markdown}\n\n" + "\n\n".join(map(_section, commands()))
-    return markdown.replace("<!-- shared options -->", _shared_table())
+    if page.file.src_uri == "reference/options.md":
+        return markdown.replace("<!-- shared options -->", _in_panels(list(_shared().values())))
+    return markdown
 
 
 def _path_of(uri: str) -> PurePosixPath:
@@ -145,10 +147,6 @@ def _in_panels(options: list[Any]) -> str:
         f"**{panel}**\n\n{_table([each for each in options if _panel(each) == panel])}"
         for panel in panels
     )
-
-
-def _shared_table() -> str:
-    return _in_panels(list(_shared().values()))
 
 
 def _section(name: str) -> str:
