@@ -62,7 +62,7 @@ COMMANDS: Mapping[str, Command] = {
         f"{CLI}.recipe_commands", "run", "Run a recipe: named steps; what is built is reused."
     ),
     "import": _command(
-        f"{CLI}.import_command",
+        f"{CLI}.stage_commands",
         "import",
         "Write a finished model from elsewhere as an artifact.",
     ),
@@ -104,7 +104,7 @@ COMMANDS: Mapping[str, Command] = {
         "quantize.commands", "schemes", "List the ways to quantize, and for which machines."
     ),
     "recipes": _command(f"{CLI}.list_commands", "recipes", "List the recipes."),
-    "show": _command(f"{CLI}.show_commands", "show", "Show an artifact and what it was made from."),
+    "show": _command(f"{CLI}.list_commands", "show", "Show an artifact and what it was made from."),
     "doctor": _command(
         f"{CLI}.list_commands", "doctor", "Show what this machine has, and what that means."
     ),

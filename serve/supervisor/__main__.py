@@ -3,10 +3,9 @@
 import sys
 from pathlib import Path
 
-from serve.supervisor.run import main
-
 sys.path.append(str(Path(__file__).parents[2]))  # `-I` leaves it out
 
+from serve.supervisor.run import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
