@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))  # `-I` leaves it out
 
-from serve.supervisor.run import main  # noqa: E402
+from serve.supervisor.run import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
