@@ -25,9 +25,9 @@ from serve.lint.linting import lint_repository
 from serve.loadtest import texts_to_send
 from serve.profiles import UsedProfile, with_profile
 from serve.repository.write import models_by_name, write_repository
+from serve.server.advisories import named
 from serve.server.installation import installed_version
-from serve.server.log import STANDARD_OUTPUT
-from serve.server.request_faults import named
+from serve.server.launch import STANDARD_OUTPUT
 from serve.server.server import TritonServer, serve_forever
 from serve.server.targets import DeployConfig
 from serve.tuning import Tried, TuneConfig, TuneResult, tune

@@ -1,33 +1,32 @@
-"""Settings of an endpoint: where it listens, how it batches, how many cores it takes."""
+"""Settings of an endpoint: where it listens, how it batches, how many cores it takes.
+
+`ServeConfig` is what a user sets, `BackendParameters` what of it reaches the Python backend, by
+config.pbtxt. SERVED_RUNTIMES names what may run the model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field
 
-from bertender.core.config import Config, Rule, parts_of
+from bertender.core.config import Config, Rule, Table, parts_of
 from bertender.core.errors import ServerMissingError
-from bertender.models.runtimes import DEFAULT_RUNTIME
-from bertender.problems import PROBLEMS
-from bertender.problems.single_label_classification import SINGLE_LABEL
-from serve.backend.running import SERVED_RUNTIMES, ServedRuntimeName
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.problems import PROBLEMS, SINGLE_LABEL
 from serve.server.addresses import is_loopback
-from serve.server.advisories import Advisory, by_version, predated
+from serve.server.advisories import WITHOUT_FAULTS, by_version, faults_of, predated
 from serve.server.installation import find_installation, installed_version
-from serve.server.log import STANDARD_OUTPUT
-from serve.server.request_faults import WITHOUT_FAULTS, faults_of
-
-# --- from serve.config
-# Settings of an endpoint: where it listens, how it batches, how many cores it takes.
 
 QUEUED_BATCHES = 4
 
-PROTOCOL_NAMES = ("http", "grpc")
-
 PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
+
+STANDARD_OUTPUT = Path("-")
+"""A log that is no file, but goes where the rest of the output goes."""
 
 SERVER_SETTINGS = frozenset(
     {
@@ -39,51 +38,55 @@ SERVER_SETTINGS = frozenset(
 """Settings of the server that are not in a model repository."""
 
 
-def _share_ports(config: ServeConfig) -> bool:
-    chosen = [port for name in PORT_FIELDS if (port := getattr(config, name))]
-    return config.starts_server and len(set(chosen)) < len(chosen)
+@dataclass(frozen=True)
+class ServedRuntime:
+    """A row of SERVED_RUNTIMES."""
+
+    summary: str
+    in_process: str | None = None
+    """The row of RUNTIMES that runs in the Python backend's process."""
+    triton_backend: str | None = None
+    """The backend of Triton that runs the graph, as the model `classifier-encoder`."""
+    buckets_at_once: int = 1
+    """Of a merged batch, at least."""
+
+    def compiles_shapes(self, graph: Path) -> bool:
+        """Return whether it takes long for the first bucket of each shape."""
+        return self.in_process is not None and RUNTIMES[self.in_process].compiles_shapes(graph)
+
+    @property
+    def runs_while_loading(self) -> bool:
+        """Whether it can run before Triton has loaded the model: Triton then takes no requests."""
+        return self.triton_backend is None
 
 
-def _is_exposed(config: ServeConfig) -> bool:
-    safe = not config.starts_server or config.behind_proxy or is_loopback(config.host)
-    return not safe and bool(_missing_fixes(config))
+SERVED_RUNTIMES = Table(
+    "runtime",
+    {
+        **{name: ServedRuntime(row.summary, in_process=name) for name, row in RUNTIMES.items()},
+        "triton-onnxruntime": ServedRuntime(
+            summary="ONNX Runtime as a backend of Triton, on a GPU or on the CPU",
+            triton_backend="onnxruntime",
+            buckets_at_once=2,  # while one runs, the next is on its way
+        ),
+    },
+)
+"""What runs the buckets of an endpoint: a row of RUNTIMES in the process of the Python backend, or
+another Triton model (`classifier-encoder`), on a GPU or on the CPU."""
+
+ServedRuntimeName = Annotated[str, SERVED_RUNTIMES.validator()]
+"""A row of SERVED_RUNTIMES, as a setting."""
 
 
-def _falls_to_requests(config: ServeConfig) -> bool:
+def _reaches_others(config: ServeConfig) -> bool:
+    """Return whether other machines reach the server that is started."""
     if not config.starts_server or is_loopback(config.host):
         return False
     try:
-        return bool(faults_of(installed_version(config.tritonserver), *PROTOCOL_NAMES))
+        find_installation(config.tritonserver)
     except ServerMissingError:  # nothing can be started, which the start reports
         return False
-
-
-def _explain_requests(config: ServeConfig) -> str:
-    version = installed_version(config.tritonserver) or "without TRITON_VERSION"
-    proxy = " --behind-proxy does not change that." if config.behind_proxy else ""
-    return (
-        f"host={config.host}: other machines would reach Triton {version}, which single requests "
-        f"end, through a proxy and with a valid key too.{proxy} Stay on 127.0.0.1 with a proxy on "
-        "this machine for clients whom you trust, such as deploy/nginx/nginx.conf; or take Triton "
-        f"{WITHOUT_FAULTS} or newer: --tritonserver PATH."
-    )
-
-
-def _missing_fixes(config: ServeConfig) -> tuple[Advisory, ...]:
-    try:
-        return predated(installed_version(config.tritonserver))
-    except ServerMissingError:  # nothing can be started, which the start reports
-        return ()
-
-
-def _explain_exposure(config: ServeConfig) -> str:
-    version = installed_version(config.tritonserver) or "of an unknown version"
-    return (
-        f"host={config.host}: other machines would reach Triton {version}, which predates the "
-        f"fixes of {by_version(_missing_fixes(config))}. Stay on 127.0.0.1 with a proxy on this "
-        "machine, such as deploy/nginx/nginx.conf; set --behind-proxy where nothing but a proxy "
-        "reaches that address; or take a newer server: --tritonserver PATH."
-    )
+    return True
 
 
 def _lacks_backend(config: ServeConfig) -> bool:
@@ -106,9 +109,31 @@ def _explain_backend(config: ServeConfig) -> str:
     )
 
 
+def _explain_requests(config: ServeConfig) -> str:
+    version = installed_version(config.tritonserver) or "without TRITON_VERSION"
+    proxy = " --behind-proxy does not change that." if config.behind_proxy else ""
+    return (
+        f"host={config.host}: other machines would reach Triton {version}, which single requests "
+        f"end, through a proxy and with a valid key too.{proxy} Stay on 127.0.0.1 with a proxy on "
+        "this machine for clients whom you trust, such as deploy/nginx/nginx.conf; or take Triton "
+        f"{WITHOUT_FAULTS} or newer: --tritonserver PATH."
+    )
+
+
+def _explain_exposure(config: ServeConfig) -> str:
+    version = installed_version(config.tritonserver)
+    named = version or "of an unknown version"
+    return (
+        f"host={config.host}: other machines would reach Triton {named}, which predates the fixes "
+        f"of {by_version(predated(version))}. Stay on 127.0.0.1 with a proxy on this machine, such "
+        "as deploy/nginx/nginx.conf; set --behind-proxy where nothing but a proxy reaches that "
+        "address; or take a newer server: --tritonserver PATH."
+    )
+
+
 RULES: Mapping[str, Rule[ServeConfig]] = {
     "ports that are the same": Rule(
-        _share_ports,
+        lambda config: config.starts_server and len(set(config.ports)) < len(config.ports),
         lambda config: (
             f"{config.as_set(PORT_FIELDS)}: the ports must differ. Use 0 for any free one."
         ),
@@ -129,9 +154,20 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
     ),
     "a runtime that the server does not have": Rule(_lacks_backend, _explain_backend),
     "a server that falls to single requests of other machines": Rule(
-        _falls_to_requests, _explain_requests
+        lambda config: (
+            _reaches_others(config)
+            and bool(faults_of(installed_version(config.tritonserver), "http", "grpc"))
+        ),
+        _explain_requests,
     ),
-    "a server with known faults that other machines reach": Rule(_is_exposed, _explain_exposure),
+    "a server with known faults that other machines reach": Rule(
+        lambda config: (
+            _reaches_others(config)
+            and not config.behind_proxy
+            and bool(predated(installed_version(config.tritonserver)))
+        ),
+        _explain_exposure,
+    ),
 }
 """Conflicts of settings."""
 
@@ -242,9 +278,65 @@ class ServeConfig(Config):
         return True
 
     @property
+    def ports(self) -> list[int]:
+        """The ports that are set, without those of which any free one is taken."""
+        return [port for name in PORT_FIELDS if (port := getattr(self, name))]
+
+    @property
     def queue_texts(self) -> int:
         """`max_queue_texts`, or its default."""
         return self.max_queue_texts or QUEUED_BATCHES * self.max_batch_size
+
+
+class BackendParameters(Config):
+    """Settings in config.pbtxt for the Python backend, besides those for Triton.
+
+    The stub reads them without gRPC or protobuf.
+    """
+
+    artifact: str = Field("artifact", description="folder, relative to the model version's")
+    tokens_per_bucket: int
+    digest: str | None = Field(
+        None, description="of the artifact: by it, a client knows whether it is still the same"
+    )
+    stamp: str | None = Field(
+        None,
+        description="of the artifact's files when their digests were checked; while they have it, "
+        "they are not read again",
+    )
+    runtime: ServedRuntimeName = DEFAULT_RUNTIME
+    encoder: str | None = Field(
+        None, description="the Triton model that runs the graph, where the runtime is Triton's"
+    )
+    encoder_inputs: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
+        (), description="names of its inputs, by commas"
+    )
+    threads: int = Field(description="of a run of the model; 0: see `ServeConfig`")
+    concurrent_buckets: int = ServeConfig().concurrent_buckets
+    max_length: int | None = None
+    longest_input: int | None = Field(
+        None,
+        description="most tokens of an input that the artifact's tokenizer states; a client says "
+        "by it, and by max_length, what texts were cut to",
+    )
+    max_text_bytes: int = ServeConfig().max_text_bytes
+    max_queue_texts: int = ServeConfig().queue_texts
+    queue_timeout_ms: float = ServeConfig().queue_timeout_ms
+    problem_type: Annotated[str, PROBLEMS.validator()] = Field(
+        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
+    )
+
+    def as_strings(self) -> dict[str, str]:
+        """Return what is in config.pbtxt: the settings that have a value."""
+        values = self.model_dump(exclude_none=True).items()
+        texts = {name: ",".join(v) if isinstance(v, tuple) else str(v) for name, v in values}
+        return {name: text for name, text in texts.items() if text}
+
+    @classmethod
+    def from_model_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read them back from the model configuration that Triton hands to its backends."""
+        parameters = config["parameters"].items()
+        return cls.parse({name: value["string_value"] for name, value in parameters})
 
 
 PAGE_SETTINGS = frozenset({"page", "page_port"})
@@ -325,55 +417,3 @@ class EndpointConfig(Config):
 
     texts: int = Field(8, ge=1, description="held-out texts to classify through it")
     seed: int = Field(0, ge=0, description="which texts are drawn")
-
-
-# --- from serve.backend_parameters
-# Settings of the Python backend, in config.pbtxt. The stub reads them without gRPC or protobuf.
-
-
-class BackendParameters(Config):
-    """Settings in config.pbtxt for the Python backend, besides those for Triton."""
-
-    artifact: str = Field("artifact", description="folder, relative to the model version's")
-    tokens_per_bucket: int
-    digest: str | None = Field(
-        None, description="of the artifact: by it, a client knows whether it is still the same"
-    )
-    stamp: str | None = Field(
-        None,
-        description="of the artifact's files when their digests were checked; while they have it, "
-        "they are not read again",
-    )
-    runtime: ServedRuntimeName = DEFAULT_RUNTIME
-    encoder: str | None = Field(
-        None, description="the Triton model that runs the graph, where the runtime is Triton's"
-    )
-    encoder_inputs: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
-        (), description="names of its inputs, by commas"
-    )
-    threads: int = Field(description="of a run of the model; 0: see `ServeConfig`")
-    concurrent_buckets: int = ServeConfig().concurrent_buckets
-    max_length: int | None = None
-    longest_input: int | None = Field(
-        None,
-        description="most tokens of an input that the artifact's tokenizer states; a client says "
-        "by it, and by max_length, what texts were cut to",
-    )
-    max_text_bytes: int = ServeConfig().max_text_bytes
-    max_queue_texts: int = ServeConfig().queue_texts
-    queue_timeout_ms: float = ServeConfig().queue_timeout_ms
-    problem_type: Annotated[str, PROBLEMS.validator()] = Field(
-        SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
-    )
-
-    def as_strings(self) -> dict[str, str]:
-        """Return what is in config.pbtxt: the settings that have a value."""
-        values = self.model_dump(exclude_none=True).items()
-        texts = {name: ",".join(v) if isinstance(v, tuple) else str(v) for name, v in values}
-        return {name: text for name, text in texts.items() if text}
-
-    @classmethod
-    def from_model_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read them back from the model configuration that Triton hands to its backends."""
-        parameters = config["parameters"].items()
-        return cls.parse({name: value["string_value"] for name, value in parameters})

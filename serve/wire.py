@@ -1,4 +1,4 @@
-"""Wire format: tensor names, and texts to and from arrays of bytes (batch, 1)."""
+"""The wire format: names, and texts to and from arrays of bytes (batch, 1)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ MODEL_NAME = "classifier"
 
 CANDIDATE_SUFFIX = "-candidate"
 """Of a model that may take the place of the one without it."""
+
+ENCODER_NAME = "classifier-encoder"
+"""The Triton model that runs the graph where the Python backend does not."""
+
+WORKSPACE_VARIABLE = "BERTENDER_SERVE_WORKSPACE"
+"""Where a stub finds the folder of its server."""
+
+IN_FLIGHT_PREFIX, CANDIDATE_PREFIX = "in-flight-", "candidate-"
+"""Of a stub's notes there, before its number. The supervisor imports nothing, and repeats them."""
+
 INPUT_NAMES = ("TEXT", "TEXT_PAIR")
 
 TRUNCATE = "truncate"

@@ -10,7 +10,7 @@ import psutil
 from benchmarks.serving.clients import Open, TritonClient
 from benchmarks.serving.systems import Service
 from serve.server.server import TritonServer
-from serve.supervisor.stubs import STUB_NAME
+from serve.server.supervisor import STUB_NAME
 
 __all__ = ["ROLES", "STUB", "SERVER", "SUPERVISOR", "WatchedServer", "memory_of", "role_of"]
 

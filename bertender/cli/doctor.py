@@ -382,13 +382,13 @@ CHECKS: tuple[Check, ...] = (
         "Triton version",
         lambda _: load_place("serve.server.installation:installed_version")() or "unknown",
         on_demand("serve.server.advisories:none_known"),
-        object_to=on_demand("serve.server.advisories:advice"),
+        object_to=on_demand("serve.server.advisories:advice_on_advisories"),
     ),
     Check(
         "Triton requests",
         lambda _: load_place("serve.server.installation:installed_version")() or "unknown",
         "no single request is known that ends it",
-        object_to=on_demand("serve.server.request_faults:advice"),
+        object_to=on_demand("serve.server.advisories:advice_on_requests"),
     ),
     Check(
         "serve profiles",

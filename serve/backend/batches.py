@@ -1,4 +1,11 @@
-"""Batches: requests wait in a bounded queue, are merged, and run in buckets of similar length."""
+"""Batches: requests wait in a bounded queue, are merged, and run in buckets of similar length.
+
+A batch is put together in three steps, from top to bottom here. `RequestQueue.take` chooses which
+of the waiting requests are merged. `predictions` tokenises all of their texts at once, and gives
+each request its own part of what the model says. `BucketedClassifier.run` orders the texts by
+length and cuts them into buckets, each of which runs padded to its own longest text alone, and
+where that is faster to the next of few shapes.
+"""
 
 from __future__ import annotations
 
@@ -10,53 +17,66 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError
-from bertender.problems.problem import Outputs, ProblemType
-from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems import SINGLE_LABEL, ProblemType
+from bertender.problems.problem import Outputs
 from bertender.text.batch import Batch, Encode, Example, Tokenize
 from bertender.text.batching import length_buckets
 from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT
-from serve.backend.running import (
-    AdaptiveThreads,
-    BucketRunner,
-    OneByOne,
-    OwnShapes,
-    without_padding,
-)
+from serve.backend.metrics import Tally
+from serve.backend.running import AdaptiveThreads, BucketRunner, OneByOne, OwnShapes
+from serve.wire import TRUNCATED
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.predictor import Predictor
 
-# --- from serve.request_queue
-# Requests that wait for the model, bounded in texts and in time.
-#
-# The queue is the backend's own. Triton's `max_queue_size` counts requests, however many texts
-# each
-# has, and any queue policy switches off the preparation of the next batch: requests that arrive
-# while the model is busy may then wait until another arrives, though the model has become free
-# (seen
-# with Triton 2.51).
+logger = logging.getLogger(__name__)
 
-R = TypeVar("R")
+Labels = npt.NDArray[np.object_]
+Tensors = Mapping[str, npt.NDArray[Any]]
+"""Of a response, by name."""
+
+
+@dataclass
+class Request:
+    """Examples to classify, and where the response goes."""
+
+    examples: tuple[Example, ...]
+    truncate: bool = False
+    """Texts that are longer than the model's input are cut; else the request is refused."""
+    characters: int = 0
+    """Of all examples, as far as the model reads them."""
+    of_triton: Any = None
+    sender: Any = None
+    since: float = 0.0
+    """When it came into the queue, in seconds of the queue's clock."""
 
 
 @dataclass(frozen=True)
-class Waiting(Generic[R]):
-    """A request in the queue."""
+class Refusal:
+    """An error as the response to a request."""
 
-    request: R
-    texts: int
-    characters: int
-    since: float
+    code: str
+    """An attribute of Triton's TritonError."""
+    reason: str
 
 
-class RequestQueue(Generic[R]):
-    """First come, first served; several threads may use it.
+WEIGHT = 0.2
+"""Of the last batch in the average time of a character."""
+
+
+class RequestQueue:
+    """Requests that wait for the model, bounded in texts and in time: first come, first served.
+
+    The queue is the backend's own. Triton's `max_queue_size` counts requests, however many texts
+    each has, and any queue policy switches off the preparation of the next batch: requests that
+    arrive while the model is busy may then wait until another arrives, though the model has become
+    free (seen with Triton 2.51). Several threads may use it.
 
     Args:
         max_texts: most texts that wait. A request that has more may wait alone.
@@ -71,48 +91,46 @@ class RequestQueue(Generic[R]):
         self.timeout_s = timeout_s
         self.clock = clock
         self.texts = 0
-        self._waiting: deque[Waiting[R]] = deque()
+        self.seconds_per_character = 0.0
+        """A running average; 0 before any batch."""
+        self._waiting: deque[Request] = deque()
         self._closed = False
         self._changed = threading.Condition()
 
-    def offer(self, request: R, texts: int, characters: int = 0) -> bool:
-        """Put a request at the end; return whether there was room for it.
-
-        Args:
-            request: what `take` returns.
-            texts: how many it has.
-            characters: of all of them.
-        """
+    def offer(self, request: Request) -> bool:
+        """Put a request at the end; return whether there was room for it."""
+        texts = len(request.examples)
         with self._changed:
             if self._waiting and self.texts + texts > self.max_texts:
                 return False
-            self._waiting.append(Waiting(request, texts, characters, self.clock()))
+            request.since = self.clock()
+            self._waiting.append(request)
             self.texts += texts
             self._changed.notify()
             return True
 
-    def take(
-        self, max_texts: int, max_characters: Callable[[], float] = lambda: math.inf
-    ) -> list[Waiting[R]]:
-        """Wait for requests; return the first.
+    def take(self, max_texts: int) -> list[Request]:
+        """Wait for requests; return the first, as many as make a batch.
 
-        At least one is returned, however large it is; none once the queue is closed and empty.
-
-        Args:
-            max_texts: of all that are returned.
-            max_characters: returns, when they are there, how many characters they may have.
+        They have at most so many texts, and take no longer than a request may wait, by the time
+        that characters took before: otherwise a queue of requests that have waited for nearly as
+        long as they may would run as one batch, and all of them would be late. At least one is
+        returned, however large it is; none once the queue is closed and empty.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
-            taken: list[Waiting[R]] = []
-            texts, characters = float(max_texts), max_characters()
-            while self._waiting and (not taken or self._fits(texts, characters)):
+            taken: list[Request] = []
+            texts, characters = max_texts, self._most_characters()
+            while self._waiting:
+                following = self._waiting[0]
+                texts -= len(following.examples)
+                characters -= following.characters
+                if taken and (texts < 0 or characters < 0):
+                    break
                 taken.append(self._pop())
-                texts -= taken[-1].texts
-                characters -= taken[-1].characters
             return taken
 
-    def expired(self) -> list[Waiting[R]]:
+    def expired(self) -> list[Request]:
         """Remove and return the requests that have waited for too long."""
         with self._changed:
             oldest = self.clock() - self.timeout_s
@@ -121,58 +139,103 @@ class RequestQueue(Generic[R]):
                 late.append(self._pop())
             return late
 
+    def measured(self, characters: int, seconds: float) -> None:
+        """Learn from a batch how long characters take; texts are tokenised after they are taken.
+
+        The time of a batch that does not depend on its texts is in the average too, so that small
+        batches allow fewer characters than there is time for.
+        """
+        if characters:
+            change = seconds / characters - self.seconds_per_character
+            self.seconds_per_character += change * (WEIGHT if self.seconds_per_character else 1.0)
+
     def close(self) -> None:
         """Let `take` return nothing once those that wait are taken."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
-    def _fits(self, texts: float, characters: float) -> bool:
-        first = self._waiting[0]
-        return first.texts <= texts and first.characters <= characters
+    def _most_characters(self) -> float:
+        """Return how many characters are expected to take as long as a request may wait."""
+        is_bounded = self.timeout_s and self.seconds_per_character
+        return self.timeout_s / self.seconds_per_character if is_bounded else math.inf
 
-    def _pop(self) -> Waiting[R]:
-        first = self._waiting.popleft()
-        self.texts -= first.texts
-        return first
-
-
-# --- from serve.run_time
-# How long batches take, by what earlier ones took, so that none is longer than callers wait.
-
-WEIGHT = 0.2
-"""Of the last batch in the average."""
+    def _pop(self) -> Request:
+        request = self._waiting.popleft()
+        self.texts -= len(request.examples)
+        return request
 
 
-class RunTime:
-    """A running average of the seconds of a character.
+def predictions(
+    classifier: BucketedClassifier, requests: Sequence[Request], labels: Labels
+) -> list[Tensors | Refusal]:
+    """Return the response to each request, or why it has none.
 
-    Texts are not tokenised yet when a batch is put together; their characters are known. The time
-    of a batch that does not depend on its texts is in the average too, so that small batches allow
-    fewer characters than there is time for.
+    All of them run together. Where that fails, or an output is not finite, each runs alone, so
+    that only the requests at fault get an error.
+
+    Args:
+        classifier: the model.
+        requests: what was taken from the queue.
+        labels: their names, as bytes.
     """
+    if not requests:
+        return []
+    try:
+        return _together(classifier, requests, labels)
+    except Exception as error:  # whatever it is, the endpoint goes on
+        if len(requests) == 1:
+            # where it comes from, without its message: that may quote a text
+            frames = traceback.extract_tb(error.__traceback__)[-3:]
+            places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
+            logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
+            return [Refusal("INTERNAL", f"the model failed: {type(error).__name__}: {error}")]
+    return [own for request in requests for own in predictions(classifier, [request], labels)]
 
-    def __init__(self) -> None:
-        self.seconds_per_character = 0.0
 
-    def measured(self, characters: int, seconds: float) -> None:
-        """Learn from a batch."""
-        if characters:
-            change = seconds / characters - self.seconds_per_character
-            self.seconds_per_character += change * (WEIGHT if self.seconds_per_character else 1.0)
+def _together(
+    classifier: BucketedClassifier, requests: Sequence[Request], labels: Labels
+) -> list[Tensors | Refusal]:
+    batch = classifier.encode([each for request in requests for each in request.examples])
+    cut = np.zeros(len(batch), dtype=np.bool_) if batch.truncated is None else batch.truncated
+    ends = np.cumsum([len(request.examples) for request in requests]).tolist()
+    parts = [slice(end - len(each.examples), end) for each, end in zip(requests, ends, strict=True)]
+    refusals = [
+        _too_long(batch, part, cut) if cut[part].any() and not request.truncate else None
+        for request, part in zip(requests, parts, strict=True)
+    ]
+    accepted = [part for part, refusal in zip(parts, refusals, strict=True) if refusal is None]
+    rows = [row for part in accepted for row in range(part.start, part.stop)]
+    if not rows:
+        return [refusal for refusal in refusals if refusal is not None]
+    outputs = classifier.run(batch, rows)
+    if not all(np.isfinite(each.logits).all() for each in outputs):
+        raise ModelError("its logits are not finite. Check the artifact: bertender verify")
+    examples = [batch.examples[row] for row in rows]
+    endpoint = classifier.problem.endpoint
+    # labels and scores of all requests at once
+    tensors = endpoint.arrays(outputs, examples, labels)
+    responses: list[Tensors | Refusal] = []
+    start = 0
+    for request, part, refusal in zip(requests, parts, refusals, strict=True):
+        if refusal is not None:
+            responses.append(refusal)
+            continue
+        own = slice(start, start + len(request.examples))
+        start = own.stop
+        truncated = {TRUNCATED: cut[part][:, None]} if request.truncate else {}
+        responses.append({**endpoint.of_request(tensors, own, examples[own]), **truncated})
+    return responses
 
-    def characters_within(self, seconds: float) -> float:
-        """Return how many characters are expected to take so long; no bound before any batch."""
-        return seconds / self.seconds_per_character if self.seconds_per_character else math.inf
 
-
-# --- from serve.bucketing
-# Texts of mixed lengths to logits without paying for padding.
-#
-# A merged batch is tokenised at once, ordered by length and cut into buckets; each bucket runs
-# padded to its own longest text, and where that is faster to the next of few shapes. The outputs
-# come
-# back in the order of the texts.
+def _too_long(batch: Batch, part: slice, cut: npt.NDArray[np.bool_]) -> Refusal:
+    row = int(cut[part].argmax())
+    tokens = batch.arrays["attention_mask"][part][row].sum()
+    return Refusal(
+        "INVALID_ARG",
+        f"row {row} has more than {tokens} tokens, which is the model's longest input. "
+        "Split the text, or send the parameter truncate=true to have it cut.",
+    )
 
 
 @dataclass
@@ -192,6 +255,8 @@ class BucketedClassifier:
     """Runs the buckets of a batch."""
     shapes: OwnShapes = field(default_factory=OwnShapes)
     """The shapes that buckets are padded to."""
+    tally: Tally | None = None
+    """Counts the runs of the predictor."""
 
     @property
     def longest_input(self) -> int:
@@ -213,184 +278,31 @@ class BucketedClassifier:
         padded = [self.shapes.tokens(length) for length in lengths]
         places = length_buckets(padded, self.tokens_per_bucket, rows=self.shapes.rows)
         buckets = [[rows[place] for place in bucket] for bucket in places]
-
-        def outputs_of(bucket: list[int]) -> Sequence[Outputs]:
-            narrowed = _narrowed(batch, bucket)
-            logits = self.predictor.logits(self.shapes.padded(narrowed))
-            return self.problem.outputs(without_padding(logits, narrowed), narrowed)
-
         by_row = dict[int, Outputs]()
-        for bucket, outputs in zip(buckets, self.runner.run(outputs_of, buckets), strict=True):
+        results = self.runner.run(lambda bucket: self._run_bucket(batch, bucket), buckets)
+        for bucket, outputs in zip(buckets, results, strict=True):
             by_row.update(zip(bucket, outputs, strict=True))
         return [by_row[row] for row in rows]
+
+    def _run_bucket(self, batch: Batch, rows: list[int]) -> Sequence[Outputs]:
+        used = batch.arrays["attention_mask"][rows].any(axis=0)  # without padding to all of them
+        bucket = Batch(
+            tuple(batch.examples[row] for row in rows),
+            {name: array[rows][:, used] for name, array in batch.arrays.items()},
+            None if batch.words is None else batch.words[rows][:, used],
+        )
+        padded = self.shapes.padded(bucket)
+        started = time.perf_counter()
+        logits = self.predictor.logits(padded)
+        if self.tally is not None:
+            self.tally.run(padded.arrays["attention_mask"], time.perf_counter() - started)
+        return self.problem.outputs(self.shapes.without_padding(logits, bucket), bucket)
 
 
 def longest_input_of(encode: Encode) -> int:
     """Return the most tokens of an example that an encoding step lets through."""
     return encode.max_length if isinstance(encode, Tokenize) else LONGEST_INPUT_BY_DEFAULT
 
-
-def _narrowed(batch: Batch, rows: list[int]) -> Batch:
-    """Return some rows of a batch, without the columns that are padding to all of them."""
-    used = batch.arrays["attention_mask"][rows].any(axis=0)
-    return Batch(
-        tuple(batch.examples[row] for row in rows),
-        {name: array[rows][:, used] for name, array in batch.arrays.items()},
-        None if batch.words is None else batch.words[rows][:, used],
-    )
-
-
-# --- from serve.merged_batch
-# Predictions for the requests of a merged batch, each of which may fail on its own.
-
-logger = logging.getLogger(__name__)
-
-BoolArray = npt.NDArray[np.bool_]
-Labels = npt.NDArray[np.object_]
-Tensors = Mapping[str, npt.NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a request asks for."""
-
-    examples: tuple[Example, ...]
-    truncate: bool = False
-    """Texts that are longer than the model's input are cut; else the request is refused."""
-
-    def characters(self, most: int) -> int:
-        """Return the characters of all examples, of each at most so many."""
-        return sum(min(most, sum(map(len, example))) for example in self.examples)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """An error as the response to a request."""
-
-    code: str
-    """An attribute of Triton's TritonError."""
-    reason: str
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Predictions for the examples of a request, in their order."""
-
-    tensors: Tensors
-    """Of the response, by name."""
-    truncated: BoolArray
-    """(batch,)"""
-
-
-def predictions(
-    classifier: BucketedClassifier, readings: Sequence[Reading], labels: Labels
-) -> list[Predictions | Refusal]:
-    """Return the predictions for each request, or why it has none.
-
-    All of them run together. Where that fails, or an output is not finite, each runs alone, so
-    that only the requests at fault get an error.
-
-    Args:
-        classifier: the model.
-        readings: the requests.
-        labels: their names, as bytes.
-    """
-    if not readings:
-        return []
-    try:
-        return _together(classifier, readings, labels)
-    except Exception as error:  # whatever it is, the endpoint goes on
-        if len(readings) == 1:
-            _log(error)
-            return [Refusal("INTERNAL", f"the model failed: {type(error).__name__}: {error}")]
-    return [own for reading in readings for own in predictions(classifier, [reading], labels)]
-
-
-def _together(
-    classifier: BucketedClassifier, readings: Sequence[Reading], labels: Labels
-) -> list[Predictions | Refusal]:
-    batch = classifier.encode([each for reading in readings for each in reading.examples])
-    parts = _parts(batch, [len(reading.examples) for reading in readings])
-    refusals = [
-        None if reading.truncate else _too_long(part)
-        for reading, part in zip(readings, parts, strict=True)
-    ]
-    accepted = [part for part, refusal in zip(parts, refusals, strict=True) if not refusal]
-    results = iter(_classified(classifier, batch, accepted, labels))
-    return [refusal or next(results) for refusal in refusals]
-
-
-def _classified(
-    classifier: BucketedClassifier, batch: Batch, parts: Sequence[_Part], labels: Labels
-) -> list[Predictions]:
-    """Return the predictions for some parts of a batch; their scores are computed together."""
-    if not parts:
-        return []
-    rows = [row for part in parts for row in part.rows]
-    outputs = classifier.run(batch, rows)
-    _check_finite(outputs)
-    examples = [batch.examples[row] for row in rows]
-    endpoint = classifier.problem.endpoint
-    tensors = endpoint.arrays(outputs, examples, labels)
-    ends = np.cumsum([len(part.rows) for part in parts]).tolist()
-    places = [slice(end - len(part.rows), end) for part, end in zip(parts, ends, strict=True)]
-    return [
-        Predictions(endpoint.of_request(tensors, place, examples[place]), part.truncated)
-        for part, place in zip(parts, places, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The rows of a request in a merged batch."""
-
-    rows: range
-    truncated: BoolArray
-    """(rows,)"""
-    tokens: npt.NDArray[np.int64]
-    """(rows,): how many the model reads of each text"""
-
-
-def _parts(batch: Batch, sizes: Sequence[int]) -> list[_Part]:
-    ends = np.cumsum(sizes).tolist()
-    nothing = np.zeros(len(batch), dtype=np.bool_)
-    truncated = nothing if batch.truncated is None else batch.truncated
-    tokens = batch.arrays["attention_mask"].sum(axis=1)
-    return [
-        _Part(range(end - size, end), truncated[end - size : end], tokens[end - size : end])
-        for size, end in zip(sizes, ends, strict=True)
-    ]
-
-
-def _check_finite(outputs: Sequence[Outputs]) -> None:
-    if not all(np.isfinite(each.logits).all() for each in outputs):
-        raise ModelError("its logits are not finite. Check the artifact: bertender verify")
-
-
-def _too_long(part: _Part) -> Refusal | None:
-    if not part.truncated.any():
-        return None
-    row = int(part.truncated.argmax())
-    return Refusal(
-        "INVALID_ARG",
-        f"row {row} has more than {part.tokens[row]} tokens, which is the model's longest input. "
-        "Split the text, or send the parameter truncate=true to have it cut.",
-    )
-
-
-def _log(error: Exception) -> None:
-    """Log where an error comes from, without its message: that may quote a text."""
-    frames = traceback.extract_tb(error.__traceback__)[-3:]
-    places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
-    logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
-
-
-# --- from serve.warm_up
-# Runs of a model before its first request.
-#
-# A runtime reserves memory and prepares itself when it first sees an input of some size. Here
-# that
-# happens at the start, at sizes over all buckets, and not while a request waits.
 
 SHORTEST = 8
 LIMIT_S = 1.0
@@ -405,10 +317,11 @@ def warm_up(
 ) -> None:
     """Classify one text, then run a full bucket of each length while that takes under a second.
 
-    Where small buckets have a thread of their own, the largest of these comes first.
-
-    Where buckets have few shapes, the others follow in what is left of the second.
-    Where several buckets run at once, so many of them do: each reserves memory of its own.
+    A runtime reserves memory and prepares itself when it first sees an input of some size. Here
+    that happens at the start, at sizes over all buckets, and not while a request waits. Where small
+    buckets have a thread of their own, the largest of these comes first. Where buckets have few
+    shapes, the others follow in what is left of the second. Where several buckets run at once, so
+    many of them do: each reserves memory of its own.
 
     Args:
         classifier: the model.
@@ -426,13 +339,16 @@ def warm_up(
     edge = problem.edge_examples([example], classifier.longest_input)
     long = classifier.encode([edge[1]])
     longest = long.arrays["attention_mask"].shape[1]
-    for rows, length in _shapes(classifier, longest, most_texts):
+    for rows, length in _warm_up_shapes(classifier, longest, most_texts):
         if clock() - start > LIMIT_S:
             logger.info("no time for %d texts of %d tokens, and what follows", rows, length)
             return
+        cut = {
+            name: np.repeat(array[:, :length], rows, axis=0) for name, array in long.arrays.items()
+        }
+        full = Batch(long.examples * rows, cut)
         try:
-            full = [_cut(long, rows, length)] * classifier.runner.at_once
-            classifier.runner.run(classifier.predictor.logits, full)
+            classifier.runner.run(classifier.predictor.logits, [full] * classifier.runner.at_once)
         except Exception as error:  # its exception classes share no public base
             raise ModelError(
                 f"the model fails at {rows} texts of {length} tokens, though its tokenizer allows "
@@ -440,7 +356,7 @@ def warm_up(
             ) from None
 
 
-def _shapes(
+def _warm_up_shapes(
     classifier: BucketedClassifier, longest: int, most_texts: int
 ) -> Iterator[tuple[int, int]]:
     """Yield full buckets, which take the most memory, and then what else buckets are padded to."""
@@ -457,20 +373,9 @@ def bucket_shapes(
 
     Longer inputs than a bucket holds run alone; they take the most memory, and may never come.
     """
-    length, longest = SHORTEST, min(longest, tokens_per_bucket)
-    while length < longest:
-        yield _texts(tokens_per_bucket, length, most_texts), length
-        length *= 2
-    yield _texts(tokens_per_bucket, longest, most_texts), longest
-
-
-def _texts(tokens_per_bucket: int, length: int, most_texts: int) -> int:
-    return max(1, min(most_texts, tokens_per_bucket // length))
-
-
-def _cut(batch: Batch, rows: int, length: int) -> Batch:
-    """Return the first tokens of a batch's one example, so many times."""
-    arrays = {
-        name: np.repeat(array[:, :length], rows, axis=0) for name, array in batch.arrays.items()
-    }
-    return Batch(batch.examples * rows, arrays)
+    longest = min(longest, tokens_per_bucket)
+    lengths = [SHORTEST]
+    while lengths[-1] < longest:
+        lengths.append(2 * lengths[-1])
+    for length in (*lengths[:-1], longest):
+        yield max(1, min(most_texts, tokens_per_bucket // length)), length

@@ -1,35 +1,27 @@
-"""Metrics of the backend, which Triton adds to its own at /metrics."""
+"""Metrics of the backend, which Triton adds to its own at /metrics.
+
+Triton counts a request as computed from the moment that the backend takes it on. The wait in the
+backend's queue, what the queue rejects, and what the model is run on are known here alone.
+
+What happens is added up in the process of the backend, and sent to Triton once a second, because
+each change of a metric costs a message to Triton's process and back. All metrics are counters, or
+gauges that change by differences, so that those of several instances add up.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from bertender.models.predictor import Predictor
-    from bertender.text.batch import Batch
-
-# --- from serve.backend_metrics
-# Metrics of the backend, which Triton adds to its own at /metrics.
-#
-# Triton counts a request as computed from the moment that the backend takes it on. The wait in
-# the
-# backend's queue, what the queue rejects, and what the model is run on are known here alone.
-#
-# What happens is added up in the process of the backend, and sent to Triton once a second,
-# because
-# each change of a metric costs a message to Triton's process and back. All metrics are counters,
-# or
-# gauges that change by differences, so that those of several instances add up.
+logger = logging.getLogger(__name__)
 
 WAITS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -164,43 +156,13 @@ class Tally:
             waits, self._waits = self._waits, []
             amounts["bertender_queue_texts", ""] = queue_texts - self._queue_texts
             self._queue_texts = queue_texts
-        amounts.update(_histogram(waits))
+        if waits:
+            places = np.searchsorted(np.sort(waits), WAITS_S, side="right").tolist()
+            for bound, place in zip(WAITS_S, places, strict=True):
+                amounts[f"{WAIT}_bucket", f"{bound:g}"] = float(place)
+            amounts[f"{WAIT}_bucket", "+Inf"] = amounts[f"{WAIT}_count", ""] = float(len(waits))
+            amounts[f"{WAIT}_sum", ""] = float(sum(waits))
         return {series: amount for series, amount in amounts.items() if amount}
-
-
-class MeasuredPredictor:
-    """A predictor whose runs are counted."""
-
-    def __init__(self, predictor: Predictor, tally: Tally) -> None:
-        self.predictor = predictor
-        self.tally = tally
-
-    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
-        started = time.perf_counter()
-        logits = self.predictor.logits(batch)
-        self.tally.run(batch.arrays["attention_mask"], time.perf_counter() - started)
-        return logits
-
-
-def _histogram(waits: Sequence[float]) -> dict[Series, float]:
-    if not waits:
-        return {}
-    places = np.searchsorted(np.sort(waits), WAITS_S, side="right").tolist()
-    amounts = {
-        (f"{WAIT}_bucket", f"{bound:g}"): float(place)
-        for bound, place in zip(WAITS_S, places, strict=True)
-    }
-    amounts[f"{WAIT}_bucket", "+Inf"] = amounts[f"{WAIT}_count", ""] = float(len(waits))
-    amounts[f"{WAIT}_sum", ""] = float(sum(waits))
-    return amounts
-
-
-# --- from serve.metrics_thread
-# Sends what the backend has counted to Triton, once a second.
-
-logger = logging.getLogger(__name__)
-
-FLUSH_S = 1.0
 
 
 class MetricsThread:
@@ -212,6 +174,8 @@ class MetricsThread:
         tally: what to send.
         queue_texts: returns how many texts are in the queue.
     """
+
+    FLUSH_S = 1.0
 
     def __init__(
         self,
@@ -227,7 +191,13 @@ class MetricsThread:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
         try:
-            self._register(triton, labels)
+            for family in FAMILIES:
+                kind = getattr(triton.MetricFamily, family.kind)
+                registered = triton.MetricFamily(family.name, family.description, kind)
+                self._families.append(registered)
+                for value in family.values:
+                    metric = registered.Metric(labels={**labels, **family.labels(value)})
+                    self._metrics[family.name, value] = metric
         except Exception as error:  # a server with --allow-metrics=false; it serves all the same
             self._do_without(error)
         self._thread.start()
@@ -239,17 +209,8 @@ class MetricsThread:
         self._metrics.clear()
         self._families.clear()
 
-    def _register(self, triton: Any, labels: Mapping[str, str]) -> None:
-        for family in FAMILIES:
-            kind = getattr(triton.MetricFamily, family.kind)
-            registered = triton.MetricFamily(family.name, family.description, kind)
-            self._families.append(registered)
-            for value in family.values:
-                metric = registered.Metric(labels={**labels, **family.labels(value)})
-                self._metrics[family.name, value] = metric
-
     def _work(self) -> None:
-        while not self._stop.wait(FLUSH_S):
+        while not self._stop.wait(self.FLUSH_S):
             self._flush()
         self._flush()
 

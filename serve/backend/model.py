@@ -1,9 +1,9 @@
 """The Python backend of the Triton model `classifier`: text in; label, score and logits out.
 
-Triton hands requests over as they come. The backend reads them and puts them into a queue of its
-own, which is bounded; a thread takes as many as fit a batch, tokenises them together, runs them in
-buckets of similar length, and responds request by request. A request that cannot be read, or that
-finds the queue full, gets an error of its own at once; the others do not notice.
+Triton hands requests over as they come. `execute` reads them and puts them into a queue of its own,
+which is bounded; a thread takes as many as make a batch, runs them together, and responds request
+by request (see `batches`). A request that cannot be read, or that finds the queue full, gets an
+error of its own at once; the others do not notice.
 
 Triton starts this class in a Python process of its own (the stub). Neither PyTorch nor transformers
 is loaded there.
@@ -14,14 +14,14 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
-import math
+import mmap
 import os
+import struct
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +36,27 @@ from bertender.problems import PROBLEMS
 from bertender.text.tokenizer import open_tokenizer
 from serve.backend.batches import (
     BucketedClassifier,
-    Predictions,
-    Reading,
     Refusal,
+    Request,
     RequestQueue,
-    RunTime,
-    Waiting,
     longest_input_of,
     predictions,
     warm_up,
 )
-from serve.backend.in_flight import WORKSPACE_VARIABLE, InFlight, mark_candidate
-from serve.backend.metrics import (
-    QUEUE_FULL,
-    QUEUE_TIMEOUT,
-    REASONS,
-    MeasuredPredictor,
-    MetricsThread,
-    Tally,
-)
-from serve.backend.running import SERVED_RUNTIMES, Opening, OwnShapes, PaddedShapes, bucket_runner
-from serve.config import BackendParameters
+from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, MetricsThread, Tally
+from serve.backend.running import OwnShapes, PaddedShapes, bucket_runner, open_predictor
+from serve.config import SERVED_RUNTIMES, BackendParameters
 from serve.repository.placing import load_checked
-from serve.server.shared_memory import close_region
-from serve.wire import INPUT_NAMES, TRUNCATED, asks_for_truncation, from_arrays
+from serve.server.installation import STUB_NAME
+from serve.wire import (
+    CANDIDATE_PREFIX,
+    CANDIDATE_SUFFIX,
+    IN_FLIGHT_PREFIX,
+    INPUT_NAMES,
+    WORKSPACE_VARIABLE,
+    asks_for_truncation,
+    from_arrays,
+)
 
 LOOK_FOR_CANCELLATION_S = 0.005
 """Of waiting: asking Triton costs a message to its process and back."""
@@ -99,19 +96,35 @@ class TritonPythonModel:
         self.classifier = open_artifact(artifact, self.parameters, threads)
         if SERVED_RUNTIMES[self.parameters.runtime].runs_while_loading:
             warm_up(self.classifier, len(self.input_names), self.max_batch_size)
-        _release_memory()
-        mark_candidate(os.environ.get(WORKSPACE_VARIABLE), config["name"])
-        self._start_worker({"model": config["name"], "version": args["model_version"]})
+        with suppress(AttributeError):  # of another C library than glibc
+            ctypes.CDLL(None).malloc_trim(0)  # give back what loading has freed
+        workspace = os.environ.get(WORKSPACE_VARIABLE)
+        mark_candidate(workspace, config["name"])
+        self.queue = RequestQueue(
+            self.parameters.max_queue_texts, self.parameters.queue_timeout_ms / 1000
+        )
+        self.in_flight = InFlight(workspace)
+        self.tally = self.classifier.tally = Tally()
+        labels = {"model": config["name"], "version": args["model_version"]}
+        self.metrics = MetricsThread(self.triton, labels, self.tally, lambda: self.queue.texts)
+        self.worker = threading.Thread(target=self._work, name="classifier", daemon=True)
+        self.worker.start()
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Take requests on, or refuse them; each gets its response through its sender."""
         self.in_flight.add(len(requests))
-        for request in requests:
-            sender, reading = request.get_response_sender(), self._read(request)
-            if isinstance(reading, Refusal):
-                self._reject(sender, reading)
-            elif not self._offer(_Pending(request, sender, reading)):
-                self._reject(sender, self._full, QUEUE_FULL)
+        for each in requests:
+            sender, request = each.get_response_sender(), self._read(each)
+            if isinstance(request, Refusal):
+                self._reject(sender, request)
+                continue
+            request.of_triton, request.sender = each, sender
+            if not self.queue.offer(request):
+                reason = (
+                    f"the queue is full: {self.queue.max_texts} texts wait at most. Send it again "
+                    "later."
+                )
+                self._reject(sender, Refusal("UNAVAILABLE", reason), QUEUE_FULL)
         self._reject_late()
 
     def finalize(self) -> None:
@@ -121,90 +134,64 @@ class TritonPythonModel:
         self.classifier.runner.close()
         self.metrics.stop()
 
-    def _start_worker(self, labels: Mapping[str, str]) -> None:
-        most, timeout_ms = self.parameters.max_queue_texts, self.parameters.queue_timeout_ms
-        self.queue = RequestQueue[_Pending](most, timeout_ms / 1000)
-        self.run_time = RunTime()
-        self.in_flight = InFlight(os.environ.get(WORKSPACE_VARIABLE))
-        self._full = Refusal(
-            "UNAVAILABLE", f"the queue is full: {most} texts wait at most. Send it again later."
-        )
-        self._late = Refusal(
-            "UNAVAILABLE",
-            f"the request has waited for over {timeout_ms:g} ms in the queue. Send it again later.",
-        )
-        self.tally = Tally()
-        self.classifier.predictor = MeasuredPredictor(self.classifier.predictor, self.tally)
-        self.metrics = MetricsThread(self.triton, labels, self.tally, lambda: self.queue.texts)
-        self.worker = threading.Thread(target=self._work, name="classifier", daemon=True)
-        self.worker.start()
+    def _read(self, request: Any) -> Request | Refusal:
+        try:
+            inputs = [
+                self.triton.get_input_tensor_by_name(request, name).as_numpy()
+                for name in self.input_names
+            ]
+            truncate = asks_for_truncation(request.parameters())
+            texts = from_arrays(inputs, self.parameters.max_text_bytes)
+            examples = tuple(map(self.classifier.problem.endpoint.to_example, texts))
+        except DataError as error:
+            return Refusal("INVALID_ARG", str(error))
+        except Exception as error:  # of one request; the others of this call must not notice
+            return Refusal("INTERNAL", f"the request cannot be read: {error}")
+        most = CHARACTERS_OF_TOKEN * self.classifier.longest_input
+        characters = sum(min(most, sum(map(len, example))) for example in examples)
+        return Request(examples, truncate, characters)
 
     def _work(self) -> None:
         """Classify batch after batch. An error here would leave everybody waiting: it ends the
         process, and the supervisor reports that."""
         try:
-            while waiting := self.queue.take(self.max_batch_size, self._most_characters):
+            while taken := self.queue.take(self.max_batch_size):
                 started = time.perf_counter()
-                wanted = [each for each in waiting if self._is_wanted(each)]
-                self._classify([each.request for each in wanted])
+                wanted = [each for each in taken if self._is_wanted(each)]
+                results = predictions(self.classifier, wanted, self.labels)
+                for request, result in zip(wanted, results, strict=True):
+                    if isinstance(result, Refusal):
+                        self._reject(request.sender, result)
+                    else:
+                        tensors = [self.triton.Tensor(*each) for each in result.items()]
+                        self._send(request.sender, output_tensors=tensors)
                 if wanted:
                     seconds = time.perf_counter() - started
-                    self.tally.batch(sum(each.texts for each in wanted), seconds)
-                    self.run_time.measured(sum(each.characters for each in wanted), seconds)
+                    self.tally.batch(sum(len(each.examples) for each in wanted), seconds)
+                    self.queue.measured(sum(each.characters for each in wanted), seconds)
                 self._reject_late()
         except BaseException:
             traceback.print_exc()
             os._exit(1)
 
-    def _offer(self, pending: _Pending) -> bool:
-        reading, most = pending.reading, CHARACTERS_OF_TOKEN * self.classifier.longest_input
-        return self.queue.offer(pending, len(reading.examples), reading.characters(most))
-
-    def _most_characters(self) -> float:
-        """Return how long a batch may be: it takes no longer than a request may wait.
-
-        Without that, a queue of requests that have waited for nearly as long as they may would run
-        as one batch, and all of them would be late.
-        """
-        timeout_s = self.queue.timeout_s or math.inf
-        return self.run_time.characters_within(timeout_s)
-
-    def _is_wanted(self, waiting: Waiting[_Pending]) -> bool:
+    def _is_wanted(self, request: Request) -> bool:
         """Return whether the client is still there; one that has gone gets an error all the same,
         because Triton waits for a response to every request."""
-        waited_s = self.queue.clock() - waiting.since
+        waited_s = self.queue.clock() - request.since
         self.tally.wait(waited_s)
-        if waited_s < LOOK_FOR_CANCELLATION_S or not waiting.request.request.is_cancelled():
+        if waited_s < LOOK_FOR_CANCELLATION_S or not request.of_triton.is_cancelled():
             return True
-        self._reject(waiting.request.sender, CANCELLED)
+        self._reject(request.sender, CANCELLED)
         return False
-
-    def _classify(self, pending: Sequence[_Pending]) -> None:
-        readings = [each.reading for each in pending]
-        results = predictions(self.classifier, readings, self.labels)
-        for each, result in zip(pending, results, strict=True):
-            if isinstance(result, Refusal):
-                self._reject(each.sender, result)
-            else:
-                self._send(each.sender, output_tensors=self._tensors(each.reading, result))
 
     def _reject_late(self) -> None:
         for late in self.queue.expired():
             self.tally.wait(self.queue.clock() - late.since)
-            self._reject(late.request.sender, self._late, QUEUE_TIMEOUT)
-
-    def _read(self, request: Any) -> Reading | Refusal:
-        tensor_of = self.triton.get_input_tensor_by_name
-        try:
-            inputs = [tensor_of(request, name).as_numpy() for name in self.input_names]
-            truncate = asks_for_truncation(request.parameters())
-            texts = from_arrays(inputs, self.parameters.max_text_bytes)
-            to_example = self.classifier.problem.endpoint.to_example
-            return Reading(tuple(map(to_example, texts)), truncate)
-        except DataError as error:
-            return Refusal("INVALID_ARG", str(error))
-        except Exception as error:  # of one request; the others of this call must not notice
-            return Refusal("INTERNAL", f"the request cannot be read: {error}")
+            reason = (
+                f"the request has waited for over {self.parameters.queue_timeout_ms:g} ms in the "
+                "queue. Send it again later."
+            )
+            self._reject(late.sender, Refusal("UNAVAILABLE", reason), QUEUE_TIMEOUT)
 
     def _reject(self, sender: Any, refusal: Refusal, reason: str | None = None) -> None:
         self.tally.rejection(reason or REASONS[refusal.code])
@@ -215,26 +202,6 @@ class TritonPythonModel:
         response = self.triton.InferenceResponse(**content)
         sender.send(response, flags=self.triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         self.in_flight.add(-1)
-
-    def _tensors(self, reading: Reading, result: Predictions) -> list[Any]:
-        truncated = {TRUNCATED: result.truncated[:, None]} if reading.truncate else {}
-        arrays = {**result.tensors, **truncated}
-        return [self.triton.Tensor(name, array) for name, array in arrays.items()]
-
-
-@dataclass(frozen=True)
-class _Pending:
-    """A request that waits for its response."""
-
-    request: Any
-    sender: Any
-    reading: Reading
-
-
-def _release_memory() -> None:
-    """Give back to the system what loading has freed, which glibc would hold for later."""
-    with suppress(AttributeError):  # of another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def open_artifact(
@@ -248,22 +215,82 @@ def open_artifact(
     tokenizer = open_tokenizer(artifact.path, parameters.max_length)
     encode = problem.encoder(tokenizer, None)
     graph = artifact.path / ONNX_NAME
-    padded = PaddedShapes(longest_input_of(encode))
-    opening = Opening(
-        graph,
-        threads,
-        adapts_threads=parameters.threads == 0,
-        concurrent_buckets=parameters.concurrent_buckets,
-        encoder=parameters.encoder,
-        encoder_inputs=parameters.encoder_inputs,
-    )
     check_tokens(graph, tokenizer)
     return BucketedClassifier(
         encode,
-        runtime.open(opening),
+        open_predictor(graph, parameters, threads),
         len(artifact.card.task.labels),
         parameters.tokens_per_bucket,
         problem,
         bucket_runner(max(parameters.concurrent_buckets, runtime.buckets_at_once)),
-        padded if runtime.compiles_shapes(graph) else OwnShapes(),
+        PaddedShapes(longest_input_of(encode)) if runtime.compiles_shapes(graph) else OwnShapes(),
     )
+
+
+COUNT = struct.Struct("=Q")
+
+
+class InFlight:
+    """The requests of one stub that have no response yet, where the supervisor reads them when the
+    server stops: a file of 8 bytes in the server's workspace. Several threads may count.
+
+    Triton itself waits, when it stops, until its HTTP connections are closed, idle ones included,
+    or its time is up.
+
+    Args:
+        workspace: folder for the file; without one, nothing is written.
+    """
+
+    def __init__(self, workspace: str | None) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+        self._bytes: bytearray | mmap.mmap = bytearray(COUNT.size)
+        if workspace:
+            path = Path(workspace, f"{IN_FLIGHT_PREFIX}{os.getpid()}")
+            path.write_bytes(bytes(COUNT.size))
+            with path.open("r+b") as file:
+                self._bytes = mmap.mmap(file.fileno(), COUNT.size)
+
+    def add(self, requests: int) -> None:
+        """Count requests that came, or, below 0, those that have got their response."""
+        with self._lock:
+            self.count += requests
+            COUNT.pack_into(self._bytes, 0, self.count)
+
+
+def mark_candidate(workspace: str | None, model: str) -> None:
+    """Mark this process in the server's workspace where its model is a candidate, which may die.
+
+    The process of a model that has died has no command line any more that would tell which it was.
+    """
+    if not workspace:
+        return
+    mark = Path(workspace, f"{CANDIDATE_PREFIX}{os.getpid()}")
+    if model.endswith(CANDIDATE_SUFFIX):
+        mark.touch()
+    else:
+        mark.unlink(missing_ok=True)  # numbers of processes are used again
+
+
+REGION_WORD = 1
+"""Of a stub's arguments: the model, the name of its region in shared memory."""
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
+
+
+def close_region(command: bytes, folder: Path = SHARED_MEMORY) -> None:
+    """Let no other user read a stub's region of shared memory, before it has a text.
+
+    `bertender serve` makes it so from the start; another Triton does not. A later version may name
+    the region in another place: nothing but a file of the folder is closed.
+
+    Args:
+        command: the stub's program and arguments, each with a zero byte at its end.
+        folder: of the regions.
+    """
+    program, *words = map(os.fsdecode, command.split(b"\0"))
+    if Path(program).name != STUB_NAME or len(words) <= REGION_WORD:
+        return
+    name = words[REGION_WORD].removeprefix("/")
+    with suppress(OSError):  # it has gone, or is of another user
+        if "/" not in name and (folder / name).is_file():
+            (folder / name).chmod(0o600)

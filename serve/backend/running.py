@@ -1,4 +1,9 @@
-"""SERVED_RUNTIMES: what runs the buckets of an endpoint, behind `Predictor.logits`."""
+"""What runs the buckets of a batch, behind the one method `Predictor.logits`.
+
+A runtime of SERVED_RUNTIMES runs them in the process of the Python backend, or, as another Triton
+model, in the process of the server. How many run at once, with how many threads, and padded to
+which shapes, is decided here.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +14,150 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.config import Table, on_demand
 from bertender.core.errors import ModelError
 from bertender.models.onnx_session import ONNX_DATA_NAME
 from bertender.models.runtimes import RUNTIMES
 from bertender.text.batch import Batch
+from serve.config import SERVED_RUNTIMES, BackendParameters
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.predictor import Predictor
 
-# --- from serve.bucket_runners
-# Who runs the buckets of a batch: one after another, or several at once.
-#
-# A run of the model with one thread leaves the other cores unused, and a run with all of them
-# spends
-# part of its time on waiting for each other. Where several buckets run at once, each with few
-# threads, the cores need not wait. A runtime lets go of Python's lock while it runs, so that
-# threads
-# are enough; all of them share one copy of the model.
+ENCODER_OUTPUT = "logits"
+"""Of the Triton model that runs the graph."""
+
+ADAPTING = frozenset({"onnxruntime"})
+"""Rows of RUNTIMES whose small buckets are faster on one thread, as far as it was measured."""
+
+
+def open_predictor(graph: Path, parameters: BackendParameters, threads: int) -> Predictor:
+    """Open a graph in the runtime that serves it.
+
+    Args:
+        graph: its file.
+        parameters: of the backend.
+        threads: of one run, at most.
+    """
+    runtime = SERVED_RUNTIMES[parameters.runtime]
+    if runtime.in_process is None:
+        return EncoderPredictor(parameters.encoder or "", parameters.encoder_inputs)
+    # spinning threads take the cores that the server needs: it cost half the throughput
+    settings = {"spinning": False, "concurrent_runs": parameters.concurrent_buckets}
+    open_graph = partial(RUNTIMES[runtime.in_process].open, graph, **settings)
+    if parameters.threads == 0 and runtime.in_process in ADAPTING:
+        return adaptive(open_graph, graph, threads)
+    return open_graph(threads)
+
+
+class EncoderPredictor:
+    """A Triton model that takes token arrays and returns logits: business logic scripting (BLS).
+
+    Several threads may call it. It cannot run before Triton has loaded all models, which is after
+    `initialize`.
+
+    Args:
+        model: its name.
+        inputs: their names.
+    """
+
+    def __init__(self, model: str, inputs: Sequence[str]) -> None:
+        self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
+        self.model = model
+        self.inputs = inputs
+        # arrays of numpy are wanted, wherever the model runs
+        self.memory = self.triton.PreferredMemory(self.triton.TRITONSERVER_MEMORY_CPU, 0)
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a batch.
+
+        Raises:
+            ModelError: the model cannot run it, or is not loaded.
+        """
+        response = self.triton.InferenceRequest(
+            model_name=self.model,
+            requested_output_names=[ENCODER_OUTPUT],
+            inputs=[self.triton.Tensor(name, batch.arrays[name]) for name in self.inputs],
+            preferred_memory=self.memory,
+        ).exec()
+        if response.has_error():
+            raise ModelError(f"model {self.model!r}: {response.error().message()}")
+        tensor = self.triton.get_output_tensor_by_name(response, ENCODER_OUTPUT)
+        # a copy: the response's memory goes with the response
+        return np.array(tensor.as_numpy(), dtype=np.float32)
+
+
+TOKENS_FOR_ALL_THREADS = 64
+"""Tokens of a bucket, padding included, from which on it has all threads, at MEASURED_BYTES."""
+MEASURED_BYTES = 24 * 2**20
+"""Of the graph of that measurement with its weights, a MiniLM in int8."""
+MOST_BYTES_TWICE = 128 * 2**20
+"""Of a graph with its weights, which is opened twice."""
+
+
+class AdaptiveThreads:
+    """A predictor of a graph that is opened for one thread and for several: small buckets run on
+    one, larger ones on all, so that each wakes as many threads as pay off.
+
+    Threads that sleep between runs have to be woken for every operator that they share, which takes
+    longer than the work on a few tokens. One caller of single texts had 323 texts/s with one thread
+    where two gave 243; four callers of 16 texts had 523 with two where one gave 434. A token is
+    more work for a larger model, which has all threads from fewer tokens on.
+
+    ONNX Runtime has no threads of one run but those of its session, and Python cannot share
+    prepared weights between sessions. So a small model is in memory twice. A large one is not: its
+    runs are long enough for all threads anyway.
+
+    Args:
+        one: its runs have one thread.
+        several: its runs have all.
+        tokens_for_all: tokens of a bucket, padding included, from which on it has all threads.
+    """
+
+    def __init__(self, one: Predictor, several: Predictor, tokens_for_all: int) -> None:
+        self.one = one
+        self.several = several
+        self.tokens_for_all = tokens_for_all
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a bucket."""
+        is_small = batch.arrays["attention_mask"].size < self.tokens_for_all
+        return (self.one if is_small else self.several).logits(batch)
+
+
+def adaptive(open_graph: Callable[[int], Predictor], graph: Path, threads: int) -> Predictor:
+    """Open a graph for so many threads, and for one as well where that pays off.
+
+    Args:
+        open_graph: opens it, for a number of threads.
+        graph: its file.
+        threads: most of one run.
+    """
+    several = open_graph(threads)
+    files = (graph, graph.with_name(ONNX_DATA_NAME))
+    size_bytes = sum(file.stat().st_size for file in files if file.is_file())
+    if threads == 1 or size_bytes > MOST_BYTES_TWICE:
+        return several
+    share = min(1.0, MEASURED_BYTES / max(size_bytes, 1))
+    return AdaptiveThreads(open_graph(1), several, int(TOKENS_FOR_ALL_THREADS * share))
+
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class BucketRunner(Protocol):
-    """Applies a function to each bucket."""
+    """Applies a function to each bucket: to one after another, or to several at once.
+
+    A run of the model with one thread leaves the other cores unused, and a run with all of them
+    spends part of its time on waiting for each other. Where several buckets run at once, each with
+    few threads, the cores need not wait. A runtime lets go of Python's lock while it runs, so that
+    threads are enough; all of them share one copy of the model.
+    """
 
     at_once: int
     """Most buckets that run at the same time."""
@@ -91,15 +210,6 @@ def bucket_runner(at_once: int) -> BucketRunner:
     return BucketPool(at_once) if at_once > 1 else OneByOne()
 
 
-# --- from serve.shapes
-# Shapes of buckets: their own, or one of few for a runtime that compiles a graph for each shape.
-#
-# A server merges requests, so nearly every bucket has another number of texts and tokens than
-# those
-# before it. Where each such shape is compiled when it first comes, that takes longer than padding
-# to
-# a shape that has come already.
-
 TOKENS = 8
 """Padded buckets have a multiple of it."""
 AXES_OF_EXAMPLES = 2
@@ -122,6 +232,13 @@ class OwnShapes:
         """Return a bucket in its shape."""
         return bucket
 
+    def without_padding(
+        self, logits: npt.NDArray[np.float32], bucket: Batch
+    ) -> npt.NDArray[np.float32]:
+        """Return the logits of a bucket, of each example or of each token, by its own shape."""
+        rows, tokens = bucket.arrays["attention_mask"].shape
+        return logits[:rows] if logits.ndim == AXES_OF_EXAMPLES else logits[:rows, :tokens]
+
     def every(self, tokens_per_bucket: int, most_texts: int) -> Iterator[tuple[int, int]]:
         """Yield rows and tokens of shapes that are worth a run before the first request."""
         yield from ()
@@ -129,7 +246,12 @@ class OwnShapes:
 
 @dataclass(frozen=True)
 class PaddedShapes(OwnShapes):
-    """Buckets are padded to 1, 2, 3, 4, 6, 8, 12, 16, ... rows, and to multiples of 8 tokens."""
+    """Buckets are padded to 1, 2, 3, 4, 6, 8, 12, 16, ... rows, and to multiples of 8 tokens.
+
+    A server merges requests, so nearly every bucket has another number of texts and tokens than
+    those before it. Where a runtime compiles a graph for each shape when it first comes, that takes
+    longer than padding to a shape that has come already.
+    """
 
     longest_input: int
     """Most tokens that the model reads."""
@@ -142,9 +264,10 @@ class PaddedShapes(OwnShapes):
         return max(longest, min(-(-longest // TOKENS) * TOKENS, self.longest_input))
 
     def padded(self, bucket: Batch) -> Batch:
+        """Return a bucket with rows and columns of zeros added, which the mask hides."""
         rows, tokens = bucket.arrays["attention_mask"].shape
-        shape = self.rows(rows), self.tokens(tokens)
-        arrays = {name: _padded(array, shape) for name, array in bucket.arrays.items()}
+        added = ((0, self.rows(rows) - rows), (0, self.tokens(tokens) - tokens))
+        arrays = {name: np.pad(array, added) for name, array in bucket.arrays.items()}
         return Batch(bucket.examples, arrays)
 
     def every(self, tokens_per_bucket: int, most_texts: int) -> Iterator[tuple[int, int]]:
@@ -154,203 +277,3 @@ class PaddedShapes(OwnShapes):
         rows = dict.fromkeys(map(self.rows, takewhile(lambda each: each <= most_texts, count(1))))
         for each in rows:
             yield from ((each, length) for length in lengths if each * length <= tokens_per_bucket)
-
-
-def without_padding(logits: npt.NDArray[np.float32], bucket: Batch) -> npt.NDArray[np.float32]:
-    """Return the logits of a bucket, of each example or of each token, by its own shape."""
-    rows, tokens = bucket.arrays["attention_mask"].shape
-    return logits[:rows] if logits.ndim == AXES_OF_EXAMPLES else logits[:rows, :tokens]
-
-
-def _padded(array: npt.NDArray[np.int64], shape: tuple[int, int]) -> npt.NDArray[np.int64]:
-    """Return an array with rows and columns of zeros added, which the mask hides."""
-    rows, tokens = array.shape
-    return np.pad(array, ((0, shape[0] - rows), (0, shape[1] - tokens)))
-
-
-# --- from serve.adaptive_threads
-# Small buckets on one thread, larger ones on all: each wakes as many threads as pay off.
-#
-# Threads that sleep between runs have to be woken for every operator that they share, which takes
-# longer than the work on a few tokens. One caller of single texts had 323 texts/s with one thread
-# where two gave 243; four callers of 16 texts had 523 with two where one gave 434. A token is
-# more
-# work for a larger model, which has all threads from fewer tokens on.
-#
-# ONNX Runtime has no threads of one run but those of its session, and Python cannot share
-# prepared
-# weights between sessions. So a small model is in memory twice. A large one is not: its runs are
-# long
-# enough for all threads anyway.
-
-TOKENS_FOR_ALL_THREADS = 64
-"""Tokens of a bucket, padding included, from which on it has all threads, at MEASURED_BYTES."""
-
-MEASURED_BYTES = 24 * 2**20
-"""Of the graph of that measurement with its weights, a MiniLM in int8."""
-
-MOST_BYTES_TWICE = 128 * 2**20
-"""Of a graph with its weights, which is opened twice."""
-
-
-class AdaptiveThreads:
-    """A predictor of a graph that is opened for one thread and for several.
-
-    Args:
-        one: its runs have one thread.
-        several: its runs have all.
-        tokens_for_all: tokens of a bucket, padding included, from which on it has all threads.
-    """
-
-    def __init__(self, one: Predictor, several: Predictor, tokens_for_all: int) -> None:
-        self.one = one
-        self.several = several
-        self.tokens_for_all = tokens_for_all
-
-    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Return the logits (batch, labels) of a bucket."""
-        is_small = batch.arrays["attention_mask"].size < self.tokens_for_all
-        return (self.one if is_small else self.several).logits(batch)
-
-
-def adaptive(open_graph: Callable[[int], Predictor], graph: Path, threads: int) -> Predictor:
-    """Open a graph for so many threads, and for one as well where that pays off.
-
-    Args:
-        open_graph: opens it, for a number of threads.
-        graph: its file.
-        threads: most of one run.
-    """
-    several = open_graph(threads)
-    files = (graph, graph.with_name(ONNX_DATA_NAME))
-    size_bytes = sum(file.stat().st_size for file in files if file.is_file())
-    if threads == 1 or size_bytes > MOST_BYTES_TWICE:
-        return several
-    share = min(1.0, MEASURED_BYTES / max(size_bytes, 1))
-    return AdaptiveThreads(open_graph(1), several, int(TOKENS_FOR_ALL_THREADS * share))
-
-
-# --- from serve.served_runtimes
-# SERVED_RUNTIMES: what runs the buckets of an endpoint, behind the one method `Predictor.logits`.
-#
-# A row of RUNTIMES runs them in the process of the Python backend. `triton-onnxruntime` sends
-# each to
-# a model of its own (`classifier-encoder`), which Triton's ONNX Runtime backend runs, on a GPU or
-# on
-# the CPU.
-
-ENCODER_NAME = "classifier-encoder"
-"""The Triton model that runs the graph where the Python backend does not."""
-
-
-@dataclass(frozen=True)
-class Opening:
-    """What a runtime is opened with."""
-
-    graph: Path
-    threads: int
-    """Of one run, at most."""
-    adapts_threads: bool = False
-    """Small buckets may have fewer, where the runtime does so."""
-    concurrent_buckets: int = 1
-    """Runs at once."""
-    encoder: str | None = None
-    """The Triton model that runs the graph."""
-    encoder_inputs: tuple[str, ...] = ()
-    """Its inputs, by name."""
-
-
-@dataclass(frozen=True)
-class ServedRuntime:
-    """A row of SERVED_RUNTIMES."""
-
-    summary: str
-    open: Callable[[Opening], Predictor]
-    in_process: str | None = None
-    """The row of RUNTIMES that runs in the Python backend's process."""
-    triton_backend: str | None = None
-    """The backend of Triton that runs the graph, as the model `classifier-encoder`."""
-    buckets_at_once: int = 1
-    """Of a merged batch, at least."""
-
-    def compiles_shapes(self, graph: Path) -> bool:
-        """Return whether it takes long for the first bucket of each shape."""
-        return self.in_process is not None and RUNTIMES[self.in_process].compiles_shapes(graph)
-
-    @property
-    def runs_while_loading(self) -> bool:
-        """Whether it can run before Triton has loaded the model: Triton then takes no requests."""
-        return self.triton_backend is None
-
-
-ADAPTING = frozenset({"onnxruntime"})
-"""Rows of RUNTIMES whose small buckets are faster on one thread, as far as it was measured."""
-
-
-def _open_in_process(name: str, opening: Opening) -> Predictor:
-    # spinning threads take the cores that the server needs: it cost half the throughput
-    settings = {"spinning": False, "concurrent_runs": opening.concurrent_buckets}
-    open_graph = partial(RUNTIMES[name].open, opening.graph, **settings)
-    if opening.adapts_threads and name in ADAPTING:
-        return adaptive(open_graph, opening.graph, opening.threads)
-    return open_graph(opening.threads)
-
-
-SERVED_RUNTIMES = Table(
-    "runtime",
-    {
-        **{
-            name: ServedRuntime(runtime.summary, partial(_open_in_process, name), in_process=name)
-            for name, runtime in RUNTIMES.items()
-        },
-        "triton-onnxruntime": ServedRuntime(
-            summary="ONNX Runtime as a backend of Triton, on a GPU or on the CPU",
-            open=on_demand("serve.backend.running:EncoderPredictor"),
-            triton_backend="onnxruntime",
-            buckets_at_once=2,  # while one runs, the next is on its way
-        ),
-    },
-)
-
-ServedRuntimeName = Annotated[str, SERVED_RUNTIMES.validator()]
-"""A row of SERVED_RUNTIMES, as a setting."""
-
-# --- from serve.encoder_predictor
-# Another Triton model as a predictor: business logic scripting (BLS) of the Python backend.
-
-ENCODER_OUTPUT = "logits"
-
-
-class EncoderPredictor:
-    """A Triton model that takes token arrays and returns logits; several threads may call it.
-
-    It cannot run before Triton has loaded all models, which is after `initialize`.
-
-    Args:
-        opening: the model's name and inputs.
-    """
-
-    def __init__(self, opening: Opening) -> None:
-        self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
-        self.model = opening.encoder
-        self.inputs = opening.encoder_inputs
-        # arrays of numpy are wanted, wherever the model runs
-        self.memory = self.triton.PreferredMemory(self.triton.TRITONSERVER_MEMORY_CPU, 0)
-
-    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Return the logits (batch, labels) of a batch.
-
-        Raises:
-            ModelError: the model cannot run it, or is not loaded.
-        """
-        response = self.triton.InferenceRequest(
-            model_name=self.model,
-            requested_output_names=[ENCODER_OUTPUT],
-            inputs=[self.triton.Tensor(name, batch.arrays[name]) for name in self.inputs],
-            preferred_memory=self.memory,
-        ).exec()
-        if response.has_error():
-            raise ModelError(f"model {self.model!r}: {response.error().message()}")
-        tensor = self.triton.get_output_tensor_by_name(response, ENCODER_OUTPUT)
-        # a copy: the response's memory goes with the response
-        return np.array(tensor.as_numpy(), dtype=np.float32)

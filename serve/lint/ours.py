@@ -26,7 +26,8 @@ from serve.repository.config_pbtxt import (  # type: ignore[attr-defined]
 from serve.repository.placing import load_checked
 from serve.wire import TRUNCATED
 
-BACKEND_MODULE = "serve.backend.model"
+BACKEND_MODULES = ("serve.backend.model", "serve.classifier_backend")
+"""What a model.py imports, and that of an earlier version."""
 LOGITS = "LOGITS"
 
 
@@ -142,8 +143,10 @@ def backend_parameters(model: ReadModel) -> BackendParameters | None:
 
 def _is_ours(model: ReadModel) -> bool:
     return model.backend == "python" and any(
-        file.is_file() and BACKEND_MODULE in file.read_text(encoding="utf-8", errors="replace")
+        module in file.read_text(encoding="utf-8", errors="replace")
         for file in model.files("model.py")
+        if file.is_file()
+        for module in BACKEND_MODULES
     )
 
 

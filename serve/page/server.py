@@ -33,7 +33,7 @@ from bertender.core.errors import (
 from bertender.text.batch import Example
 from serve.client.endpoint import Endpoint
 from serve.client.served_model import Classification
-from serve.server.ports import listening_error
+from serve.server.addresses import listening_error
 from serve.wire import MODEL_NAME
 
 # --- from serve.page.content

@@ -24,9 +24,9 @@ from bertender.core.errors import ModelError
 from bertender.core.hardware import share_of_cores
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Tensor
-from serve.backend.running import ENCODER_NAME, SERVED_RUNTIMES
+from serve.backend.running import SERVED_RUNTIMES
 from serve.config import BackendParameters, ServeConfig
-from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED
+from serve.wire import ENCODER_NAME, INPUT_NAMES, MODEL_NAME, TRUNCATED
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as triton

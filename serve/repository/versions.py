@@ -24,7 +24,6 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, BusyError, ConfigError, nearest_hint
 from bertender.core.files import replacing, replacing_directory
 from bertender.text.tokenizer import stated_longest_input
-from serve.backend.running import ENCODER_NAME
 from serve.config import ServeConfig
 from serve.repository.config_pbtxt import (
     CONFIG_NAME,
@@ -35,7 +34,7 @@ from serve.repository.config_pbtxt import (
     write_model_config,
 )
 from serve.repository.write import cannot_be_written, fill_version, is_repository, model_names
-from serve.wire import CANDIDATE_SUFFIX
+from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as triton

@@ -16,7 +16,7 @@ from bertender.models.runtimes import check_suits, saturates
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer import open_tokenizer, stated_longest_input
 from serve.backend.batches import bucket_shapes
-from serve.backend.running import ENCODER_NAME, ENCODER_OUTPUT, SERVED_RUNTIMES
+from serve.backend.running import ENCODER_OUTPUT, SERVED_RUNTIMES
 from serve.config import ServeConfig
 from serve.lint.linting import check_repository
 from serve.repository.config_pbtxt import (
@@ -28,7 +28,7 @@ from serve.repository.config_pbtxt import (
     write_model_config,
 )
 from serve.repository.placing import place_artifact
-from serve.wire import CANDIDATE_SUFFIX, MODEL_NAME
+from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, MODEL_NAME
 
 # --- from serve.repository
 # The Triton model repository: a folder that holds all that the endpoint serves.

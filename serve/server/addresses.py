@@ -1,9 +1,14 @@
-"""The address that a server listens on, and how it is written where: IPv4, and IPv6 in brackets."""
+"""Addresses and ports that a server listens on: IPv4, and IPv6 in brackets; free ports chosen."""
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from bertender.core.errors import PortTakenError, ServingError
 
 
 def resolved(host: str) -> str:
@@ -49,3 +54,52 @@ def is_ipv6(address: str) -> bool:
 def in_url(address: str) -> str:
     """Return an address as it stands before a port."""
     return f"[{address}]" if is_ipv6(address) else address
+
+
+def free_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, int]]:
+    """Return the address of a host, and its ports by setting, every 0 replaced by a free one.
+
+    Raises:
+        PortTakenError: another process listens on a port; the message names the option.
+        ServingError: `host` is not an address of this machine, or the port is not allowed.
+    """
+    try:
+        address = resolved(host)
+    except (OSError, UnicodeError) as error:
+        raise _no_such_address(host, error) from None
+    chosen = {}
+    with ExitStack() as held:  # all are held at once, so that no two get the same
+        for name, port in ports.items():
+            family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
+            bound = held.enter_context(socket.socket(family))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT is not taken
+            try:
+                bound.bind((address, port))
+            except OSError as error:
+                raise listening_error(address, name, port, error) from None
+            chosen[name] = bound.getsockname()[1]
+    return address, chosen
+
+
+def listening_error(host: str, name: str, port: int, error: OSError) -> ServingError:
+    """Return the error for a port of the setting `name` that cannot be listened on."""
+    option = f"--{name.replace('_', '-')}"
+    if error.errno == errno.EADDRINUSE:
+        return PortTakenError(
+            f"port {port} on {host} is taken by another process. Choose another with {option} "
+            "(0 takes any free one), or stop what listens there."
+        )
+    if error.errno == errno.EACCES:
+        return ServingError(
+            f"port {port} on {host} needs more rights than this user has. Choose one above 1023 "
+            f"with {option}."
+        )
+    return _no_such_address(host, error)
+
+
+def _no_such_address(host: str, error: OSError | UnicodeError) -> ServingError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return ServingError(
+        f"cannot listen on host {host!r}: {reason}. Use an address of this machine, such as "
+        "127.0.0.1 or ::1 (this machine only), 0.0.0.0 or :: (every network it is on)."
+    )

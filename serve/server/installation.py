@@ -24,6 +24,7 @@ from importlib import metadata
 from pathlib import Path
 
 from bertender.core.errors import ServerMissingError
+from serve.server.supervisor import STUB_NAME
 
 WHEEL = "nvidia-pytriton"
 WHEEL_VERSIONS = {"0.7.0": "2.51.0"}
@@ -35,7 +36,6 @@ LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
 FIRST_UNSUPPORTED_NUMPY = 2
 INSTALL_HINT = "Install it with `pip install 'bertender[serve]'`."
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-STUB_NAME = "triton_python_backend_stub"
 BACKENDS, LIBRARIES, PROGRAMS = "backends", "lib", "bin"
 """Folders of a server's workspace. The server runs there and is given these names: Triton and the
 loader split a path at spaces and at colons."""

@@ -1,4 +1,8 @@
-"""The real Triton server on a model repository: started, watched, and stopped without a trace."""
+"""The real Triton server on a model repository: started, watched, and stopped without a trace.
+
+bertender -> supervisor -> tritonserver -> Python stub. The supervisor (see there) ends the others
+when bertender ends in any way. Everything listens on the loopback address by default.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +15,38 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NoReturn, Self
 
 from bertender.comparison.runtimes import check_installed
 from bertender.core.errors import ConfigError, PortTakenError, ServingError
-from serve.backend.running import ENCODER_NAME, SERVED_RUNTIMES
-from serve.config import PORT_FIELDS, ServeConfig
-from serve.launch import REPOSITORY, STOP_TIMEOUT_S, Place, is_ready, launch
+from serve.backend.running import SERVED_RUNTIMES
+from serve.config import PORT_FIELDS, STANDARD_OUTPUT, ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.repository.placing import Watch
 from serve.repository.write import Models, by_name, model_names, write_repository
-from serve.server.addresses import in_url, reachable
-from serve.server.administration import admin_token, check_closed, closing_arguments
+from serve.server.addresses import free_ports, in_url, reachable
 from serve.server.installation import Installation, find_installation
-from serve.server.log import STANDARD_OUTPUT, begin_log, failure_reason
-from serve.server.ports import with_free_ports
-from serve.server.running_servers import RunningServer, note_server
-from serve.server.shared_memory import check_shared_memory
-from serve.server.workspace import Workspace, check_room, check_temporary_folder
-from serve.supervisor.owner import HURRYING
-from serve.wire import MODEL_NAME
-
-# --- from serve.server
-# The real Triton server on a model repository: started, waited for, and stopped without a trace.
-#
-# bertender -> supervisor -> tritonserver -> Python stub. The supervisor (see there) ends the
-# others
-# when bertender ends in any way. Everything listens on the loopback address by default.
+from serve.server.launch import (
+    STOP_TIMEOUT_S,
+    Place,
+    begin_log,
+    check_closed,
+    failure_reason,
+    is_ready,
+    launch,
+)
+from serve.server.supervisor import HURRYING
+from serve.server.workspace import (
+    REPOSITORY,
+    RunningServer,
+    Workspace,
+    check_room,
+    check_shared_memory,
+    check_temporary_folder,
+    note_server,
+)
+from serve.wire import ENCODER_NAME, MODEL_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -77,20 +85,19 @@ class TritonServer:
 
     def __enter__(self) -> Self:
         try:
-            self._start(find_installation(self.config.tritonserver))
+            self._start()
             check_closed(self._reachable_host, self.config.http_port)
-            self._report_ready()
+            assert self.supervisor is not None and self.supervisor.stdin is not None
+            with suppress(BrokenPipeError):  # it has ended; `wait` reports why
+                # what fails before is not started again
+                self.supervisor.stdin.write(b"ready\n")
+                self.supervisor.stdin.flush()
         except BaseException:
             self.stop()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     @property
@@ -134,10 +141,16 @@ class TritonServer:
                 break
             except subprocess.TimeoutExpired:
                 look()
-        raise ServingError(
-            f"the server ended, status {status}: {self._failure_reason().rstrip('.')}."
-            f"{self._saved_log()}"
-        )
+        saved = ""
+        if self.config.log_file is None:  # the log goes with the workspace
+            place = Path(tempfile.gettempdir(), f"{self.workspace.shared_memory}.log")
+            try:
+                shutil.copyfile(self.log_file, place)
+                saved = f" The log is in {place}."
+            except OSError as error:  # the reason is worth more than the log
+                saved = f" The log could not be saved in {place}: {error.strerror}."
+        reason = failure_reason(self.log_file, self.log_start).rstrip(".")
+        raise ServingError(f"the server ended, status {status}: {reason}.{saved}")
 
     def stop(self) -> None:
         """End the server, let it finish what is in flight, and remove its workspace."""
@@ -160,28 +173,23 @@ class TritonServer:
                 self.supervisor.kill()  # the kernel then tells the server to end
                 self.supervisor.wait()
 
-    def _failure_reason(self) -> str:
-        return failure_reason(self.log_file, self.log_start)
-
-    def _saved_log(self) -> str:
-        """Save the log of a server that ended by itself from the workspace; return the place."""
-        if self.config.log_file is not None:
-            return ""
-        place = Path(tempfile.gettempdir(), f"{self.workspace.shared_memory}.log")
-        try:
-            shutil.copyfile(self.log_file, place)
-        except OSError as error:  # the reason is worth more than the log
-            return f" The log could not be saved in {place}: {error.strerror}."
-        return f" The log is in {place}."
-
-    def _start(self, installation: Installation) -> None:
-        """Start it, and wait until it is ready.
+    def _start(self) -> None:
+        """Check what the server needs, start it, and wait until it is ready.
 
         A free port may be another process's by the time that Triton listens: then others are
         chosen.
         """
+        installation = find_installation(self.config.tritonserver)
         asked, self.config = self.config, with_free_ports(self.config)
-        self._prepare(installation)
+        if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
+            check_installed(runtime)
+        check_temporary_folder()
+        self.workspace.create()  # which also frees the shared memory of servers that were killed
+        check_shared_memory(self.config, self._inputs())
+        check_room(self.workspace.path)
+        installation.assemble(self.workspace.path)
+        if self.repository != (own := self.workspace.path.resolve() / REPOSITORY):
+            own.symlink_to(self.repository)
         tries = PORT_TRIES if 0 in (getattr(asked, name) for name in PORT_FIELDS) else 1
         for left in reversed(range(tries)):
             try:
@@ -194,45 +202,22 @@ class TritonServer:
                 self._end()
                 self.config = with_free_ports(asked)
 
-    def _prepare(self, installation: Installation) -> None:
-        """Check what the server needs, and make its workspace."""
-        if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
-            check_installed(runtime)
-        check_temporary_folder()
-        self.workspace.create()  # which also frees the shared memory of servers that were killed
-        check_shared_memory(self.config, self._inputs())
-        folder = self.workspace.path
-        check_room(folder)
-        installation.assemble(folder)
-        if self.repository != (own := folder.resolve() / REPOSITORY):
-            own.symlink_to(self.repository)
-
     def _inputs(self) -> list[int]:
         """Return the texts of an example, for each model that requests come to."""
         files = [self.repository / name / CONFIG_NAME for name in {*self.models} - {ENCODER_NAME}]
         return [len(read_model_config(each).input) for each in files if each.is_file()]
 
     def _launch(self, installation: Installation) -> None:
+        """Start it, and let `bertender deploy` find it."""
         self.log_start = begin_log(self.log_file)
-        closing = closing_arguments(admin_token(self.config.admin_token_file))
-        self.supervisor = launch(
-            installation,
-            Place(
-                self.models,
-                self.workspace.path,
-                self.workspace.shared_memory,
-                self.log_file,
-                self.workspace.lock,
-            ),
-            self.config,
-            closing,
+        place = Place(
+            self.models,
+            self.workspace.path,
+            self.workspace.shared_memory,
+            self.log_file,
+            self.workspace.lock,
         )
-        self._note()
-        logger.info("tritonserver is starting, its log is %s", self.log_file)
-
-    def _note(self) -> None:
-        """Let `bertender deploy` find the server."""
-        assert self.supervisor is not None
+        self.supervisor = launch(installation, place, self.config)
         running = RunningServer(
             supervisor=self.supervisor.pid,
             host=self._reachable_host,
@@ -241,28 +226,36 @@ class TritonServer:
             repository=self.repository,
         )
         note_server(running, self.workspace.path)
+        logger.info("tritonserver is starting, its log is %s", self.log_file)
 
     def _wait_until_ready(self) -> None:
         assert self.supervisor is not None
         deadline = time.monotonic() + self.config.ready_timeout_s
         while not is_ready(self._reachable_host, self.config.http_port, self.models):
             if self.supervisor.poll() is not None:
-                reason = self._failure_reason()
+                reason = failure_reason(self.log_file, self.log_start)
                 kind = PortTakenError if PORT_IN_USE in reason else ServingError
                 raise kind(f"the server did not start: {reason}")
             if time.monotonic() > deadline:
+                reason = failure_reason(self.log_file, self.log_start)
                 raise ServingError(
                     f"the server was not ready within {self.config.ready_timeout_s:g} s: "
-                    f"{self._failure_reason()} Give it longer with --ready-timeout-s."
+                    f"{reason} Give it longer with --ready-timeout-s."
                 )
             time.sleep(POLL_S)
 
-    def _report_ready(self) -> None:
-        """Let the supervisor know that it is ready: what fails before is not started again."""
-        assert self.supervisor is not None and self.supervisor.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended; `wait` reports why
-            self.supervisor.stdin.write(b"ready\n")
-            self.supervisor.stdin.flush()
+
+def with_free_ports(config: ServeConfig) -> ServeConfig:
+    """Return the config with its host as an address, and every port 0 replaced by a free one.
+
+    Raises:
+        ConfigError: two of the ports are the same.
+        PortTakenError, ServingError: as `free_ports`.
+    """
+    config.check_rules()
+    asked = {name: port for name in PORT_FIELDS if (port := getattr(config, name)) is not None}
+    host, chosen = free_ports(config.host, asked)
+    return config.model_copy(update={"host": host, **chosen})
 
 
 @contextmanager
@@ -289,9 +282,6 @@ def prepared(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
         )
         yield TritonServer(repository, config, workspace)
 
-
-# --- from serve.foreground
-# A server in the foreground of a process, until SIGINT or SIGTERM.
 
 OVERWRITTEN = (
     "files of %s were overwritten while they are served: %s The server goes on with the model that "

@@ -24,15 +24,18 @@ from bertender.core.config import Config
 from bertender.core.errors import BertenderError, ConfigError, DeploymentError
 from serve.client.access import SCHEMES, parse_url
 from serve.config import ServeConfig
-from serve.launch import REPOSITORY
 from serve.repository.versions import ModelFolder
 from serve.server.addresses import is_same_host
-from serve.server.administration import GRPC_HEADER, admin_token
-from serve.server.running_servers import RunningServer, is_listening, running_servers
+from serve.server.launch import GRPC_HEADER, REPOSITORY, admin_token
 from serve.server.server import TritonServer
-from serve.server.shared_memory import check_shared_memory
-from serve.server.workspace import Workspace
-from serve.supervisor.stubs import STUB_NAME
+from serve.server.supervisor import STUB_NAME
+from serve.server.workspace import (
+    RunningServer,
+    Workspace,
+    check_shared_memory,
+    is_listening,
+    running_servers,
+)
 from serve.wire import MODEL_NAME
 
 # --- from serve.deployment.config

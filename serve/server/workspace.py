@@ -1,10 +1,11 @@
-"""The folder of a running server, and what servers that were killed have left.
+"""The folder of a running server: made and removed, found by others, swept after a kill.
 
 A workspace has a file that its owner, its server and the server's processes hold locked; the kernel
 lets go of it when the last of them has ended, in whatever way. So a workspace whose file can be
 locked has been left behind, wherever the number of its process is used again.
 
-Triton's Python backend also writes to /tmp, wherever TMPDIR leads.
+Each server notes in its workspace where it listens and what it reads. The workspace is its user's
+alone, and goes with the server. Triton's Python backend also writes to /tmp, wherever TMPDIR leads.
 """
 
 from __future__ import annotations
@@ -16,17 +17,35 @@ import re
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
+import psutil
+from pydantic import Field, ValidationError
+
+from bertender.core.config import Record
 from bertender.core.errors import ServingError
-from serve.supervisor.ending import remove_abandoned_environments, remove_traces
+from bertender.core.files import replacing
+from serve.config import ServeConfig
+from serve.server.addresses import in_url
+from serve.server.supervisor import (
+    SHARED_MEMORY,
+    remove_abandoned_environments,
+    remove_traces,
+)
 
 logger = logging.getLogger(__name__)
 
 WORKSPACE_PREFIX = "bertender-serve-"
+REPOSITORY = "models"
+"""The model repository in a workspace: itself, or a link to it."""
+CONTROL_SOCKET = "control:1"
+"""Name of a socket in the workspace; Triton puts what it takes for a port behind a colon."""
+NOTE_NAME = "server.json"
 LOCK_NAME = "lock"
 """Holds the name with which the workspace's regions of shared memory begin."""
 SHARED_MEMORY_NAME = re.compile(rf"{WORKSPACE_PREFIX}[0-9a-f-]{{36}}")
@@ -142,3 +161,118 @@ def check_room(folder: Path) -> None:
             f"take {ROOM_BYTES / 2**10:.0f} KiB. Make room, or choose another directory with "
             "TMPDIR."
         )
+
+
+REGION_BYTES = 2 * 1024 * 1024
+"""What Triton takes for each stub before the first request, and a little more for responses."""
+
+
+def needed_bytes(config: ServeConfig, inputs: Sequence[int] = (1,)) -> int:
+    """Return what a server takes whose requests are as many and as long as its limits allow.
+
+    Each stub may have a full queue, a batch that runs, and a batch of bodies that have come but are
+    not in the queue yet.
+
+    Args:
+        config: of the server.
+        inputs: texts of an example, for each of its models.
+    """
+    texts = max(config.queue_texts, config.max_batch_size) + 2 * config.max_batch_size
+    of_models = (REGION_BYTES + texts * columns * config.max_text_bytes for columns in inputs)
+    return config.instances * sum(of_models)
+
+
+def check_shared_memory(config: ServeConfig, inputs: Sequence[int] = (1,)) -> None:
+    """Check that there is room for what the server's own limits let in; see `needed_bytes`.
+
+    Raises:
+        ServingError: there is too little, or no shared memory at all.
+    """
+    try:
+        free = shutil.disk_usage(SHARED_MEMORY).free
+    except OSError as error:
+        raise ServingError(f"no shared memory at {SHARED_MEMORY}: {error.strerror}.") from None
+    needed = needed_bytes(config, inputs)
+    if free < needed:
+        raise ServingError(
+            f"{SHARED_MEMORY} has {free / 2**20:.1f} MiB free, and the server takes "
+            f"{needed / 2**20:.1f} MiB. Make it larger (docker run --shm-size, or a volume in "
+            "memory there), or lower --max-text-bytes, --max-queue-texts, --max-batch-size or "
+            "--instances of `bertender serve`."
+        )
+
+
+class RunningServer(Record):
+    """A server that runs, as it notes."""
+
+    supervisor: int = Field(description="process that started it")
+    host: str = Field(description="address at which this machine reaches it")
+    http_port: int
+    grpc_port: int | None = Field(description="None where it does not listen for gRPC")
+    repository: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://{in_url(self.host)}:{self.http_port}"
+
+    @property
+    def control(self) -> str:
+        """Address of gRPC for its administration: its port, or the socket in its workspace.
+
+        The workspace is the folder that the supervisor runs in. Its own path may be longer than
+        the address of a socket can be.
+        """
+        if self.grpc_port is not None:
+            return f"{in_url(self.host)}:{self.grpc_port}"
+        return f"unix:/proc/{self.supervisor}/cwd/{CONTROL_SOCKET}"
+
+
+def note_server(server: RunningServer, workspace: Path) -> None:
+    """Write the note of a server into its workspace."""
+    note = workspace / NOTE_NAME
+    with replacing(note) as draft:
+        draft.touch(mode=0o600)
+        draft.write_text(server.model_dump_json() + "\n", encoding="utf-8")
+
+
+def running_servers() -> Iterator[RunningServer]:
+    """Yield the running servers of this user that share its folder for temporary files."""
+    folder = Path(tempfile.gettempdir())
+    for note in sorted(folder.glob(f"{WORKSPACE_PREFIX}*/{NOTE_NAME}")):
+        try:
+            # of links themselves: one of another user may lead to a file of this one
+            if {each.lstat().st_uid for each in (note, note.parent)} != {os.getuid()}:
+                continue
+            server = RunningServer.model_validate_json(note.read_text(encoding="utf-8"))
+            command = Path(f"/proc/{server.supervisor}/cmdline").read_bytes()
+        except (OSError, ValidationError):  # another user's, or it has just ended
+            continue
+        if os.fsencode(note.parent.name) in command:  # numbers of processes are used again
+            yield server
+
+
+def is_listening(server: RunningServer) -> bool:
+    """Return whether the server itself listens at its ports.
+
+    That is a process of this user which its supervisor has started. While it does, the kernel lets
+    no other user listen there. While it is started again, anybody may.
+    """
+    wanted = {server.http_port, server.grpc_port} - {None}
+    with suppress(psutil.Error):  # it has ended
+        for process in psutil.Process(server.supervisor).children():
+            with suppress(psutil.Error):  # likewise, or it is another user's
+                is_own = process.uids().effective == os.geteuid()
+                sockets = process.net_connections("tcp")
+                listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
+                ports = {port for address, port in listening if _reaches(address, server.host)}
+                if is_own and ports >= wanted:
+                    return True
+    return False
+
+
+def _reaches(listening: str, host: str) -> bool:
+    """Return whether a socket at an address is what a client of the host's address meets."""
+    address = ip_address(listening)
+    if isinstance(address, IPv6Address):  # gRPC's are of both kinds
+        address = address.ipv4_mapped or address
+    return address.is_unspecified or address == ip_address(host)

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from bertender.core.errors import ServerMissingError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
-from serve.launch import STOP_TIMEOUT_S, is_ready
-from serve.server.ports import with_free_ports
+from serve.server.launch import STOP_TIMEOUT_S, is_ready
+from serve.server.server import with_free_ports
 from serve.wire import MODEL_NAME
 from tests.serve.proxy_process import PROXY_TIMEOUT_S, proxy_process, wait_until
 

@@ -7,7 +7,7 @@ import time
 import psutil
 
 from serve.server.server import TritonServer
-from serve.supervisor.stubs import STUB_NAME
+from serve.server.supervisor import STUB_NAME
 
 
 def family_of(server: TritonServer) -> list[psutil.Process]:

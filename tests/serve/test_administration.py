@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import socket
 import stat
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,14 +16,16 @@ import pytest
 from bertender.core.errors import ConfigError, ServingError
 from bertender.models.predictor import Classifier
 from serve.client.endpoint import classify
-from serve.server.administration import (
+from serve.config import ServeConfig
+from serve.server.installation import find_installation
+from serve.server.launch import (
     CATEGORIES,
     GRPC_HEADER,
     HTTP_HEADER,
+    Place,
     admin_token,
     check_closed,
-    closing_arguments,
-    new_token,
+    command,
 )
 from serve.server.server import TritonServer
 from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES, ask_grpc, ask_http
@@ -44,7 +48,12 @@ def test_http_needs_the_token(category: str, administered: TritonServer) -> None
     port = administered.config.http_port
     right = {HTTP_HEADER: token_of(administered)}
     for method, path, body in HTTP_ROUTES[category]:
-        for headers in ({}, {HTTP_HEADER: ""}, {HTTP_HEADER: new_token()}, {"Authorization": "x"}):
+        for headers in (
+            {},
+            {HTTP_HEADER: ""},
+            {HTTP_HEADER: secrets.token_urlsafe(32)},
+            {"Authorization": "x"},
+        ):
             status, answer = ask_http(port, method, path, body, headers)
             assert status == 403 and b"restricted" in answer, (path, headers)
         assert ask_http(port, method, path, body, right)[0] == 200, path
@@ -56,7 +65,11 @@ def test_grpc_needs_the_token(category: str, administered: TritonServer) -> None
     port = administered.config.grpc_port
     right = {GRPC_HEADER: token_of(administered)}
     for method, fields in GRPC_ROUTES[category]:
-        for metadata in ({}, {GRPC_HEADER: new_token()}, {HTTP_HEADER: right[GRPC_HEADER]}):
+        for metadata in (
+            {},
+            {GRPC_HEADER: secrets.token_urlsafe(32)},
+            {HTTP_HEADER: right[GRPC_HEADER]},
+        ):
             assert ask_grpc(port, method, fields, metadata) == grpc.StatusCode.UNAVAILABLE, method
         assert ask_grpc(port, method, fields, right) == grpc.StatusCode.OK, method
 
@@ -89,7 +102,8 @@ def test_the_token_is_in_no_command_line_and_no_log(administered: TritonServer) 
     supervisor = psutil.Process(administered.supervisor.pid)
     family = [supervisor, *supervisor.children(recursive=True)]
     lines = [Path(f"/proc/{process.pid}/cmdline").read_text() for process in family]
-    assert len(lines) == 3 and any("@BERTENDER_CLOSED_HTTP" in line for line in lines)
+    assert len(lines) == 3 and "@BERTENDER_ADMIN_TOKEN" in lines[0]
+    assert f"{HTTP_HEADER}=****" in lines[1], "overwritten once Triton has read it"
     secret = token_of(administered)
     assert not [line for line in lines if secret in line]
     assert secret not in administered.log_file.read_text()
@@ -100,10 +114,6 @@ def test_a_missing_token_file_is_written_for_this_user_alone(tmp_path: Path) -> 
     token = admin_token(file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and file.read_text() == f"{token}\n"
     assert admin_token(file) == token, "the next start has the same"
-
-
-def test_without_a_file_each_start_has_another_token() -> None:
-    assert len({admin_token(None) for _ in range(9)}) == 9
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660])
@@ -129,13 +139,26 @@ def test_a_token_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         admin_token(tmp_path / "none" / "token")
 
 
-def test_both_protocols_are_closed_by_the_same_token() -> None:
-    rules = list(closing_arguments("secret").values())
+@pytest.mark.parametrize(
+    ("file", "who"),
+    [("token", "bertender-admin-token=@BERTENDER_ADMIN_TOKEN"), (None, "closed to\neverybody=-")],
+)
+def test_both_protocols_are_closed_by_the_same_rule(file: str | None, who: str) -> None:
+    place = Place(("classifier",), Path("w"), "regions", Path("log"), None)
+    words = command(find_installation(), place, ServeConfig(admin_token_file=file))
     categories = "shared-memory,model-repository,statistics,trace,logging"
-    assert rules == [
-        f"--http-restricted-api={categories}:bertender-admin-token=secret",
-        f"--grpc-restricted-protocol={categories}:bertender-admin-token=secret",
-    ]
+    for option in ("http-restricted-api", "grpc-restricted-protocol"):
+        assert f"--{option}={categories}:{who}" in words
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", ["closed to", "everybody", "closed to\r\n everybody"])
+def test_no_header_meets_the_rule_by_default(name: str, served: TritonServer) -> None:
+    request = f"POST /v2/repository/index HTTP/1.1\r\nContent-Length: 0\r\n{name}: -\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.config.http_port), 5) as connection:
+        connection.sendall(request.encode())
+        answer = connection.recv(99)
+    assert not answer or answer.startswith(b"HTTP/1.1 403"), answer
 
 
 class Open(BaseHTTPRequestHandler):

@@ -13,7 +13,7 @@ from serve.server.advisories import (
     ADVISORIES,
     VERSIONS,
     Advisory,
-    advice,
+    advice_on_advisories,
     by_version,
     predated,
 )
@@ -58,11 +58,11 @@ def test_later_releases_have_later_versions() -> None:
 
 
 def test_an_unknown_version_has_no_fix() -> None:
-    assert predated(None) == ADVISORIES and advice("unknown")
+    assert predated(None) == ADVISORIES and advice_on_advisories("unknown")
 
 
 def test_a_version_with_every_fix_is_as_it_should_be() -> None:
-    assert predated(NEWEST) == () and advice(NEWEST) is None
+    assert predated(NEWEST) == () and advice_on_advisories(NEWEST) is None
 
 
 def test_advisories_are_named_by_the_version_that_has_their_fix() -> None:

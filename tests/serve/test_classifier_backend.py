@@ -346,8 +346,8 @@ def test_a_request_that_waits_too_long_is_rejected(
 
 def test_the_time_of_batches_is_learned(backend: TritonPythonModel) -> None:
     fed: list[int] = []
-    measured = backend.run_time.measured
-    backend.run_time.measured = lambda characters, seconds: (
+    measured = backend.queue.measured
+    backend.queue.measured = lambda characters, seconds: (
         fed.append(characters),
         measured(characters, seconds),
     )
@@ -355,7 +355,7 @@ def test_the_time_of_batches_is_learned(backend: TritonPythonModel) -> None:
     responses_of(backend, request_of(("saw " * 45,), truncate=True))
     backend.finalize()
     assert fed == [8, 6 * MAX_LENGTH], "of a text that is cut, what the model reads"
-    assert backend.run_time.seconds_per_character > 0
+    assert backend.queue.seconds_per_character > 0
 
 
 def test_a_batch_takes_no_longer_than_a_request_may_wait(
@@ -366,8 +366,8 @@ def test_a_batch_takes_no_longer_than_a_request_may_wait(
     predictor: Any = backend.classifier.predictor
     before = predictor.runs
     # as slow as this, two requests of nine characters take less than the timeout of ten seconds
-    backend.run_time.measured = lambda characters, seconds: None
-    backend.run_time.seconds_per_character = 0.5
+    backend.queue.measured = lambda characters, seconds: None
+    backend.queue.seconds_per_character = 0.5
     busy.set()
     assert [request.response().error for request in waiting] == [None] * 6
     assert predictor.runs == before + 3

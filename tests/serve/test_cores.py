@@ -14,7 +14,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.hardware import usable_cores
 from serve.client.endpoint import Endpoint
-from serve.supervisor.stubs import STUB_NAME
+from serve.server.supervisor import STUB_NAME
 from tests.served import ANY_PORT_OPTIONS, SERVE
 
 pytestmark = pytest.mark.server

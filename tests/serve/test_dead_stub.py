@@ -15,10 +15,10 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import DeadlineError, ServingError
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.launch import STOP_TIMEOUT_S
 from serve.repository.write import write_repository
+from serve.server.launch import STOP_TIMEOUT_S
 from serve.server.server import TritonServer, serving
-from serve.supervisor.stubs import STUB_DIED
+from serve.server.supervisor import STUB_DIED
 from tests.serve.processes import assert_gone, family_of, stub_of
 from tests.served import ANY_PORTS
 

@@ -17,14 +17,14 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.models.runtimes import DEFAULT_RUNTIME
-from serve.launch import IN_FLIGHT_TIMEOUT_S
+from serve.server.launch import IN_FLIGHT_TIMEOUT_S
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import ASK, MARKED, SAYS
 
 OWNER = """
 import json, sys
 from bertender.core.artifact import Artifact
-from serve import repository
+from serve.repository import write as repository
 from serve.config import ServeConfig
 from serve.server.server import serve_forever
 

@@ -16,10 +16,10 @@ import yaml
 from bertender import __version__
 from bertender.core.artifact import Artifact
 from serve.backend.metrics import FAMILIES
-from serve.launch import STOP_TIMEOUT_S
 from serve.probe import parse
 from serve.repository.write import write_repository
-from serve.server.shared_memory import needed_bytes
+from serve.server.launch import STOP_TIMEOUT_S
+from serve.server.workspace import needed_bytes
 from tests.deployed import (
     DEPLOY,
     KUBERNETES,

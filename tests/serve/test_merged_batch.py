@@ -14,7 +14,7 @@ from bertender.problems.problem import ProblemType
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Example
-from serve.backend.batches import BucketedClassifier, Predictions, Reading, Refusal, predictions
+from serve.backend.batches import BucketedClassifier, Refusal, Request, predictions
 from tests.toys import tiny_tokenizer
 
 LABELS = np.array([b"O", b"B-X", b"I-X"], np.object_)
@@ -50,17 +50,17 @@ def classifier_of(problem: ProblemType[Any]) -> BucketedClassifier:
 def test_each_request_has_what_it_would_have_alone(name: str, truncate: bool) -> None:
     problem, requests = REQUESTS[name]
     classifier = classifier_of(problem)
-    readings = [Reading(tuple(examples), truncate) for examples in requests]
-    together = predictions(classifier, readings, LABELS)
-    alone = [own for each in readings for own in predictions(classifier, [each], LABELS)]
+    asked = [Request(tuple(examples), truncate) for examples in requests]
+    together = predictions(classifier, asked, LABELS)
+    alone = [own for each in asked for own in predictions(classifier, [each], LABELS)]
     for mine, other in zip(together, alone, strict=True):
         assert type(mine) is type(other)
-        if isinstance(mine, Predictions) and isinstance(other, Predictions):
-            assert {*mine.tensors} == {"LABEL", "SCORE", "LOGITS"} == {*other.tensors}
-            for tensor, array in mine.tensors.items():
-                np.testing.assert_array_equal(array, other.tensors[tensor], err_msg=tensor)
+        if not isinstance(mine, Refusal) and not isinstance(other, Refusal):
+            truncated = {"TRUNCATED"} if truncate else set()
+            assert {*mine} == {"LABEL", "SCORE", "LOGITS"} | truncated == {*other}
+            for tensor, array in mine.items():
+                np.testing.assert_array_equal(array, other[tensor], err_msg=tensor)
                 assert array.flags.c_contiguous
-            np.testing.assert_array_equal(mine.truncated, other.truncated)
     refused = [isinstance(each, Refusal) for each in together]
     assert refused == [False, not truncate, False, False]
 
@@ -76,13 +76,13 @@ def test_scores_and_labels_are_computed_once_a_batch(name: str) -> None:
 
     classifier = classifier_of(problem)
     classifier.problem = replace(problem, endpoint=replace(problem.endpoint, arrays=arrays))
-    predictions(classifier, [Reading(tuple(examples)) for examples in requests], LABELS)
+    predictions(classifier, [Request(tuple(examples)) for examples in requests], LABELS)
     assert batches == [4], "all texts but the one that is refused"
 
 
 def test_requests_that_are_all_refused_run_nothing() -> None:
     classifier = classifier_of(SINGLE_LABEL)
-    readings = [Reading((("saw " * 40,),))] * 2
-    results = predictions(classifier, readings, LABELS)
+    asked = [Request((("saw " * 40,),))] * 2
+    results = predictions(classifier, asked, LABELS)
     assert [isinstance(each, Refusal) for each in results] == [True, True]
     assert isinstance(classifier.predictor, FakePredictor) and not classifier.predictor.batches

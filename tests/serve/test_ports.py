@@ -10,7 +10,7 @@ import pytest
 
 from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
-from serve.server.ports import with_free_ports
+from serve.server.server import with_free_ports
 from tests.serve.layouts import lay_out
 from tests.served import ANY_PORTS
 

@@ -32,7 +32,7 @@ from serve.profiles import (
     with_profile,
     write_profile,
 )
-from serve.supervisor.stubs import STUB_NAME
+from serve.server.supervisor import STUB_NAME
 from tests.front import last_line, succeed
 from tests.serve.layouts import ENCODER_RUNTIME
 from tests.served import ANY_PORTS

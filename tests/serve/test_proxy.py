@@ -20,7 +20,7 @@ from bertender.models.predictor import Classifier
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.server.administration import HTTP_HEADER
+from serve.server.launch import HTTP_HEADER
 from serve.server.server import TritonServer
 from tests.serve.proxies import KEY, Proxy, proxy_before
 from tests.serve.routes import HTTP_ROUTES

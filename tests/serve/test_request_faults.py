@@ -15,7 +15,7 @@ from bertender.core.errors import ConfigError
 from bertender.core.machine import environment
 from serve import commands
 from serve.config import ServeConfig
-from serve.server.request_faults import REQUEST_FAULTS, WITHOUT_FAULTS, faults_of, named
+from serve.server.advisories import REQUEST_FAULTS, WITHOUT_FAULTS, faults_of, named
 from tests.front import last_line, succeed
 from tests.serve.layouts import lay_out
 

@@ -16,7 +16,7 @@ from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
 from serve.server.server import TritonServer
-from serve.supervisor.stubs import STUB_NAME
+from serve.server.supervisor import STUB_NAME
 from tests.runtimes import needs
 from tests.served import ANY_PORTS, ask_one_by_one, one_by_one, served
 

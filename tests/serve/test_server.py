@@ -29,12 +29,10 @@ from serve.config import ServeConfig
 from serve.page.server import PageServer
 from serve.repository.write import write_repository
 from serve.server import server as serve_server
-from serve.server.ports import with_free_ports
-from serve.server.running_servers import is_listening, running_servers
-from serve.server.server import TritonServer, serving
+from serve.server.server import TritonServer, serving, with_free_ports
+from serve.server.supervisor import STUB_NAME
 from serve.server.targets import DeployConfig, target_of
-from serve.server.workspace import Workspace
-from serve.supervisor.stubs import STUB_NAME
+from serve.server.workspace import Workspace, is_listening, running_servers
 from tests.serve.processes import assert_gone
 from tests.served import ANY_PORTS, BY_DEFAULT
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.server.log import STANDARD_OUTPUT, failure_reason
+from serve.server.launch import STANDARD_OUTPUT, failure_reason
 
 LOGS = {
     "a model": (

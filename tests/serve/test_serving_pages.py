@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -28,11 +29,11 @@ from bertender.tasks.task import Task
 from serve import tuning as measuring
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.launch import is_ready
 from serve.probe import main as probe
+from serve.server import launch
 from serve.server import server as serve_server
-from serve.server.ports import with_free_ports
-from serve.server.server import TritonServer
+from serve.server.launch import is_ready
+from serve.server.server import TritonServer, with_free_ports
 from tests.deployed import DEPLOY, parsed_arguments
 from tests.front import last_line, succeed, write_csv
 from tests.packages import ROOT
@@ -122,7 +123,12 @@ def test_a_version_is_deployed_to_a_directory(
     (deploy,) = re.findall(r"`(bertender deploy [^`]+ --to repository)`", SERVING)
     write = shown("bertender serve mine/int8 --repository-only")
     succeed("serve", *words_of(write))
-    monkeypatch.setattr(serve_server, "closing_arguments", lambda token: {})
+    with_closed_routes = launch.command
+
+    def with_open_routes(*arguments: Any) -> list[str]:
+        return [word for word in with_closed_routes(*arguments) if "-restricted-" not in word]
+
+    monkeypatch.setattr(launch, "command", with_open_routes)
     monkeypatch.setattr(serve_server, "check_closed", lambda host, port: None)
     with TritonServer(folder / "repository", PORTS) as server:
         succeed("deploy", *words_of(deploy))

@@ -16,9 +16,9 @@ from bertender.text.batch import Batch, Example
 from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize
 from serve.backend.batches import BucketedClassifier
-from serve.backend.metrics import MeasuredPredictor, Tally
+from serve.backend.metrics import Tally
 from serve.backend.model import open_artifact
-from serve.backend.running import OwnShapes, PaddedShapes, without_padding
+from serve.backend.running import OwnShapes, PaddedShapes
 from serve.config import BackendParameters
 from tests.runtimes import EVERY_RUNTIME, needs
 
@@ -88,13 +88,12 @@ def test_logits_of_tokens_are_cut_to_the_bucket() -> None:
     bucket = encode([("12345",), ("67",), ("8",)])
     logits = of_tokens(SHAPES.padded(bucket))
     assert logits.shape == (3, 8, 1)
-    np.testing.assert_array_equal(without_padding(logits, bucket), of_tokens(bucket))
+    np.testing.assert_array_equal(SHAPES.without_padding(logits, bucket), of_tokens(bucket))
 
 
 def test_padding_is_counted_as_padding() -> None:
     tally = Tally()
-    measured = MeasuredPredictor(FakePredictor(sums), tally)
-    few = BucketedClassifier(encode, measured, 2, 1000, shapes=SHAPES)
+    few = BucketedClassifier(encode, FakePredictor(sums), 2, 1000, shapes=SHAPES, tally=tally)
     few.logits([("1" * 25,)] * 10)
     amounts = {name: amount for (name, _), amount in tally.take().items()}
     assert amounts["bertender_run_texts_total"] == 10

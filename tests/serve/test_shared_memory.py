@@ -13,17 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from bertender.core.errors import ServingError
+from serve.backend.model import close_region
 from serve.config import ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, triton, write_model_config
 from serve.server.server import TritonServer
-from serve.server.shared_memory import (
-    REGION_BYTES,
-    SHARED_MEMORY,
-    check_shared_memory,
-    close_region,
-    needed_bytes,
-)
-from serve.supervisor.private_files import keep_files_private
+from serve.server.supervisor import keep_files_private
+from serve.server.workspace import REGION_BYTES, SHARED_MEMORY, check_shared_memory, needed_bytes
 from tests.served import ANY_PORTS
 
 

@@ -17,11 +17,16 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from serve.backend.in_flight import InFlight
-from serve.launch import SUPERVISOR
-from serve.supervisor.log import Rotation
-from serve.supervisor.owner import HURRYING
-from serve.supervisor.stubs import STUB_DIED, STUB_NAME
+from serve.backend.model import InFlight
+from serve.server.launch import SUPERVISOR
+from serve.server.supervisor import (
+    HURRYING,
+    STUB_DIED,
+    STUB_NAME,
+    TOKEN_MARK,
+    TOKEN_VARIABLE,
+    Rotation,
+)
 from tests.serve.processes import assert_gone
 
 STUBBORN = ["sh", "-c", "trap '' TERM; sleep 60 & while true; do sleep 60; done"]
@@ -161,6 +166,30 @@ def test_a_log_is_begun_anew_before_it_fills_the_disk(tmp_path: Path) -> None:
     assert len(numbers) > 9 and numbers == sorted(set(numbers))
 
 
+SEES = """
+import subprocess, sys, time
+print(sys.argv[1], flush=True)
+subprocess.Popen([sys.argv[2], "60"])
+time.sleep(60)
+"""
+
+
+def test_a_token_is_in_no_command_line_once_it_was_read(
+    tmp_path: Path, stub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret&1")
+    command = [sys.executable, "-c", SEES, f"key={TOKEN_MARK}", stub]
+    supervisor = supervise(tmp_path / "work", command)
+    stub_of(supervisor)
+    (child,) = psutil.Process(supervisor.pid).children()
+    wait_for(lambda: child.cmdline()[3] == "key=********")
+    assert (tmp_path / "work" / "log").read_text() == "key=secret&1\n"
+    lines = [Path(f"/proc/{each}/cmdline").read_text() for each in (supervisor.pid, child.pid)]
+    assert TOKEN_MARK in lines[0] and not any("secret" in line for line in lines)
+    assert "secret" not in str(child.environ())
+    supervisor.communicate()
+
+
 @pytest.fixture
 def stub(tmp_path: Path) -> str:
     """A command with the name of a Python stub, which sleeps."""
@@ -231,13 +260,11 @@ def test_what_was_never_ready_is_not_started_again(tmp_path: Path) -> None:
 
 
 def test_it_is_not_started_again_for_ever(tmp_path: Path) -> None:
-    """The delays are cut short here, in a copy of the files."""
-    shutil.copytree(SUPERVISOR.parent, tmp_path / "serve" / "supervisor")
-    run = tmp_path / "serve" / "supervisor" / "run.py"
-    text = run.read_text().replace("(0.5, 1.0, 2.0, 4.0, 8.0)", "(0.05, 0.1)")
-    assert text != run.read_text()
-    run.write_text(text)
-    program = tmp_path / "serve" / "supervisor" / "__main__.py"
+    """The delays are cut short here, in a copy of the file."""
+    program = tmp_path / "supervisor.py"
+    text = SUPERVISOR.read_text().replace("(0.5, 1.0, 2.0, 4.0, 8.0)", "(0.05, 0.1)")
+    assert text != SUPERVISOR.read_text()
+    program.write_text(text)
     (tmp_path / "work").mkdir()
     log = tmp_path / "work" / "log"
     traces = (str(tmp_path / "work"), f"test-{uuid4()}", str(log), str(2**20), "0.3")

@@ -17,8 +17,8 @@ from bertender.core.errors import ServingError
 from serve.config import ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, triton, write_model_config
 from serve.server.server import TritonServer
+from serve.server.supervisor import remove_abandoned_environments
 from serve.server.workspace import WORKSPACE_PREFIX, Workspace, check_temporary_folder, sweep
-from serve.supervisor.ending import remove_abandoned_environments
 from tests.served import ANY_PORTS
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -23,9 +23,9 @@ from quantize.quantizer import copy_companions
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.repository.write import Models, write_repository
-from serve.server.running_servers import running_servers
 from serve.server.server import TritonServer
 from serve.server.targets import DeployConfig, ModelControl
+from serve.server.workspace import running_servers
 from tests.served import BY_DEFAULT
 from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, toy_task, write_model
 

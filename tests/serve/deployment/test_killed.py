@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bertender.core.errors import DeploymentError
-from serve import deploy
+from serve.deploy import deploy
 from serve.server.targets import ModelControl
 from tests.serve.deployment.conftest import (
     Deployable,
@@ -31,7 +31,7 @@ HANGING = """
 import sys
 from pathlib import Path
 from bertender.core.artifact import Artifact
-from serve import repository
+from serve.repository import write as repository
 from serve.deploy import DeployConfig, deploy
 
 repository.MODEL_FILE += "\\nimport time\\ntime.sleep(1000)\\n"

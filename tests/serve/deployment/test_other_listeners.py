@@ -17,10 +17,9 @@ import pytest
 
 from bertender.core.artifact import read_golden
 from bertender.core.errors import DeploymentError
-from serve import deploy
-from serve.deploy import ask_golden
-from serve.server.running_servers import RunningServer, is_listening
+from serve.deploy import ask_golden, deploy
 from serve.server.targets import Place
+from serve.server.workspace import RunningServer, is_listening
 from serve.wire import MODEL_NAME
 from tests.serve.deployment.conftest import Deployable, Versions, deployable
 

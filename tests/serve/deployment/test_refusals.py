@@ -21,8 +21,8 @@ from bertender.core.errors import (
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
-from serve import deploy
 from serve.config import ServeConfig
+from serve.deploy import deploy
 from serve.repository import versions as model_folders
 from serve.repository import write as repositories
 from serve.repository.versions import held

@@ -14,7 +14,7 @@ import pytest
 import bertender
 from bertender.core.errors import ServingError
 from bertender.core.files import CACHE_VARIABLE
-from serve import deploy
+from serve.deploy import deploy
 from serve.page.server import PageServer
 from serve.profiles import ProfileKey, ServeProfile, TunedSettings, write_profile
 from serve.repository.versions import ModelFolder

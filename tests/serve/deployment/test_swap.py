@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bertender.gate.tolerances import TOLERANCES
-from serve import deploy
+from serve.deploy import deploy
 from serve.repository.config_pbtxt import read_model_config
 from serve.repository.versions import ModelFolder
 from serve.server.server import TritonServer

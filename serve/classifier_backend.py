@@ -1,0 +1,3 @@
+"""Where the model.py of a repository that an earlier version has written finds the backend."""
+
+from serve.backend.model import TritonPythonModel as TritonPythonModel

@@ -1,0 +1,482 @@
+"""A small process between bertender and Triton, so that no server outlives its owner.
+
+It starts the command of its arguments and waits. When its standard input closes (which also happens
+when the owner is killed with SIGKILL), or at SIGTERM, it stops the command and everything that the
+command started, once no request is without a response, and removes the workspace; SIGUSR1 ends the
+waiting. When the command ends by itself, so does the supervisor, with the same exit status, and the
+workspace stays for the owner to read the log in it. Shared memory whose name begins with
+SHARED_MEMORY goes in either case: Triton leaves some when a model does not load. So do the empty
+folders that Triton leaves in /tmp.
+
+LOG is a file, to which both outputs of the command are appended, or `-` for standard output. A file
+that grows beyond LOG_MAX_BYTES is copied to LOG.1 and emptied. The command writes to it itself, so
+that its last words are there however it ends.
+
+Triton neither reports nor replaces a Python stub that dies: it stays ready, and its requests wait
+for ever. So the supervisor watches the command's own processes. When one has died and nobody has
+asked for its exit status, as Triton does after it has unloaded a model, the command is ended with
+status STUB_DIED. The same holds for the shell that Triton starts a stub with. With `--restart`, a
+command that fails after the owner has written a line to standard input (it was ready) is started
+again, after each of RESTART_DELAYS_S.
+
+    python -I -S supervisor.py [--restart] [--lock DESCRIPTOR] WORKSPACE SHARED_MEMORY \
+        LOG LOG_MAX_BYTES STOP_TIMEOUT_S COMMAND...
+
+The command inherits DESCRIPTOR, an open file that says that the workspace is in use. TOKEN_MARK in
+one of its words stands for the value of the variable TOKEN_VARIABLE, so that the token is in no
+command line that bertender writes. Triton takes it as an argument alone, and that is overwritten
+in Triton's memory as soon as Triton has read it.
+
+The file runs with the standard library alone: a process of one thread may safely set the
+parent-death signal between fork and exec, one that has loaded PyTorch may not.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import functools
+import os
+import platform
+import resource
+import select
+import shutil
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+TOKEN_VARIABLE = "BERTENDER_ADMIN_TOKEN"  # noqa: S105 - a name
+TOKEN_MARK = f"@{TOKEN_VARIABLE}"
+
+RESTART_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+HEALTHY_S = 600.0
+"""A command that has run so long is restarted from the first delay again."""
+POLL_S = 0.1
+
+STUB_DIED = 70
+"""Exit status: a process of the command died, and the command went on without it."""
+STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
+SHELL = "bash"
+"""Triton runs `bash -c "exec STUB ..."`; one that dies as such has started no stub."""
+CANDIDATE_SUFFIX = "-candidate"  # of `serve.wire`, which is not imported here
+CANDIDATE_PREFIX, IN_FLIGHT_PREFIX = "candidate-", "in-flight-"  # of `serve.backend`, likewise
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+HURRYING = signal.SIGUSR1
+STANDARD_OUTPUT = "-"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
+PROCESSES = Path("/proc")
+# fields of /proc/PID/stat after the name, which may hold spaces itself
+STATE, PARENT, START_TIME, FIRST_ARGUMENT, LAST_ARGUMENT = 0, 1, 19, 45, 46
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command until it ends or standard input closes; return its exit status."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--restart", action="store_true")
+    parser.add_argument("--lock", type=int, action="append", default=[])
+    for name in ("workspace", "shared_memory", "log"):
+        parser.add_argument(name)
+    parser.add_argument("log_max_bytes", type=int)
+    parser.add_argument("stop_timeout_s", type=float)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    options.token = os.environ.pop(TOKEN_VARIABLE, "")
+    owner, delays_s, status = Owner(), list(RESTART_DELAYS_S), 0
+    owner.listen()
+    with _opened(options.log) as log:
+        while not owner.gone:
+            started = time.monotonic()
+            status = _run(options, owner, log)
+            if owner.gone or not (options.restart and owner.was_ready and status):
+                break
+            if time.monotonic() - started > HEALTHY_S:
+                delays_s = list(RESTART_DELAYS_S)
+            if not delays_s:
+                times = len(RESTART_DELAYS_S) + 1
+                _note(log, f"the server failed {times} times; it is not started again")
+                break
+            _note(log, f"the server ended, status {status}; it starts again in {delays_s[0]:g} s")
+            owner.wait(delays_s.pop(0))
+    if owner.gone:
+        shutil.rmtree(options.workspace, ignore_errors=True)
+    return 0 if owner.gone else status
+
+
+def _run(options: argparse.Namespace, owner: "Owner", log: BinaryIO) -> int:
+    """Run the command once; return its exit status."""
+    workspace = Path(options.workspace)
+    server = subprocess.Popen(
+        [word.replace(TOKEN_MARK, options.token) for word in options.command],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        pass_fds=options.lock,
+        preexec_fn=functools.partial(_prepare, os.getpid()),
+    )
+    is_token_shown = bool(options.token)
+    try:
+        stubs = Stubs(server.pid, workspace)
+        rotation = Rotation(Path(options.log), options.log_max_bytes)
+        while server.poll() is None:
+            if owner.wait(POLL_S):
+                server.terminate()
+                drain(server, workspace, options.stop_timeout_s, lambda: owner.is_hurried)
+                return 0
+            rotation.run(time.monotonic())
+            if stub := stubs.dead():
+                _note(log, f"the Python stub, process {stub}, died; the server cannot go on")
+                return STUB_DIED
+            if is_token_shown and stubs.known:  # it loads models, so it has read its options
+                is_token_shown = False
+                _hide_token(server.pid, options.token, log)
+        return _status(server.returncode, log)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # also Python stubs that outlived the server
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        remove_traces(options.shared_memory, workspace)
+        remove_abandoned_environments()
+
+
+def _status(code: int, log: BinaryIO) -> int:
+    """Return the exit status of the command, as a shell has it where a signal has ended it."""
+    if code >= 0:
+        return code
+    names = {each.value: each.name for each in signal.Signals}
+    name = names.get(-code, "a signal of no name")
+    cause = ": the kernel sends it where memory runs out" if -code == signal.SIGKILL else ""
+    _note(log, f"the server was ended by {name}, signal {-code}{cause}")
+    return 128 - code
+
+
+def _hide_token(process: int, token: str, log: BinaryIO) -> None:
+    """Overwrite the token in the command line of a process, which every user may read."""
+    secret = token.encode()
+    try:
+        fields = (PROCESSES / str(process) / "stat").read_text().rpartition(")")[2].split()
+        first, last = int(fields[FIRST_ARGUMENT]), int(fields[LAST_ARGUMENT])
+        with (PROCESSES / str(process) / "mem").open("r+b", buffering=0) as memory:
+            memory.seek(first)
+            line = memory.read(last - first)
+            memory.seek(first)
+            memory.write(line.replace(secret, b"*" * len(secret)))
+    except OSError as error:
+        _note(
+            log,
+            f"the memory of the server cannot be written ({error}). So the token of the "
+            "administrative routes is in its command line, which every user of the machine may "
+            "read. Allow ptrace, or let nobody else onto it.",
+        )
+
+
+def _opened(log: str) -> contextlib.AbstractContextManager[BinaryIO]:
+    if log == STANDARD_OUTPUT:
+        return contextlib.nullcontext(sys.stdout.buffer)
+    return Path(log).open("ab", buffering=0)
+
+
+def _note(log: BinaryIO, message: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk, or nobody reads it: ends no server
+        os.write(log.fileno(), f"bertender: {message}\n".encode())
+
+
+class Rotation:
+    """Copies a log that has grown too long, and empties it: its writer holds it open to append."""
+
+    RETRY_S = 60.0
+
+    def __init__(self, log: Path, max_bytes: int) -> None:
+        self.log = log
+        self.max_bytes = max_bytes
+        self.next_try_s = 0.0
+
+    def run(self, now_s: float) -> bool:
+        """Return whether the log was copied and emptied; after an error, wait before the next."""
+        if now_s < self.next_try_s:
+            return False
+        try:
+            if not self.log.is_file() or self.log.stat().st_size <= self.max_bytes:
+                return False
+            shutil.copyfile(self.log, f"{self.log}.1")
+            os.truncate(self.log, 0)
+        except OSError:  # a full disk ends no server, and copying would only keep it busy
+            self.next_try_s = now_s + self.RETRY_S
+            return False
+        return True
+
+
+class Owner:
+    """The process that started this one, as standard input shows it."""
+
+    gone = False
+    was_ready = False
+    is_hurried = False
+    """Whether the command is to be ended without waiting for what it has begun."""
+
+    def listen(self) -> None:
+        """Take a signal to stop for the end of the owner, so that the command never stays."""
+        for number in STOPPING:
+            signal.signal(number, lambda *_: self._stop(hurried=False))
+        signal.signal(HURRYING, lambda *_: self._stop(hurried=True))
+
+    def _stop(self, *, hurried: bool) -> None:
+        self.gone, self.is_hurried = True, hurried or self.is_hurried
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait; return whether the owner has closed its end, at once when it does."""
+        deadline = time.monotonic() + timeout_s
+        while not self.gone and (left := deadline - time.monotonic()) > 0:
+            # Python waits on after a signal
+            if select.select([sys.stdin], [], [], min(left, POLL_S))[0]:
+                line = os.read(sys.stdin.fileno(), 4096)
+                self.gone, self.was_ready = self.gone or not line, bool(line) or self.was_ready
+        return self.gone
+
+
+class Stubs:
+    """The Python stubs that a command has started, looked up now and then.
+
+    Those of candidates, which `bertender deploy` tries, may die: nobody else waits for them.
+    """
+
+    DISCOVERY_S = 1.0
+    GRACE_S = 1.5
+    """Triton notices within a second that a stub has died while its model was loaded."""
+    GRACE_UNSEEN_S = 5.0
+    """Of a stub that nobody has seen alive: most likely one of a model that did not load."""
+    UNNAMED = "?"
+    """Model of a stub with other arguments than Triton's."""
+
+    def __init__(self, command: int, workspace: Path) -> None:
+        self.command = command
+        self.workspace = workspace
+        self.known: dict[int, str] = {}
+        """Number of a stub -> the name of its model; nothing of one that nobody has seen alive."""
+        self.dead_since: dict[int, float] = {}
+        self.next_discovery = 0.0
+
+    def dead(self) -> int | None:
+        """Return a stub that died a while ago and that the command has not reaped."""
+        now = time.monotonic()
+        if now >= self.next_discovery or not self.known:
+            numbers = [int(path.name) for path in PROCESSES.iterdir() if path.name.isdigit()]
+            own = [number for number in numbers if self._is_own(_process(number))]
+            self.known = {number: self.known.get(number) or self._model(number) for number in own}
+            self.next_discovery = now + self.DISCOVERY_S
+        looked_up = {number: _process(number) for number in self.known}
+        dead = [each for each, its in looked_up.items() if self._is_own(its) and its.state == "Z"]
+        self.dead_since = {each: self.dead_since.get(each, now) for each in dead}
+        for number, since in self.dead_since.items():
+            is_late = now - since > (self.GRACE_S if self.known[number] else self.GRACE_UNSEEN_S)
+            # a candidate is known by its command line, or by its own mark
+            is_marked = (self.workspace / f"{CANDIDATE_PREFIX}{number}").exists()
+            if is_late and not is_marked and not self.known[number].endswith(CANDIDATE_SUFFIX):
+                return number
+        return None
+
+    def _is_own(self, process: "_Process") -> bool:
+        is_named = STUB_NAME.startswith(process.name) or process.name == SHELL
+        return process.parent == self.command and is_named
+
+    def _model(self, number: int) -> str:
+        """Return the name of the model whose stub a process is; nothing of one that has died."""
+        try:
+            words = (PROCESSES / str(number) / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return ""
+        # MODEL/VERSION/model.py is the first argument
+        if not words[0] or Path(os.fsdecode(words[0])).name == SHELL:  # about to become one
+            return ""
+        parts = Path(os.fsdecode(words[1])).parts if len(words) > 1 else ()
+        return parts[-3] if len(parts) > 2 else self.UNNAMED
+
+
+class _Process(NamedTuple):
+    """A line of /proc/PID/stat, as far as it is of use."""
+
+    name: str
+    state: str
+    parent: int
+
+
+def _process(number: int) -> _Process:
+    """Return what the kernel says of a process; nothing when it is gone."""
+    try:
+        content = (PROCESSES / str(number) / "stat").read_text(errors="replace")
+    except OSError:
+        return _Process("", "", 0)
+    before, _, after = content.rpartition(")")
+    fields = after.split()
+    return _Process(before.partition("(")[2], fields[STATE], int(fields[PARENT]))
+
+
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
+STACK_BYTES = 256 * 1024 * 1024
+"""Of each thread, used as needed: Triton reads nested JSON by recursion, and with the usual 8 MB,
+100 kB of brackets end it."""
+
+
+def _prepare(supervisor: int) -> None:
+    """Set up the process that becomes the command."""
+    for number in (*STOPPING, HURRYING):
+        signal.signal(number, signal.SIG_DFL)
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    stack = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
+    keep_files_private()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != supervisor:  # the parent died before this was set up
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+SECCOMP_MODE_FILTER = 2
+LOAD, JUMP_EQUAL, RETURN = 0x20, 0x15, 0x06  # of the kernel's classic BPF
+NUMBER, ARCHITECTURE = 0, 4  # offsets in `struct seccomp_data`
+ALLOW, SUCCEED = 0x7FFF0000, 0x00050000  # the second is SECCOMP_RET_ERRNO with no error
+FCHMOD = {"x86_64": (0xC000003E, 91), "aarch64": (0xC00000B7, 52)}
+"""Machine -> the kernel's name of its architecture (AUDIT_ARCH), and the number of the call."""
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def keep_files_private() -> None:
+    """Keep files of the command and all that it starts for its user alone, shared memory too.
+
+    Triton's Python backend makes its regions by boost, which gives them mode 0644 by `fchmod` after
+    `open`, so that every user may read the texts of all requests. A umask alone does not help, and
+    a `chmod` later leaves them open to who has opened them before. So `fchmod` does nothing there:
+    a filter of seccomp lets it succeed, and the umask holds. Where the kernel takes no filter, the
+    umask alone is set; the backend closes its region later.
+    """
+    os.umask(0o077)
+    if platform.machine() not in FCHMOD:
+        return
+    architecture, number = FCHMOD[platform.machine()]
+    instructions = (
+        (LOAD, 0, 0, ARCHITECTURE),
+        (JUMP_EQUAL, 0, 3, architecture),
+        (LOAD, 0, 0, NUMBER),
+        (JUMP_EQUAL, 0, 1, number),
+        (RETURN, 0, 0, SUCCEED),
+        (RETURN, 0, 0, ALLOW),
+    )
+    code = b"".join(struct.pack("=HBBI", *each) for each in instructions)
+    program = _Program(len(instructions), code)
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
+    libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(program), 0, 0)
+
+
+QUIET_S = 1.0
+"""Longer than a request takes from its connection to a stub, and its response back."""
+
+
+def drain(
+    server: "subprocess.Popen[bytes]",
+    workspace: Path,
+    timeout_s: float,
+    is_hurried: Callable[[], bool],
+) -> None:
+    """Wait until the server has ended, or has had no request for a while, or its time is up, or
+    somebody does not want to wait.
+
+    Triton would wait for every open HTTP connection, though no request comes on it.
+    """
+    deadline = time.monotonic() + timeout_s
+    quiet_since = None
+    while server.poll() is None and time.monotonic() < deadline and not is_hurried():
+        if _in_flight(workspace) != 0:
+            quiet_since = None
+        elif quiet_since is None:
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since > QUIET_S:
+            return
+        time.sleep(POLL_S)
+
+
+def _in_flight(workspace: Path) -> int | None:
+    """Return the requests without a response, by the stubs' files; None where there is none."""
+    counts = [
+        each.read_bytes()
+        for each in workspace.glob(f"{IN_FLIGHT_PREFIX}*")
+        # what a dead stub had begun gets no response
+        if (PROCESSES / each.name.removeprefix(IN_FLIGHT_PREFIX)).exists()
+    ]
+    # an empty one was just created, and counts 0
+    return sum(int.from_bytes(each, sys.byteorder) for each in counts) if counts else None
+
+
+def remove_traces(shared_memory: str, workspace: Path) -> None:
+    """Remove the shared memory whose name begins so, and what stubs have noted."""
+    notes = (*workspace.glob(f"{IN_FLIGHT_PREFIX}*"), *workspace.glob(f"{CANDIDATE_PREFIX}*"))
+    for left in (*SHARED_MEMORY.glob(f"{shared_memory}*"), *notes):
+        left.unlink(missing_ok=True)
+
+
+ENVIRONMENTS = Path("/tmp")  # noqa: S108 - Triton's own choice, nothing is made here
+ENVIRONMENT = "python_env_??????"
+"""Of the folder that Triton's Python backend makes at each start, and removes when it ends itself.
+It stays empty here: no model brings an environment of its own."""
+ENVIRONMENT_MODE = 0o700
+"""Of a folder that mkdtemp makes, as the backend does."""
+LEAST_AGE_S = 60.0
+"""Of a folder that is removed: a newer one may be somebody's who is about to fill it."""
+BACKEND_LIBRARY = b"/libtriton_python.so"
+CLOCK_S = 2.0
+"""Least age of a process's folder to be that of an earlier process; clocks are read one by one."""
+
+
+def remove_abandoned_environments(
+    folder: Path = ENVIRONMENTS, processes: Path = PROCESSES, least_age_s: float = LEAST_AGE_S
+) -> None:
+    """Remove the empty folders that Triton has made there for processes which have ended.
+
+    A folder has no owner's name. It is that of a process of the same user which runs the Python
+    backend and is not younger than the folder; where there is none, its process has ended.
+    """
+    own = [*_environments(folder, time.time() - least_age_s)]
+    starts = [*_starts_of_backends(processes)] if own else []
+    for each, made in own:
+        if all(start > made + CLOCK_S for start in starts):
+            with contextlib.suppress(OSError):  # it has something in it, or is gone
+                each.rmdir()
+
+
+def _environments(folder: Path, made_before: float) -> Iterator[tuple[Path, float]]:
+    """Yield the folders that may be Triton's of this user, and when they were made."""
+    for each in folder.glob(ENVIRONMENT):
+        with contextlib.suppress(OSError):  # it has just gone
+            state = each.lstat()
+            is_like_one = stat.S_ISDIR(state.st_mode) and state.st_mode & 0o777 == ENVIRONMENT_MODE
+            if is_like_one and state.st_uid == os.geteuid() and state.st_ctime <= made_before:
+                yield each, state.st_ctime
+
+
+def _starts_of_backends(processes: Path) -> Iterator[float]:
+    """Yield when the processes of this user that may run the Python backend have started, in
+    seconds of the clock of files."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for process in processes.glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            if process.stat().st_uid != os.geteuid():
+                continue
+            try:
+                if BACKEND_LIBRARY not in (process / "maps").read_bytes():
+                    continue
+            except PermissionError:  # of a process that hides them, which may run it
+                pass
+            fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            yield booted + int(fields[START_TIME]) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
