@@ -24,7 +24,7 @@ from bertender.core.config import Config
 from bertender.core.findings import Findings
 from bertender.tasks.task import Split, Task
 from bertender.training.examples import Padding, TokenDataset
-from distill.pretraining.corpus import pack_rows
+from distill.pretraining.rows import pack_rows
 from distill.pretraining.vocabularies import train_wordpiece
 
 FRUIT = ("apple", "pear", "plum", "cherry", "grape", "melon")

@@ -25,11 +25,11 @@ from distill.distillation.general_config import MASK_PROBABILITY, VOCABULARY_SIZ
 from distill.distillation.start import check_even_start, check_even_teacher
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-from distill.pretraining.config import trained_once
-from distill.pretraining.corpus import Corpus, Survey, Watched, pack_rows, survey
+from distill.pretraining.corpus import Corpus, Survey, Watched, survey
 from distill.pretraining.mixed import MixedMasking, MixedVocabulary
 from distill.pretraining.objectives import MaskedLanguageModel
-from distill.pretraining.rows import TokenRow, held_out_loss, stored_parts
+from distill.pretraining.rows import TokenRow, held_out_loss, pack_rows, stored_parts
+from distill.pretraining.vocabularies import trained_once
 from distill.students.student import StudentShape
 from distill.students.weights import masked_language_model
 from distill.teachers.encoders import (

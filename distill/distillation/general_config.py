@@ -11,7 +11,7 @@ from bertender.core.config import Rule
 from distill.distillation.config import StudentConfig, methods_own
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-from distill.pretraining.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
+from distill.pretraining.config import CORPUS_HELP, TEXT_COLUMN_HELP
 
 MASK_PROBABILITY = 0.15
 VOCABULARY_SIZE = 4928

@@ -2,57 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from bertender.core.build_once import directory_once
-from bertender.core.config import Rule, Table, on_demand
-from bertender.text.tokenizer import load_tokenizer
+from bertender.core.config import Rule, Table
 from bertender.training.config import TrainingConfig
-from distill.pretraining.corpus import CORPUS_HELP, TEXT_COLUMN_HELP
 
-if TYPE_CHECKING:
-    from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-    from bertender.training.loop import Objective
-    from distill.pretraining.objectives import PretrainingModule
-    from distill.pretraining.rows import RowBuilder
-
-# --- from distill.objectives
-# OBJECTIVES: what a pre-training run minimises, by name; one objective a file.
-#
-# Its module loads PyTorch and is imported when it is built: settings name an objective without
-# it.
-
-CONSECUTIVE_PASSAGES = 8
+CORPUS_HELP = "docs, files (.txt, .txt.xz, .parquet), or hub data sets; several by commas"
+TEXT_COLUMN_HELP = "column of the corpus's text, in Parquet files and hub data sets"
 MASKED_LANGUAGE_MODEL = "masked_language_model"
-
-BERT = on_demand("distill.pretraining.objectives:bert")
-OWN_HEAD = on_demand("distill.pretraining.objectives:OwnHead")
-FULL_SENTENCES = on_demand("distill.pretraining.rows:full_sentence_rows")
+SHORT_SHARE = 0.9
 
 
 @dataclass(frozen=True)
 class PretrainingObjective:
-    """A row of OBJECTIVES."""
+    """A row of OBJECTIVES. `pretrain.TRAINING_MODULES` has what is trained, by the same name."""
 
     summary: str
     paper: str
-    objective: Callable[[PreTrainedTokenizerBase, float, int], Objective]
-    """(tokenizer, share of tokens to predict, seed) -> objective"""
-    model: Callable[[BertConfig], PreTrainedModel] = BERT
-    """(shape of a BERT) -> the model that is written in the end, untrained"""
-    pretraining_module: Callable[[PreTrainedModel], PretrainingModule] = OWN_HEAD
-    """(model) -> what is trained, whose forward the objective calls"""
-    rows: RowBuilder = FULL_SENTENCES
-    """How examples are made from passages."""
-    held_out_run: int = CONSECUTIVE_PASSAGES
-    """So many consecutive passages are held out together: held-out rows are then like the others,
-    which run over passages or are cut from several."""
     family: str = "bert"
     """The model's row of FAMILIES."""
     perplexity_of: str | None = "mlm"
@@ -72,72 +43,45 @@ OBJECTIVES = Table(
             summary="predict masked tokens, masked anew in every epoch",
             paper="Devlin et al. 2018, arXiv 1810.04805; "
             "masks of Liu et al. 2019, arXiv 1907.11692",
-            objective=on_demand("distill.pretraining.objectives:MaskedLanguageModel"),
         ),
         "mlm+nsp": PretrainingObjective(
             summary="predict masked tokens, and whether the second segment follows the first",
             paper="Devlin et al. 2018, arXiv 1810.04805",
-            objective=on_demand("distill.pretraining.objectives:next_sentence_prediction"),
-            model=on_demand("distill.pretraining.objectives:bert_with_pooler"),
-            pretraining_module=on_demand("distill.pretraining.objectives:next_sentence_module"),
-            rows=on_demand("distill.pretraining.segment_pairs:next_sentence_rows"),
         ),
         "mlm+sop": PretrainingObjective(
             summary="predict masked n-grams, and whether two segments are swapped; ALBERT",
             paper="Lan et al. 2019, arXiv 1909.11942",
-            objective=on_demand("distill.pretraining.objectives:sentence_order_prediction"),
-            model=on_demand("distill.pretraining.objectives:albert_with_pooler"),
-            pretraining_module=on_demand("distill.pretraining.objectives:sentence_order_module"),
-            rows=on_demand("distill.pretraining.segment_pairs:sentence_order_rows"),
             family="albert",
         ),
         "mlm+word-order": PretrainingObjective(
             summary="predict masked tokens, and the order of shuffled trigrams",
             paper="Wang et al. 2019, arXiv 1908.04577",
-            objective=on_demand("distill.pretraining.objectives:WordOrder"),
         ),
         "rtd": PretrainingObjective(
             summary="detect the tokens that a small generator has replaced; ELECTRA",
             paper="Clark et al. 2020, arXiv 2003.10555",
-            objective=on_demand("distill.pretraining.replaced_tokens:ReplacedTokens"),
-            model=on_demand("distill.pretraining.objectives:electra"),
-            pretraining_module=on_demand(
-                "distill.pretraining.replaced_tokens:ReplacedTokensModule"
-            ),
+            family="electra",
             perplexity_of=None,
             problem_type="replaced_token_detection",
-            family="electra",
         ),
         "span": PretrainingObjective(
             summary="predict masked spans, from their boundaries too",
             paper="Joshi et al. 2019, arXiv 1907.10529",
-            objective=on_demand("distill.pretraining.spans:span_prediction"),
-            pretraining_module=on_demand("distill.pretraining.spans:SpanModule"),
         ),
         "wwm": PretrainingObjective(
             summary="predict masked words, all tokens of a word together",
             paper="Devlin et al. 2018, arXiv 1810.04805, as published in 2019",
-            objective=on_demand("distill.pretraining.objectives:whole_word_masking"),
         ),
     },
 )
 
-# --- from distill.vocabularies
-# TOKENIZERS: how a vocabulary is trained on a corpus, by name; one kind a file.
-#
-# Each reads its passages as a stream, holds the distinct words of them and no text, and gives the
-# same vocabulary for the same passages on every run.
-
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """A row of TOKENIZERS."""
+    """A row of TOKENIZERS. `vocabularies.train_tokenizer` trains one."""
 
-    name: str
     summary: str
     paper: str
-    train: Callable[[Iterable[str], int, int], PreTrainedTokenizerBase]
-    """(passages, entries of the vocabulary, longest input in tokens) -> a fast tokenizer"""
     smallest: int = 100
     """The fewest entries that a vocabulary of this kind can have."""
 
@@ -145,57 +89,21 @@ class TokenizerKind:
 TOKENIZERS = Table(
     "tokenizer",
     {
-        kind.name: kind
-        for kind in (
-            TokenizerKind(
-                name="wordpiece",
-                summary="uncased WordPiece tokens, as BERT's",
-                paper="Devlin et al. 2018, arXiv 1810.04805",
-                train=on_demand("distill.pretraining.vocabularies:train_wordpiece"),
-            ),
-            TokenizerKind(
-                name="bpe",
-                summary="merged bytes, as RoBERTa's: any text, cased, without unknown tokens",
-                paper="Sennrich et al. 2016, arXiv 1508.07909; Liu et al. 2019, arXiv 1907.11692",
-                train=on_demand("distill.pretraining.byte_level_bpe:train_byte_level_bpe"),
-                smallest=5 + 256,  # special tokens, and the bytes
-            ),
-            TokenizerKind(
-                name="unigram",
-                summary="uncased tokens of a unigram language model, as ALBERT's",
-                paper="Kudo 2018, arXiv 1804.10959",
-                train=on_demand("distill.pretraining.unigram:train_unigram"),
-            ),
-        )
+        "wordpiece": TokenizerKind(
+            summary="uncased WordPiece tokens, as BERT's",
+            paper="Devlin et al. 2018, arXiv 1810.04805",
+        ),
+        "bpe": TokenizerKind(
+            summary="merged bytes, as RoBERTa's: any text, cased, without unknown tokens",
+            paper="Sennrich et al. 2016, arXiv 1508.07909; Liu et al. 2019, arXiv 1907.11692",
+            smallest=5 + 256,  # special tokens, and the bytes
+        ),
+        "unigram": TokenizerKind(
+            summary="uncased tokens of a unigram language model, as ALBERT's",
+            paper="Kudo 2018, arXiv 1804.10959",
+        ),
     },
 )
-
-
-def trained_once(
-    name: str, passages: Iterable[str], vocabulary_size: int, max_length: int, directory: Path
-) -> PreTrainedTokenizerBase:
-    """Train a tokenizer of this name, or load the one that the interrupted run has trained.
-
-    Args:
-        name: a row of TOKENIZERS.
-        passages: the corpus.
-        vocabulary_size: most entries.
-        max_length: most tokens of an input.
-        directory: in the work directory of the run.
-    """
-
-    def train_and_save(draft: Path) -> None:
-        train = TOKENIZERS[name].train
-        train(passages, vocabulary_size, max_length).save_pretrained(draft)
-
-    identity = (name, vocabulary_size, max_length)  # the corpus is in the directory's name
-    return load_tokenizer(directory_once(directory, identity, train_and_save))
-
-
-# --- from distill.pretraining.config
-# Settings of `pretrain`, and the phases that its lengths make.
-
-SHORT_SHARE = 0.9
 
 
 @dataclass(frozen=True)

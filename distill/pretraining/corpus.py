@@ -1,4 +1,8 @@
-"""Text to pre-train on: passages that stream from files, hub data sets and named corpora."""
+"""Text to pre-train on: passages that stream from files, hub data sets and named corpora.
+
+A passage is a line of text; an empty one stands where a document ends. No more of a corpus than
+some passages is ever in memory: what needs it whole reads it again.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,8 @@ import lzma
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from huggingface_hub import constants
 
@@ -20,189 +23,20 @@ from bertender.tasks.docs import docs_corpus
 from bertender.tasks.rows import read_parquet, split_lines
 from bertender.text.batch import is_blank
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-# --- from distill.corpora.files
-# Corpus files: their passages one by one, with an empty one where a document ends.
-#
-# Only the current line or rows are in memory, however long the file is.
-
-Reader = Callable[[Path, str], Iterator[str]]
-"""(file, column of the text) -> its passages; what can be refused at once is refused at once."""
-
+HELD_OUT_EVERY = 50
+"""One of so many passages, or of runs of passages, is held out of training."""
+PASSAGES_AT_ONCE = 1000
+"""To tokenise together: a call for each would cost more than its work."""
 LONGEST_LINE_BYTES = 2**16
 """A longer line comes in parts: some corpora are a single one."""
 BYTE_ORDER_MARK = "\ufeff"
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 """The bytes of a UTF-8 character after its first."""
-
-
-def documents_of_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines as passages; blank ones, and the end, close a document with one empty passage."""
-    is_open = False
-    for line in lines:
-        text = "" if is_blank(line) else line.strip()
-        if text or is_open:
-            yield text
-        is_open = bool(text)
-    if is_open:
-        yield ""
-
-
-def documents_of_rows(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of each text in which something can be seen, then an empty passage."""
-    for text in texts:
-        lines = [line.strip() for line in split_lines(text) if not is_blank(line)]
-        yield from lines
-        if lines:
-            yield ""
-
-
-def text_of_row(value: object, place: str) -> str:
-    """Return the text of a row, empty where it has none; DataError names what is not text."""
-    if value is not None and not isinstance(value, str):
-        raise DataError(
-            f"{place}: {str(value)[:40]!r} is of type {type(value).__name__}, not text. "
-            "Name the column of the text with --text-column."
-        )
-    return value or ""
-
-
-def _read_plain(path: Path, text_column: str) -> Iterator[str]:
-    return documents_of_lines(_lines(path, lambda: path.open("rb")))
-
-
-def _read_xz(path: Path, text_column: str) -> Iterator[str]:
-    return documents_of_lines(_lines(path, lambda: lzma.open(path)))
-
-
-def _read_parquet(path: Path, text_column: str) -> Iterator[str]:
-    rows = read_parquet(path).rows([text_column])
-    texts = (text_of_row(row.values[text_column], f"{path}, {row.place}") for row in rows)
-    return documents_of_rows(texts)
-
-
-READERS: Mapping[str, Reader] = {
-    ".txt": _read_plain,
-    ".txt.xz": _read_xz,
-    ".parquet": _read_parquet,
-}
-"""How to read a corpus file, by the end of its name."""
-
-
-def _lines(path: Path, opened: Callable[[], IO[bytes]]) -> Iterator[str]:
-    """Yield the lines of a text file, blank ones too."""
-    try:
-        with opened() as file:
-            for number, part, is_whole in _parts(file):
-                text = _decoded(part, f"{path}, line {number}")
-                if number == 1:
-                    text = text.removeprefix(BYTE_ORDER_MARK)
-                if is_whole or not is_blank(text):
-                    yield text
-    except (OSError, lzma.LZMAError, EOFError) as error:
-        raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
-
-
-def _parts(file: IO[bytes]) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield lines with their numbers, and whether each is a line or a part of a very long one."""
-    number, rest, is_within = 1, b"", False
-    while read := file.readline(LONGEST_LINE_BYTES):
-        line = rest + read
-        ends = read.endswith(b"\n") or len(read) < LONGEST_LINE_BYTES
-        cut = len(line) if ends else _break(line)
-        yield number, line[:cut], ends and not is_within
-        rest, is_within, number = line[cut:], not ends, number + ends
-    if rest:
-        yield number, rest, False
-
-
-def _break(line: bytes) -> int:
-    """Return where to cut a line: after its last space, or else before its last character."""
-    return line.rfind(b" ") + 1 or len(line.rstrip(CONTINUATION_BYTES)) - 1
-
-
-def _decoded(line: bytes, place: str) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place}: not UTF-8 text: {error}. Convert the file to UTF-8.") from None
-
-
-# --- from distill.corpora.hub
-# Corpora on a hub, streamed: nothing of them is stored on this machine.
-
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 """OWNER/NAME, or OWNER/NAME:SUBSET, of a data set on the hub."""
 
-
-def read_hub(name: str, text_column: str) -> Iterator[str]:
-    """Return the passages of a hub data set's training split; a row is a document.
-
-    Raises:
-        HubUnreachableError: no hub that responds knows the data set; known within seconds. A hub
-            that falls silent later raises it on the way.
-        ConfigError: the data set has no such subset, or no training split.
-        DataError: its rows have no such column, or another type than text in it.
-    """
-    repository, _, subset = name.partition(":")
-    if constants.HF_HUB_OFFLINE or not hub_knows(f"api/datasets/{repository}"):
-        raise HubUnreachableError(
-            f"corpus {name!r} is not a file, and no hub that responds has a data set of this name. "
-            "Give files, or go online (and unset HF_HUB_OFFLINE)."
-        )
-    return documents_of_rows(_texts(name, _streamed(name, repository, subset), text_column))
-
-
-def _streamed(name: str, repository: str, subset: str) -> Iterator[Mapping[str, Any]]:
-    import datasets  # a second of imports that local files do without
-
-    try:
-        return iter(
-            datasets.load_dataset(repository, subset or None, split="train", streaming=True)
-        )
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise ConfigError(
-            f"corpus {name!r} cannot be opened: {error}. A subset is named OWNER/NAME:SUBSET."
-        ) from None
-
-
-def _texts(name: str, rows: Iterator[Mapping[str, Any]], text_column: str) -> Iterator[str]:
-    row = 0
-    try:
-        for row, values in enumerate(rows, start=1):
-            if text_column not in values:
-                raise DataError(
-                    f"corpus {name!r}: no column {text_column!r}."
-                    f"{nearest_hint(text_column, values)} "
-                    f"Columns: {', '.join(map(repr, values))}."
-                )
-            yield text_of_row(values[text_column], f"corpus {name!r}, row {row}")
-    except OSError as error:
-        raise HubUnreachableError(
-            f"corpus {name!r}: the hub stopped responding after row {row}: {error}. Try again, or "
-            "keep the data set as Parquet files and give these."
-        ) from None
-
-
-# --- from distill.corpora.corpus
-# Text to pre-train on: passages that stream, and dense blocks of tokens.
-#
-# A passage is a line of text; an empty one stands where a document ends. No more of a corpus than
-# some passages is ever in memory: what needs it whole reads it again.
-
-HELD_OUT_EVERY = 50
-"""One of so many passages, or of runs of passages, is held out of training."""
-
-PASSAGES_AT_ONCE = 1000
-"""To tokenise together: a call for each would cost more than its work."""
-
 CORPORA: Mapping[str, Callable[[], Iterable[str]]] = {"docs": docs_corpus}
 """Corpora by name; anything else is a file or a hub data set."""
-
-CORPUS_HELP = "docs, files (.txt, .txt.xz, .parquet), or hub data sets; several by commas"
-TEXT_COLUMN_HELP = "column of the corpus's text, in Parquet files and hub data sets"
 
 
 @dataclass(frozen=True)
@@ -283,49 +117,18 @@ def survey(passages: Iterable[str]) -> Survey:
     return Survey(digest.hexdigest(), passages=counts[True], documents=counts[False])
 
 
-def pack_rows(
-    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> Iterator[dict[str, list[int]]]:
-    """Join passages, [SEP] after each, and cut them into blocks of exactly `max_length` tokens.
-
-    Dense blocks waste nothing on padding, and are cut within sentences and words; the remainder
-    at the end makes one shorter block. Rows of whole sentences: `rows.full_sentence_rows`.
-    """
-    body = max_length - 1
-    waiting: list[int] = []
-    for ids in _tokenised(filter(None, passages), tokenizer):
-        waiting += [*ids, tokenizer.sep_token_id]
-        whole = len(waiting) - len(waiting) % body
-        for start in range(0, whole, body):
-            yield _block([tokenizer.cls_token_id, *waiting[start : start + body]])
-        del waiting[:whole]
-    if waiting:
-        yield _block([tokenizer.cls_token_id, *waiting])
-
-
-def _block(ids: list[int]) -> dict[str, list[int]]:
-    return {"input_ids": ids, "attention_mask": [1] * len(ids)}
-
-
-def _tokenised(texts: Iterator[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
-    while batch := list(islice(texts, PASSAGES_AT_ONCE)):
-        tokens = tokenizer(
-            batch,
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )
-        yield from tokens["input_ids"]
-
-
 def _opened(name: str, text_column: str) -> Iterator[str]:
     """Return the passages of a part of the corpus."""
     if name in CORPORA:
         return documents_of_lines(CORPORA[name]())
     ending = next((ending for ending in READERS if name.endswith(ending)), None)
     if ending is not None:
-        return READERS[ending](_checked_file(name), text_column)
+        if not Path(name).is_file():
+            raise ConfigError(
+                f"corpus {name!r}: there is no such file. Give a path from here, or an absolute "
+                "one."
+            )
+        return READERS[ending](Path(name), text_column)
     if HUB_NAME.fullmatch(name) and not Path(name).exists():
         return read_hub(name, text_column)
     raise ConfigError(
@@ -335,9 +138,133 @@ def _opened(name: str, text_column: str) -> Iterator[str]:
     )
 
 
-def _checked_file(name: str) -> Path:
-    if not Path(name).is_file():
-        raise ConfigError(
-            f"corpus {name!r}: there is no such file. Give a path from here, or an absolute one."
+def documents_of_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines as passages; blank ones, and the end, close a document with one empty passage."""
+    is_open = False
+    for line in lines:
+        text = "" if is_blank(line) else line.strip()
+        if text or is_open:
+            yield text
+        is_open = bool(text)
+    if is_open:
+        yield ""
+
+
+def documents_of_rows(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of each text in which something can be seen, then an empty passage."""
+    for text in texts:
+        lines = [line.strip() for line in split_lines(text) if not is_blank(line)]
+        yield from lines
+        if lines:
+            yield ""
+
+
+def text_of_row(value: object, place: str) -> str:
+    """Return the text of a row, empty where it has none; DataError names what is not text."""
+    if value is not None and not isinstance(value, str):
+        raise DataError(
+            f"{place}: {str(value)[:40]!r} is of type {type(value).__name__}, not text. "
+            "Name the column of the text with --text-column."
         )
-    return Path(name)
+    return value or ""
+
+
+def _read_plain(path: Path, text_column: str) -> Iterator[str]:
+    return documents_of_lines(_lines(path, lambda: path.open("rb")))
+
+
+def _read_xz(path: Path, text_column: str) -> Iterator[str]:
+    return documents_of_lines(_lines(path, lambda: lzma.open(path)))
+
+
+def _read_parquet(path: Path, text_column: str) -> Iterator[str]:
+    rows = read_parquet(path).rows([text_column])
+    texts = (text_of_row(row.values[text_column], f"{path}, {row.place}") for row in rows)
+    return documents_of_rows(texts)
+
+
+READERS: Mapping[str, Callable[[Path, str], Iterator[str]]] = {
+    ".txt": _read_plain,
+    ".txt.xz": _read_xz,
+    ".parquet": _read_parquet,
+}
+"""(file, column of the text) -> its passages, by the end of the file's name."""
+
+
+def _lines(path: Path, opened: Callable[[], IO[bytes]]) -> Iterator[str]:
+    """Yield the lines of a text file, blank ones too."""
+    try:
+        with opened() as file:
+            for number, part, is_whole in _parts(file):
+                try:
+                    text = part.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{path}, line {number}: not UTF-8 text: {error}. Convert the file to "
+                        "UTF-8."
+                    ) from None
+                if number == 1:
+                    text = text.removeprefix(BYTE_ORDER_MARK)
+                if is_whole or not is_blank(text):
+                    yield text
+    except (OSError, lzma.LZMAError, EOFError) as error:
+        raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
+
+
+def _parts(file: IO[bytes]) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield lines with their numbers, and whether each is a line or a part of a very long one."""
+    number, rest, is_within = 1, b"", False
+    while read := file.readline(LONGEST_LINE_BYTES):
+        line = rest + read
+        ends = read.endswith(b"\n") or len(read) < LONGEST_LINE_BYTES
+        cut = len(line)
+        if not ends:  # after its last space, or else before its last character
+            cut = line.rfind(b" ") + 1 or len(line.rstrip(CONTINUATION_BYTES)) - 1
+        yield number, line[:cut], ends and not is_within
+        rest, is_within, number = line[cut:], not ends, number + ends
+    if rest:
+        yield number, rest, False
+
+
+def read_hub(name: str, text_column: str) -> Iterator[str]:
+    """Return the passages of a hub data set's training split; a row is a document.
+
+    Raises:
+        HubUnreachableError: no hub that responds knows the data set; known within seconds. A hub
+            that falls silent later raises it on the way.
+        ConfigError: the data set has no such subset, or no training split.
+        DataError: its rows have no such column, or another type than text in it.
+    """
+    repository, _, subset = name.partition(":")
+    if constants.HF_HUB_OFFLINE or not hub_knows(f"api/datasets/{repository}"):
+        raise HubUnreachableError(
+            f"corpus {name!r} is not a file, and no hub that responds has a data set of this name. "
+            "Give files, or go online (and unset HF_HUB_OFFLINE)."
+        )
+    import datasets  # a second of imports that local files do without
+
+    try:
+        rows = datasets.load_dataset(repository, subset or None, split="train", streaming=True)
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise ConfigError(
+            f"corpus {name!r} cannot be opened: {error}. A subset is named OWNER/NAME:SUBSET."
+        ) from None
+    return documents_of_rows(_texts(name, iter(rows), text_column))
+
+
+def _texts(name: str, rows: Iterator[Mapping[str, Any]], text_column: str) -> Iterator[str]:
+    row = 0
+    try:
+        for row, values in enumerate(rows, start=1):
+            if text_column not in values:
+                raise DataError(
+                    f"corpus {name!r}: no column {text_column!r}."
+                    f"{nearest_hint(text_column, values)} "
+                    f"Columns: {', '.join(map(repr, values))}."
+                )
+            yield text_of_row(values[text_column], f"corpus {name!r}, row {row}")
+    except OSError as error:
+        raise HubUnreachableError(
+            f"corpus {name!r}: the hub stopped responding after row {row}: {error}. Try again, or "
+            "keep the data set as Parquet files and give these."
+        ) from None

@@ -1,10 +1,15 @@
-"""Masking: which tokens of a batch are predicted, and what the model sees in their place."""
+"""Masking: which tokens of a batch are predicted, and what the model sees in their place.
+
+A chooser selects them (single tokens, whole words, spans of words); of those, 80 % become [MASK],
+10 % a random token, 10 % remain (Devlin et al. 2018, arXiv 1810.04805, section 3.1). Special tokens
+and padding are never chosen.
+"""
 
 from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -15,14 +20,6 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from bertender.core.errors import ModelError
 from bertender.problems.problem import NO_LABEL
 from bertender.training.examples import TensorBatch
-
-# --- from distill.objectives.masking
-# Masking: which tokens of a batch are asked for, and what the model sees in their place.
-#
-# A chooser selects them (single tokens, whole words, spans of words); of those, 80 % become
-# [MASK], 10 % a random token, 10 % stay (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
-# Special
-# tokens and padding are never chosen.
 
 
 class Tokens(Protocol):
@@ -42,8 +39,6 @@ RANDOM_SHARE = 0.1
 
 Chooser = Callable[[torch.Tensor, torch.Tensor, float, torch.Generator], torch.Tensor]
 """(token ids, which may be chosen, share, generator) -> which are; all (batch, seq)"""
-Fates = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""(a draw for each token, which are chosen) -> the draw of each; all (batch, seq)"""
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
@@ -95,32 +90,22 @@ class WordSpans:
         share: float,
         generator: torch.Generator,
     ) -> torch.Tensor:
-        chosen = torch.zeros_like(allowed, device="cpu")
-        for row, words in enumerate(self._words(input_ids.cpu(), allowed.cpu())):
+        ids, free = input_ids.cpu(), allowed.cpu()
+        continuing = self.continues[ids] & free & functional.pad(free, (1, 0))[:, :-1]
+        starts = free & ~continuing
+        ends = free & ~functional.pad(continuing, (0, 1))[:, 1:]
+        chosen = torch.zeros_like(free)
+        for row in range(len(ids)):
+            first, last = starts[row].nonzero()[:, 0], ends[row].nonzero()[:, 0]
+            words = list(zip(first.tolist(), (last + 1).tolist(), strict=True))
             budget = max(1, round(share * sum(end - start for start, end in words)))
-            for start, end in self._drawn(self._bounded(words, input_ids[row]), budget, generator):
+            if self.pad_token_id is not None and words:
+                end = words[-1][1]
+                if end == ids.shape[1] or ids[row, end] == self.pad_token_id:
+                    words = words[:-1]
+            for start, end in self._drawn(words, budget, generator):
                 chosen[row, start:end] = True
         return chosen.to(allowed.device)
-
-    def _words(self, input_ids: torch.Tensor, allowed: torch.Tensor) -> list[list[tuple[int, int]]]:
-        """Return the words of each row: where they start and, exclusively, end."""
-        goes_on = self.continues[input_ids] & allowed & functional.pad(allowed, (1, 0))[:, :-1]
-        starts = allowed & ~goes_on
-        ends = allowed & ~functional.pad(goes_on, (0, 1))[:, 1:]
-        return [
-            list(
-                zip(start.nonzero()[:, 0].tolist(), (end.nonzero()[:, 0] + 1).tolist(), strict=True)
-            )
-            for start, end in zip(starts, ends, strict=True)
-        ]
-
-    def _bounded(self, words: list[tuple[int, int]], row: torch.Tensor) -> list[tuple[int, int]]:
-        """Leave out a last word that nothing follows, where something must."""
-        if self.pad_token_id is None or not words:
-            return words
-        end = words[-1][1]
-        followed = end < len(row) and row[end] != self.pad_token_id
-        return words if followed else words[:-1]
 
     def _drawn(
         self, words: list[tuple[int, int]], budget: int, generator: torch.Generator
@@ -147,17 +132,6 @@ class WordSpans:
         return list(taken.values()) or [words[order[0]]]
 
 
-def each_alone(draws: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Give each token its own draw."""
-    return draws
-
-
-def each_run(draws: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Give all tokens of a run of chosen ones the draw of its first."""
-    first, _ = run_bounds(chosen)
-    return draws.gather(1, first)
-
-
 def run_bounds(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return where the run of chosen tokens that each is in begins and ends: two of (batch, seq).
 
@@ -179,7 +153,7 @@ class Masking:
         tokens: names the mask, the special tokens and the size of the vocabulary.
         share: of the ordinary tokens, so many are chosen.
         choose: which.
-        fates: whether the tokens of a run are masked, replaced or left together.
+        whole_runs: mask, replace or keep all tokens of a run of chosen ones together.
     """
 
     def __init__(
@@ -187,11 +161,11 @@ class Masking:
         tokens: Tokens,
         share: float,
         choose: Chooser = single_tokens,
-        fates: Fates = each_alone,
+        whole_runs: bool = False,
     ) -> None:
         self.share = share
         self.choose = choose
-        self.fates = fates
+        self.whole_runs = whole_runs
         self.mask_token_id = int(tokens.mask_token_id)
         self.vocabulary_size = len(tokens)
         self.special_ids = torch.tensor(tokens.all_special_ids)
@@ -203,9 +177,10 @@ class Masking:
         chosen = self.chosen(input_ids, generator)
         draws = torch.rand(input_ids.shape, generator=generator).to(input_ids.device)
         words = torch.randint(self.vocabulary_size, input_ids.shape, generator=generator)
-        fate = self.fates(draws, chosen)
-        masked = chosen & (fate < MASKED_SHARE)
-        replaced = chosen & (fate >= MASKED_SHARE) & (fate < MASKED_SHARE + RANDOM_SHARE)
+        if self.whole_runs:
+            draws = draws.gather(1, run_bounds(chosen)[0])
+        masked = chosen & (draws < MASKED_SHARE)
+        replaced = chosen & (draws >= MASKED_SHARE) & (draws < MASKED_SHARE + RANDOM_SHARE)
         result = input_ids.masked_fill(masked, self.mask_token_id)
         result = torch.where(replaced, words.to(input_ids.device), result)
         return result, input_ids.masked_fill(~chosen, NO_LABEL)
@@ -224,82 +199,58 @@ class Masking:
         return ~torch.isin(input_ids, self.special_ids.to(input_ids.device))
 
 
-# --- from distill.corpora.word_boundaries
-# Tokens of a vocabulary that continue a word, found by their marks.
-#
-# WordPiece marks what continues ("##ing"); byte-level BPE and SentencePiece mark what begins ("Ġ"
-# and "▁" stand for the space before a word). Of the latter, a token of punctuation alone begins a
-# word of its own, although no space stands before it.
-
-Rule = Callable[[str], bool]
-"""token -> whether it continues a word"""
-Part = Mapping[str, Any]
-"""The description of a tokenizer's model, pre-tokenizer or decoder."""
-
 BYTE_LEVEL_SPACE = "Ġ"
+MARKING_PARTS = ("WordPiece", "ByteLevel", "Metaspace")
+"""Types that the `tokenizers` library gives the parts of a tokenizer that mark words."""
 
 
 def continues_word(tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
     """Return for each token of the vocabulary whether it continues a word: (vocab,), boolean.
 
+    WordPiece marks the tokens that continue a word ("##ing"). Byte-level BPE and SentencePiece mark
+    those that begin one ("Ġ" and "▁" stand for the space before a word); there, a token of
+    punctuation alone begins a word of its own, although no space stands before it.
+
     Raises:
         ModelError: the tokenizer marks neither beginnings nor continuations.
     """
-    rule = _rule_of(tokenizer)
+    parts = _parts(tokenizer)
+    part = next((part for part in parts if part["type"] in MARKING_PARTS), None)
+    if part is None:
+        kinds = ", ".join(part["type"] for part in parts) or type(tokenizer).__name__
+        raise ModelError(
+            f"this tokenizer ({kinds}) does not mark where a word begins, so that no whole word "
+            "can be masked. Choose an objective that masks single tokens, or a tokenizer of these "
+            f"kinds: {', '.join(MARKING_PARTS)}."
+        )
     tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    return torch.tensor([rule(token) for token in tokens])
-
-
-def _wordpiece(part: Part) -> Rule:
-    prefix: str = part["continuing_subword_prefix"]
-    return lambda token: token.startswith(prefix)
-
-
-def _byte_level(part: Part) -> Rule:
-    def continues(token: str) -> bool:
-        # what is not ASCII stands for a byte of a longer character
-        alone = token.isascii() and _is_punctuation(token)
-        return not token.startswith(BYTE_LEVEL_SPACE) and not alone
-
-    return continues
-
-
-def _metaspace(part: Part) -> Rule:
-    space: str = part["replacement"]
-    return lambda token: not token.startswith(space) and not _is_punctuation(token)
-
-
-RULES: Mapping[str, Callable[[Part], Rule]] = {
-    "WordPiece": _wordpiece,
-    "ByteLevel": _byte_level,
-    "Metaspace": _metaspace,
-}
-"""By the type that the `tokenizers` library gives a part of a tokenizer."""
-
-
-def _rule_of(tokenizer: PreTrainedTokenizerBase) -> Rule:
-    parts = list(_parts(tokenizer)) if isinstance(tokenizer, PreTrainedTokenizerFast) else []
-    for part in parts:
-        if part["type"] in RULES:
-            return RULES[part["type"]](part)
-    kinds = ", ".join(part["type"] for part in parts) or type(tokenizer).__name__
-    raise ModelError(
-        f"this tokenizer ({kinds}) does not mark where a word begins, so that no whole word can be "
-        f"masked. Choose an objective that masks single tokens, or a tokenizer of these kinds: "
-        f"{', '.join(RULES)}."
+    if part["type"] == "WordPiece":
+        prefix = part["continuing_subword_prefix"]
+        return torch.tensor([token.startswith(prefix) for token in tokens])
+    is_bytes = part["type"] == "ByteLevel"
+    space = BYTE_LEVEL_SPACE if is_bytes else part["replacement"]
+    return torch.tensor(
+        [
+            # of bytes, a character that is not ASCII stands for a part of a longer one
+            not token.startswith(space)
+            and not (_is_punctuation(token) and (token.isascii() or not is_bytes))
+            for token in tokens
+        ]
     )
 
 
-def _parts(tokenizer: PreTrainedTokenizerFast) -> Iterator[Part]:
+def _parts(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
+    """Return the descriptions of a tokenizer's model, pre-tokenizers and decoders."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return []
     description = json.loads(tokenizer.backend_tokenizer.to_str())
+    parts = []
     for name in ("model", "pre_tokenizer", "decoder"):
         part = description[name] or {"type": "none"}
-        # a sequence holds its parts under "pretokenizers" or "decoders"
-        yield from next((inner for inner in part.values() if _is_parts(inner)), [part])
-
-
-def _is_parts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, dict) and "type" in v for v in value)
+        # a sequence holds its parts in a list
+        sequence = part.get("pretokenizers") or part.get("decoders")
+        parts += sequence or [part]
+    return parts
 
 
 def _is_punctuation(token: str) -> bool:

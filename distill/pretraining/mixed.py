@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 import torch
@@ -63,16 +63,18 @@ class MixedVocabulary:
             max_length: most tokens of either reading.
             seed: of the coin.
         """
-        row = _Row.begun(self)
         coin = torch.Generator().manual_seed(seed)
+        starts = [self.student.cls_token_id], [self.teacher.cls_token_id]
+        own_row, mixed_row = map(list, starts)
         for own, mixed in self._read(filter(None, passages), coin):
-            if not row.takes(own, mixed, max_length):
-                yield row.columns()
-                row = _Row.begun(self)
-            row.own += own[: max_length - 1]
-            row.mixed += mixed[: max_length - 1]
-        if len(row.own) > 1:
-            yield row.columns()
+            longest = max(len(own_row) + len(own), len(mixed_row) + len(mixed))
+            if longest > max_length and len(own_row) > 1:  # an empty row takes any word, cut off
+                yield _columns(own_row, mixed_row)
+                own_row, mixed_row = map(list, starts)
+            own_row += own[: max_length - 1]
+            mixed_row += mixed[: max_length - 1]
+        if len(own_row) > 1:
+            yield _columns(own_row, mixed_row)
 
     def _read(
         self, passages: Iterator[str], coin: torch.Generator
@@ -94,29 +96,13 @@ class MixedVocabulary:
                 yield [self.student.sep_token_id], [self.teacher.sep_token_id]
 
 
-@dataclass
-class _Row:
-    """A row that is being filled."""
-
-    own: list[int] = field(default_factory=list)
-    mixed: list[int] = field(default_factory=list)
-
-    @classmethod
-    def begun(cls, vocabulary: MixedVocabulary) -> _Row:
-        return cls([vocabulary.student.cls_token_id], [vocabulary.teacher.cls_token_id])
-
-    def takes(self, own: Sequence[int], mixed: Sequence[int], most: int) -> bool:
-        """Return whether one more word fits; an empty row takes any, cut off."""
-        fits = max(len(self.own) + len(own), len(self.mixed) + len(mixed)) <= most
-        return fits or len(self.own) == len(self.mixed) == 1
-
-    def columns(self) -> dict[str, list[int]]:
-        return {
-            "input_ids": self.own,
-            "attention_mask": [1] * len(self.own),
-            MIXED_INPUTS["input_ids"]: self.mixed,
-            MIXED_INPUTS["attention_mask"]: [1] * len(self.mixed),
-        }
+def _columns(own: list[int], mixed: list[int]) -> TokenRow:
+    return {
+        "input_ids": own,
+        "attention_mask": [1] * len(own),
+        MIXED_INPUTS["input_ids"]: mixed,
+        MIXED_INPUTS["attention_mask"]: [1] * len(mixed),
+    }
 
 
 class MixedMasking:

@@ -1,19 +1,19 @@
-"""Objectives of pre-training on masked tokens, whole words, word order and pairs of segments."""
+"""Objectives of pre-training: the models, the heads that only training needs, and the losses.
+
+`pretrain.TRAINING_MODULES` has the class of each row of OBJECTIVES. Here are those on masked
+tokens, masked words, word order and spans.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers import (
-    AlbertConfig,
-    AlbertForMaskedLM,
     BertConfig,
     BertForMaskedLM,
-    ElectraConfig,
-    ElectraForPreTraining,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -21,29 +21,47 @@ from transformers import (
 from bertender.problems.problem import NO_LABEL
 from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.heads import hard_labels
-from bertender.training.loop import LossParts
+from bertender.training.loop import LossParts, Objective
 from distill.pretraining.masking import (
     Chooser,
     Masking,
     WordSpans,
     continues_word,
+    run_bounds,
     single_tokens,
     step_generator,
 )
-from distill.pretraining.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
-from distill.students.albert import EMBEDDING_SIZE
+from distill.pretraining.rows import TokenRow, full_sentence_rows
 
-# --- from distill.objectives.pretraining_module
-# Training module of pre-training: the model that is written, and what only its training needs.
-#
-# A head that the training alone needs is a module next to the model, in a subclass whose forward
-# takes a corrupted batch and returns the parts of the loss. The loss is computed inside the
-# module,
-# so that a distributed run sees which parameters it used.
+SPAN_LENGTHS = tuple(0.2 * 0.8**longer for longer in range(10))
+"""How often a span has 1 to 10 words, as weights."""
+PLACE_WIDTH = 200
+SHUFFLED_SHARE = 0.05
+LENGTH = 3
+"""Tokens of what is shuffled."""
+SHAPE = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "pad_token_id",
+)
+"""Settings that ALBERT and ELECTRA share with the shape of a BERT, by their common names."""
+
+
+def shared_settings(shape: BertConfig) -> dict[str, Any]:
+    """Return the settings of a BERT's shape that other architectures have by the same names."""
+    return {name: getattr(shape, name) for name in SHAPE}
 
 
 class PretrainingModule(nn.Module):
-    """Holds the model that is written in the end.
+    """Trains the model that is written in the end, by one objective.
+
+    A head that only the training needs is a module next to the model. The forward of a subclass
+    with such heads takes a corrupted batch and returns the parts of the loss: it is computed inside
+    the module, so that a distributed run sees which parameters it used.
 
     Args:
         model: an encoder with a head of transformers.
@@ -52,6 +70,41 @@ class PretrainingModule(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
+
+    @classmethod
+    def untrained(cls, shape: BertConfig) -> PreTrainedModel:
+        """Build the model that is written in the end, from the shape of a BERT."""
+        return BertForMaskedLM(shape)
+
+    @classmethod
+    def rows(
+        cls,
+        passages: Iterable[str],
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        seed: int,
+    ) -> Iterator[TokenRow]:
+        """Yield examples of at most `max_length` tokens from passages, an empty one ending each
+        document."""
+        return full_sentence_rows(passages, tokenizer, max_length)
+
+    @classmethod
+    def chooser(cls, tokenizer: PreTrainedTokenizerBase) -> Chooser:
+        """Return what chooses the tokens to predict.
+
+        Raises:
+            ModelError: words are chosen, and the tokenizer does not mark them.
+        """
+        return single_tokens
+
+    @classmethod
+    def objective(cls, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> Objective:
+        """Build the objective, which predicts a share of the tokens.
+
+        Raises:
+            ModelError: the tokenizer does not mark the words that are masked as wholes.
+        """
+        return MaskedBatch(Masking(tokenizer, share, cls.chooser(tokenizer)), seed)
 
     def finished(self) -> PreTrainedModel:
         """Return the model, without the modules of its training."""
@@ -67,8 +120,54 @@ class PretrainingModule(nn.Module):
         return head.apply(self.model._init_weights)
 
 
-class OwnHead(PretrainingModule):
-    """A model that learns through its own head alone."""
+class MaskedBatch:
+    """The objective of a pretraining module that computes its loss itself, on masked tokens."""
+
+    def __init__(self, masking: Masking, seed: int) -> None:
+        self.masking = masking
+        self.seed = seed
+
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        masked = self.masking.masked_batch(batch, step_generator(self.seed, step))
+        parts: LossParts = model(masked)
+        return parts
+
+
+class MaskedLanguageModel:
+    """Masked-language modelling (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
+
+    The masks are drawn anew for every batch, from the seed and the step, without next-sentence
+    prediction (Liu et al. 2019, arXiv 1907.11692, section 4.1). `pretrain` trains on rows of full
+    sentences (section 4.2), `distill-general` on dense blocks. The loss is the cross-entropy over
+    the chosen tokens.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        share: float,
+        seed: int,
+        choose: Chooser = single_tokens,
+    ) -> None:
+        self.masking = Masking(tokenizer, share, choose)
+        self.seed = seed
+
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        batch = self.masked_batch(batch, step)
+        logits = model(**model_inputs(model, batch)).logits
+        return {"mlm": hard_labels(logits, batch["targets"])}
+
+    def masked_batch(self, batch: TensorBatch, step: int) -> TensorBatch:
+        """Return the batch as this step masks it, with its `targets` (batch, seq)."""
+        return self.masking.masked_batch(batch, step_generator(self.seed, step))
+
+
+class MaskedTokens(PretrainingModule):
+    """Learns masked-language modelling through the model's own head alone."""
+
+    @classmethod
+    def objective(cls, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> Objective:
+        return MaskedLanguageModel(tokenizer, share, seed, cls.chooser(tokenizer))
 
     def forward(
         self,
@@ -80,103 +179,47 @@ class OwnHead(PretrainingModule):
         return self.model(input_ids, attention_mask, token_type_ids)
 
 
-class MaskedBatch:
-    """The objective of a pretraining module that computes its loss itself, on masked tokens."""
+class MaskedWholeWords(MaskedTokens):
+    """Whole-word masking (the 2019 update of BERT's published code; Devlin et al., 1810.04805).
 
-    def __init__(self, masking: Masking, seed: int) -> None:
-        self.masking = masking
-        self.seed = seed
-
-    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        masked = self.masking.masked_batch(batch, step_generator(self.seed, step))
-        parts: LossParts = model(masked)
-        return parts
-
-
-# --- from distill.objectives.masked_language_model
-# Masked-language modelling (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
-#
-# A share of the tokens is chosen; of these, 80 % become [MASK], 10 % a random token, 10 % stay.
-# The masks are drawn anew for every batch, from the seed and the step, without
-# next-sentence prediction (Liu et al. 2019, arXiv 1907.11692, section 4.1). `pretrain` trains on
-# rows of full sentences (section 4.2), `distill-general` on dense blocks.
-# The loss is the cross-entropy over the chosen tokens.
-
-
-class MaskedLanguageModel:
-    """The objective: mask a batch, predict the original tokens."""
-
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerBase,
-        mask_probability: float,
-        seed: int,
-        choose: Chooser = single_tokens,
-    ) -> None:
-        self.masking = Masking(tokenizer, mask_probability, choose)
-        self.seed = seed
-
-    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        batch = self.masked_batch(batch, step)
-        logits = model(**model_inputs(model, batch)).logits
-        return {"mlm": hard_labels(logits, batch["targets"])}
-
-    def masked_batch(self, batch: TensorBatch, step: int) -> TensorBatch:
-        """Return the batch as this step masks it, with its `targets` (batch, seq)."""
-        return self.masking.masked_batch(batch, step_generator(self.seed, step))
-
-
-# --- from distill.objectives.whole_words
-# Whole-word masking (the 2019 update of BERT's published code; Devlin et al., arXiv 1810.04805).
-#
-# As masked-language modelling, but words are chosen instead of tokens, and all tokens of a
-# chosen word are predicted together. Each token becomes [MASK], a random token or stays by a draw
-# of its own, as in the published code. A word that would go beyond the share of tokens is passed
-# over there as here, so that long words are chosen a little more rarely.
-
-ONE_WORD = (1.0,)
-
-
-def whole_word_masking(
-    tokenizer: PreTrainedTokenizerBase, mask_probability: float, seed: int
-) -> MaskedLanguageModel:
-    """Build masked-language modelling that chooses whole words.
-
-    Raises:
-        ModelError: the tokenizer does not mark words.
+    Words are chosen instead of tokens, and all tokens of a chosen word are predicted together. Each
+    token becomes [MASK], a random token or remains by a draw of its own, as in the published code.
+    A word that would go beyond the share of tokens is passed over there as here, so that long words
+    are chosen a little more rarely.
     """
-    choose = WordSpans(continues_word(tokenizer), ONE_WORD)
-    return MaskedLanguageModel(tokenizer, mask_probability, seed, choose)
+
+    @classmethod
+    def chooser(cls, tokenizer: PreTrainedTokenizerBase) -> Chooser:
+        return WordSpans(continues_word(tokenizer), lengths=(1.0,))
 
 
-# --- from distill.objectives.word_order
-# StructBERT's word-order objective (Wang et al. 2019, arXiv 1908.04577, section 2.2).
-#
-# After tokens are masked as usual, 5 % of the trigrams of tokens that are not asked for are put
-# into a random order, and the masked-language head predicts at each of their places the token
-# that
-# stood there. Loss = cross-entropy over the masked tokens + cross-entropy over the shuffled
-# places,
-# each a mean, of equal weight as in the paper.
-# Trigrams are disjoint, counted from a random place among the first three of a batch, and lie
-# within
-# neither special tokens nor padding. A random order is the old one once in six times.
-# Left out: the sentence-structural objective (section 2.3: next, previous or other sentence).
+class ShuffledWords(MaskedTokens):
+    """StructBERT's word-order objective (Wang et al. 2019, arXiv 1908.04577, section 2.2).
 
-SHUFFLED_SHARE = 0.05
-LENGTH = 3
+    Left out: the sentence-structural objective (section 2.3: next, previous or other sentence).
+    """
+
+    @classmethod
+    def objective(cls, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> Objective:
+        return WordOrder(tokenizer, share, seed)
 
 
 class WordOrder:
-    """The objective: mask a batch, shuffle trigrams of the rest, predict what stood there."""
+    """Mask a batch, shuffle trigrams of the other tokens, and predict the original tokens.
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, mask_probability: float, seed: int
-    ) -> None:
-        self.masking = Masking(tokenizer, mask_probability)
+    After tokens are masked as usual, 5 % of the trigrams of other tokens are put into a random
+    order, and the masked-language head predicts at each of their places the token that stood there.
+    Loss = cross-entropy over the masked tokens + cross-entropy over the shuffled places, each a
+    mean, of equal weight as in the paper.
+    Trigrams are disjoint, counted from a random place among the first three of a batch, and lie
+    within neither special tokens nor padding. A random order is the old one once in six times.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> None:
+        self.masking = Masking(tokenizer, share)
         self.seed = seed
 
-    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
         generator = step_generator(self.seed, step)
         masked_ids, masked = self.masking(batch["input_ids"], generator)
         free = self.masking.ordinary(batch["input_ids"]) & (masked == NO_LABEL)
@@ -209,146 +252,90 @@ class WordOrder:
         return result, targets
 
 
-# --- from distill.objectives.pairs
-# Pairs of segments: the relation of the two is learned with the masked tokens.
-#
-# The relation is read from the pooled state of [CLS] by a linear layer over two classes, which
-# only
-# the training needs; the pooler stays in the model, for a classifier to start from.
+class MaskedSpans(PretrainingModule):
+    """SpanBERT (Joshi et al. 2019, arXiv 1907.10529): masked spans, predicted from boundaries too.
 
-
-class RelatedPairs(PretrainingModule):
-    """A model with a pooler, and a head that predicts how the segments of a pair are related.
-
-    Args:
-        model: the one that is written in the end.
-        language_head: where its masked-language head is.
-        relation: the name of this part of the loss.
-        label: the column of a batch that holds the relation, (batch,), 0 or 1.
+    Masks (section 3.1): spans of whole words begin at random words until the share of tokens is
+    used up; their length is geometric, p(l) ~ 0.2 * 0.8^(l-1) for l <= 10, which has the paper's
+    mean of 3.8. A span is masked (80 %), replaced by random tokens (10 %) or left (10 %) as a
+    whole. Span boundary objective (section 3.2): see `BoundaryHead`.
+    Loss = cross-entropy of the masked-language head + that of the boundary head, each the mean over
+    the chosen tokens.
+    No sentence pairs: rows are of full sentences (section 3.3 has single segments).
+    Departures: a span stops at a word that is chosen already, where the paper draws anew; spans
+    that touch are one span, as in the published code; a last word that no [SEP] follows is never
+    chosen.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, *, language_head: str, relation: str, label: str
-    ) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
-        self.language_head = language_head
-        self.relation = relation
-        self.label = label
-        self.relation_head = self.with_own_weights(nn.Linear(model.config.hidden_size, 2))
+        config = model.config
+        self.boundary = self.with_own_weights(
+            BoundaryHead(
+                config.hidden_size,
+                config.max_position_embeddings,
+                config.vocab_size,
+                config.layer_norm_eps,
+            )
+        )
+
+    @classmethod
+    def objective(cls, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> Objective:
+        choose = WordSpans(continues_word(tokenizer), SPAN_LENGTHS, int(tokenizer.pad_token_id))
+        return MaskedBatch(Masking(tokenizer, share, choose, whole_runs=True), seed)
 
     def forward(self, batch: TensorBatch) -> dict[str, torch.Tensor]:
         """Return the parts of the loss on a masked batch."""
-        outputs = self.encoded(batch)
-        tokens = self.model.get_submodule(self.language_head)(outputs.last_hidden_state)
-        relation = self.relation_head(outputs.pooler_output)  # (batch, 2)
+        states = self.encoded(batch).last_hidden_state
+        targets = batch["targets"]
+        chosen = targets != NO_LABEL
+        words = self.model.get_input_embeddings().weight
+        from_boundaries = self.boundary(states, chosen, words)
         return {
-            "mlm": hard_labels(tokens, batch["targets"]),
-            self.relation: functional.cross_entropy(relation.float(), batch[self.label]),
+            "mlm": hard_labels(self.model.get_submodule("cls")(states), targets),
+            "sbo": hard_labels(from_boundaries, targets[chosen]),
         }
 
 
-# --- from distill.objectives.next_sentence
-# Masked tokens and next-sentence prediction (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
-#
-# Rows are [CLS] A [SEP] B [SEP] with token types 0 and 1; B follows A in half of them, else it
-# comes
-# from elsewhere (`distill.corpora.segment_pairs`). A linear layer over the pooled [CLS] predicts
-# which. Loss = cross-entropy over the masked tokens + that of the relation, both means (A.2).
-# Departure: masks are drawn anew for every batch, not ten times for the whole corpus.
+class BoundaryHead(nn.Module):
+    """Predicts a token of a span from the tokens next to the span, and its place in it.
 
+    Token i of a span from s to e is predicted by
 
-def next_sentence_prediction(
-    tokenizer: PreTrainedTokenizerBase, mask_probability: float, seed: int
-) -> MaskedBatch:
-    """Build the objective: single tokens are masked."""
-    return MaskedBatch(Masking(tokenizer, mask_probability), seed)
+        h0 = [x_(s-1) ; x_(e+1) ; p_(i-s+1)]
+        h1 = LayerNorm(GELU(W1 h0))        y = LayerNorm(GELU(W2 h1))
 
-
-def next_sentence_module(model: PreTrainedModel) -> RelatedPairs:
-    """Put a head over the pooled [CLS] next to a BERT with a pooler."""
-    return RelatedPairs(model, language_head="cls", relation="nsp", label=NEXT_SENTENCE)
-
-
-# --- from distill.objectives.sentence_order
-# ALBERT (Lan et al. 2019, arXiv 1909.11942): n-gram masking and sentence-order prediction.
-#
-# Model: the ALBERT class, one layer shared by all depths and embeddings of 128 that a linear
-# layer
-# brings to the width (sections 3.1).
-# Masks: n-grams of whole words, of length n <= 3 with p(n) = (1/n) / sum_k (1/k) (section 4.1),
-# until
-# the share of tokens is used up; 80/10/10 by token.
-# Rows: two consecutive segments, in their order or, in half of them, swapped. A linear layer over
-# the pooled [CLS] predicts which (section 3.1). Loss = masked tokens + order, both means.
-# Departures: the vocabulary is whatever `pretrain` trains, not SentencePiece's of 30,000; AdamW
-# instead of LAMB.
-
-N_GRAMS = (1, 1 / 2, 1 / 3)
-"""How often n-grams of 1, 2 and 3 words are chosen, as weights."""
-
-
-def sentence_order_prediction(
-    tokenizer: PreTrainedTokenizerBase, mask_probability: float, seed: int
-) -> MaskedBatch:
-    """Build the objective: n-grams are masked.
-
-    Raises:
-        ModelError: the tokenizer does not mark words.
+    from the states x of the tokens next to the span and an embedding p of its place in it (200
+    wide, as in the published code), over the table of word embeddings with a bias of its own.
     """
-    choose = WordSpans(continues_word(tokenizer), N_GRAMS)
-    return MaskedBatch(Masking(tokenizer, mask_probability, choose), seed)
 
+    def __init__(self, hidden_size: int, places: int, vocabulary_size: int, eps: float) -> None:
+        super().__init__()
+        self.places = nn.Embedding(places, PLACE_WIDTH)
+        self.layers = nn.Sequential(
+            nn.Linear(2 * hidden_size + PLACE_WIDTH, hidden_size),
+            nn.GELU(),
+            nn.LayerNorm(hidden_size, eps=eps),
+            nn.Linear(hidden_size, hidden_size),
+            nn.GELU(),
+            nn.LayerNorm(hidden_size, eps=eps),
+        )
+        self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 
-def sentence_order_module(model: PreTrainedModel) -> RelatedPairs:
-    """Put a head over the pooled [CLS] next to an ALBERT with a pooler."""
-    return RelatedPairs(model, language_head="predictions", relation="sop", label=SENTENCE_ORDER)
+    def forward(
+        self, states: torch.Tensor, chosen: torch.Tensor, words: torch.Tensor
+    ) -> torch.Tensor:
+        """Return logits (chosen tokens, vocab).
 
-
-# --- from distill.objectives.models
-# The models that pre-training builds, untrained, from the shape of a BERT.
-
-SHAPE = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "pad_token_id",
-)
-"""Settings that ALBERT and ELECTRA share with the shape of a BERT, by their common names."""
-
-
-def bert(shape: BertConfig) -> PreTrainedModel:
-    """Build a BERT with a masked-language head."""
-    return BertForMaskedLM(shape)
-
-
-def bert_with_pooler(shape: BertConfig) -> PreTrainedModel:
-    """Build a BERT with a masked-language head and a pooler."""
-    return _with_pooler(BertForMaskedLM(shape))
-
-
-def albert_with_pooler(shape: BertConfig) -> PreTrainedModel:
-    """Build an ALBERT of one shared layer with a masked-language head and a pooler."""
-    embedding_size = min(EMBEDDING_SIZE, shape.hidden_size)
-    return _with_pooler(
-        AlbertForMaskedLM(AlbertConfig(embedding_size=embedding_size, **_shared(shape)))
-    )
-
-
-def electra(shape: BertConfig) -> PreTrainedModel:
-    """Build an ELECTRA discriminator whose embeddings are as wide as its layers."""
-    config = ElectraConfig(embedding_size=shape.hidden_size, **_shared(shape))
-    return ElectraForPreTraining(config)
-
-
-def _with_pooler(model: PreTrainedModel) -> PreTrainedModel:
-    """Give a model the pooler that transformers leaves out under a masked-language head."""
-    setattr(model, model.base_model_prefix, type(model.base_model)(model.config))
-    model.tie_weights()
-    return model
-
-
-def _shared(shape: BertConfig) -> dict[str, Any]:
-    return {name: getattr(shape, name) for name in SHAPE}
+        Args:
+            states: of the encoder, (batch, seq, hidden).
+            chosen: which tokens are asked for, (batch, seq), none of them first or last in a row.
+            words: the table of word embeddings, (vocab, hidden).
+        """
+        first, last = run_bounds(chosen)
+        row, place = chosen.nonzero(as_tuple=True)
+        first, last = first[chosen], last[chosen]
+        before, after = states[row, first - 1], states[row, last + 1]
+        read = torch.cat([before, after, self.places(place - first)], dim=-1)
+        logits: torch.Tensor = self.layers(read) @ words.T + self.bias
+        return logits

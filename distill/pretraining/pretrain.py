@@ -1,10 +1,13 @@
-"""Pre-training: a vocabulary and an encoder from plain text."""
+"""Pre-training: a vocabulary and an encoder from plain text, by a row of OBJECTIVES.
+
+passages + PretrainConfig -> vocabulary, model and the objective's rows -> training in phases of
+one length of rows -> encoder artifact
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,105 +35,194 @@ from bertender.training.loop import (
     trained_artifact,
     training_findings,
 )
-from distill.pretraining.config import (
-    OBJECTIVES,
-    PretrainConfig,
-    PretrainingObjective,
-    trained_once,
+from distill.pretraining.config import OBJECTIVES, PretrainConfig
+from distill.pretraining.corpus import Corpus, Watched, survey
+from distill.pretraining.objectives import (
+    MaskedSpans,
+    MaskedTokens,
+    MaskedWholeWords,
+    PretrainingModule,
+    ShuffledWords,
 )
-from distill.pretraining.corpus import Corpus, Survey, Watched, survey
-from distill.pretraining.objectives import PretrainingModule
-from distill.pretraining.rows import TokenRow, held_out_loss, stored_parts
-from distill.pretraining.vocabularies import stand_in_tokenizer
+from distill.pretraining.replaced_tokens import ReplacedTokensModule
+from distill.pretraining.rows import CONSECUTIVE_PASSAGES, held_out_loss, stored_parts
+from distill.pretraining.segment_pairs import NextSentence, SentenceOrder
+from distill.pretraining.vocabularies import stand_in_tokenizer, trained_once
 from distill.trained import TrainedModel, corpus_record
 
-# --- from distill.pretraining.phases
-# Training on rows of one length, or on short ones first and long ones at the end.
-#
-# BERT trains on rows of 128 tokens for nine tenths of the steps and on 512 for the rest, to learn
-# the later positions (Devlin et al. 2018, arXiv 1810.04805, appendix A.2). The steps of the run
-# are
-# those that the passes of the config take over short rows.
-# Departure: each phase has an optimizer and a schedule of its own, and batches that hold as many
-# tokens, not as many rows, where `tokens_per_batch` is what bounds them.
+TRAINING_MODULES: Mapping[str, type[PretrainingModule]] = {
+    "mlm": MaskedTokens,
+    "mlm+nsp": NextSentence,
+    "mlm+sop": SentenceOrder,
+    "mlm+word-order": ShuffledWords,
+    "rtd": ReplacedTokensModule,
+    "span": MaskedSpans,
+    "wwm": MaskedWholeWords,
+}
+"""What each row of OBJECTIVES trains, and on which rows and masks."""
 
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of one length."""
-
-    training: TokenDataset
-    held_out: TokenDataset
-
-
-@dataclass(frozen=True)
-class Pretraining:
-    """The model to pre-train, its rows, and how it is measured."""
-
-    module: PretrainingModule
-    """It is trained in place."""
-    objective: Objective
-    rows_of_length: Callable[[int], Rows]
-    """most tokens of a row -> rows"""
-    perplexity_of: str | None
-    """The part of the held-out loss to give the perplexity of."""
-
-    def run(
-        self, config: PretrainConfig, work: Path, description: str
-    ) -> dict[str, TrainingReport]:
-        """Train through the phases of a config in turn; return a report of each.
-
-        An interrupted run continues in the phase it was in: the end of an earlier one is saved as a
-        checkpoint too.
-
-        Args:
-            config: how long and fast, and at which lengths.
-            work: directory of the checkpoints.
-            description: text of the progress bar.
-        """
-        reports: dict[str, TrainingReport] = {}
-        for phase, folder, is_last in in_order(config.phases(), work):
-            rows = self.rows_of_length(phase.max_length)
-            if not reports:
-                whole = len(planned(rows.training, config))
-            left = whole - sum(report.steps for report in reports.values())
-            steps = max(1, left if is_last else round(phase.share * whole))
-            reports[phase.name] = train(
-                self.module,
-                rows.training,
-                self.objective,
-                _long_enough(config, rows.training, steps),
-                folder,
-                description=description if is_last else f"{description}: {phase.name}",
-                at_epoch_end=partial(
-                    held_out_loss,
-                    objective=self.objective,
-                    examples=rows.held_out,
-                    perplexity_of=self.perplexity_of,
-                ),
-                steps=steps,
-            )
-        return reports
-
-
-def _long_enough(config: PretrainConfig, examples: TokenDataset, steps: int) -> PretrainConfig:
-    """Return the config with the number of epochs that some steps take."""
-    epoch = len(planned(examples, config.model_copy(update={"epochs": 1})))
-    epochs = max(config.epochs, math.ceil(steps / epoch) + 1)  # one may be a batch shorter
-    return config.model_copy(update={"epochs": epochs})
-
-
-# --- from distill.pretraining.stacking
-# Progressive stacking (Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking").
-#
-# A deeper encoder starts from a shallower one that is pre-trained already: its layer i is layer
-# i mod L of the L shallow ones (algorithm 1 doubles; other depths repeat as far as they go).
-# Embeddings and the head are taken over, and the vocabulary with them. Heads that only the
-# training
-# needs start untrained.
-
+FEWEST_POSITIONS = 128
 MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
 """Fields of PretrainConfig that a deeper encoder shares with the shallower one."""
+
+
+def pretrain_by_name(config: PretrainConfig, out: Path) -> Artifact:
+    """`pretrain` on the corpus that `config.corpus` names, as it is read."""
+    return pretrain(Corpus(config.corpus, config.text_column), config, out)
+
+
+def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Artifact:
+    """Train a vocabulary and an encoder on passages; write a torch artifact.
+
+    The artifact is a teacher's start (`finetune --teacher`), not a classifier. One passage in
+    fifty is held out (of objectives on pairs, one run of passages); the loss on them, its parts
+    and the perplexity are measured after each epoch. No more than some passages is in memory at
+    a time: the tokens go to disk, and are read from there.
+
+    Args:
+        passages: iterated over several times, so not an iterator; an empty one ends a document.
+        config: what to train, and how.
+        out: directory of the artifact.
+
+    Raises:
+        ConfigError: the objective or the tokenizer is unknown, the vocabulary is too small for
+            it, the heads do not divide the width, or the encoder cannot grow from
+            `config.stack_from`.
+        DataError: there are too few passages to train and hold out.
+    """
+    row, kind = OBJECTIVES[config.objective], TRAINING_MODULES[config.objective]
+    config.check_rules()
+    surveyed = survey(passages)
+    surveyed.check_enough()
+    shallow = Artifact.load(config.stack_from) if config.stack_from else None
+    check_writable(out, shallow)
+    if shallow:
+        check_stackable(shallow, config, row.family)
+
+    def trained(work: Path) -> Writer:
+        if shallow is None:
+            watched = Watched(passages, surveyed, "train the vocabulary")
+            sizes = config.vocabulary_size, config.max_length
+            tokenizer = trained_once(config.tokenizer, watched, *sizes, work / "vocabulary")
+        else:
+            tokenizer = load_tokenizer(shallow.path)
+            tokenizer.model_max_length = config.max_length
+        torch.manual_seed(config.seed)
+        positions = positions_of_shallow(shallow) if shallow else None
+        model = kind.untrained(encoder_config(config, tokenizer, positions))
+        if shallow:
+            stack(model, shallow)
+        module = kind(model)
+
+        def stored_rows(max_length: int) -> tuple[TokenDataset, TokenDataset]:
+            """Return the rows of one length to train on, and those held out."""
+            return stored_parts(
+                passages,
+                surveyed,
+                lambda part: kind.rows(part, tokenizer, max_length, config.seed),
+                work / f"rows-{max_length}",
+                Padding.of(tokenizer),
+                run=CONSECUTIVE_PASSAGES,
+            )
+
+        reports = train_in_phases(
+            module,
+            kind.objective(tokenizer, config.mask_probability, config.seed),
+            stored_rows,
+            row.perplexity_of,
+            config,
+            work,
+            f"pre-train {out.name}",
+        )
+        metric = "perplexity" if row.perplexity_of else "loss"
+        record = corpus_record(config.corpus, config.text_column, metric, row.problem_type)
+        findings = Findings(training=training_findings(reports))
+        return TrainedModel(module.finished(), tokenizer, record, findings).write
+
+    identity = (surveyed.sha256, shallow and shallow.digest)
+    return trained_artifact(out, "pretrain", config, trained, identity=identity, parent=shallow)
+
+
+def train_in_phases(
+    module: PretrainingModule,
+    objective: Objective,
+    stored_rows: Callable[[int], tuple[TokenDataset, TokenDataset]],
+    perplexity_of: str | None,
+    config: PretrainConfig,
+    work: Path,
+    description: str,
+) -> dict[str, TrainingReport]:
+    """Train on rows of one length, or on short ones first and long ones at the end.
+
+    BERT trains on rows of 128 tokens for nine tenths of the steps and on 512 for the rest, to learn
+    the later positions (Devlin et al. 2018, arXiv 1810.04805, appendix A.2). The steps of the run
+    are those that the passes of the config take over short rows. An interrupted run continues in
+    the phase it was in: the end of an earlier one is saved as a checkpoint too.
+    Departure: each phase has an optimizer and a schedule of its own, and batches that hold as many
+    tokens, not as many rows, where `tokens_per_batch` is what bounds them.
+
+    Args:
+        module: is trained in place.
+        objective: its loss.
+        stored_rows: (most tokens of a row) -> rows to train on, and held-out rows.
+        perplexity_of: the part of the held-out loss to give the perplexity of.
+        config: how long and fast, and at which lengths.
+        work: directory of the checkpoints.
+        description: text of the progress bar.
+
+    Returns:
+        The report of each phase, by its name.
+    """
+    reports: dict[str, TrainingReport] = {}
+    for phase, folder, is_last in in_order(config.phases(), work):
+        rows, held_out = stored_rows(phase.max_length)
+        if not reports:
+            whole = len(planned(rows, config))
+        left = whole - sum(report.steps for report in reports.values())
+        steps = max(1, left if is_last else round(phase.share * whole))
+        epoch = len(planned(rows, config.model_copy(update={"epochs": 1})))
+        epochs = max(config.epochs, math.ceil(steps / epoch) + 1)  # one may be a batch shorter
+        reports[phase.name] = train(
+            module,
+            rows,
+            objective,
+            config.model_copy(update={"epochs": epochs}),
+            folder,
+            description=description if is_last else f"{description}: {phase.name}",
+            at_epoch_end=partial(
+                held_out_loss, objective=objective, examples=held_out, perplexity_of=perplexity_of
+            ),
+            steps=steps,
+        )
+    return reports
+
+
+def encoder_config(
+    config: PretrainConfig, tokenizer: PreTrainedTokenizerBase, positions: int | None = None
+) -> BertConfig:
+    """Return the shape of the encoder; the feed-forward part is four times the width, as BERT's.
+
+    Args:
+        config: the sizes.
+        tokenizer: the vocabulary.
+        positions: most tokens of an input; by default those of the longest row, and 128 at least.
+    """
+    return BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.hidden_size,
+        max_position_embeddings=positions or max(config.max_length, FEWEST_POSITIONS),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def expected_pretrained(config: PretrainConfig) -> ExpectedModel | None:
+    """Return the encoder of a config, without weights."""
+    shape = encoder_config(config, stand_in_tokenizer())
+    model = without_weights(lambda: TRAINING_MODULES[config.objective].untrained(shape))
+    return None if model is None else ExpectedModel.of(model.config)
 
 
 def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> None:
@@ -180,158 +272,23 @@ def positions_of_shallow(shallow: Artifact) -> int:
 
 
 def stack(model: PreTrainedModel, shallow: Artifact) -> None:
-    """Copy a shallower encoder's weights into `model`, its layers as often as they fit."""
+    """Copy a shallower encoder's weights into `model`, its layers as often as they fit.
+
+    Progressive stacking (Gong et al. 2019, "Efficient Training of BERT by Progressively Stacking"):
+    layer i of the deeper encoder is layer i mod L of the L shallow ones (algorithm 1 doubles; other
+    depths repeat as far as they go). Embeddings and the head are taken over, and the vocabulary
+    with them. Heads that only the training needs start untrained.
+    """
     weights = load_file(shallow.path / SAFE_WEIGHTS_NAME)
     prefix = f"{model.base_model_prefix}.{family_of(model).layers}."
     depth = int(shallow.card.config["layers"])
-    sources = {key: _source(key, prefix, depth) for key in model.state_dict()}
-    # what is tied is in the file once; a pooler is where the shallower one's objective had it
-    model.load_state_dict(
-        {key: weights[source] for key, source in sources.items() if source in weights}, strict=False
-    )
-
-
-def _source(key: str, prefix: str, depth: int) -> str:
-    """Return the shallower encoder's name of a weight."""
-    if not key.startswith(prefix):
-        return key
-    layer, _, rest = key.removeprefix(prefix).partition(".")
-    return f"{prefix}{int(layer) % depth}.{rest}"
-
-
-# --- from distill.pretraining.pretrain
-# Pre-training: a vocabulary and an encoder from plain text, by a row of OBJECTIVES.
-#
-# passages + PretrainConfig -> vocabulary, model and the objective's rows
-#   -> `phases.Pretraining.run` -> encoder artifact
-
-FEWEST_POSITIONS = 128
-
-
-def pretrain_by_name(config: PretrainConfig, out: Path) -> Artifact:
-    """`pretrain` on the corpus that `config.corpus` names, as it is read."""
-    return pretrain(Corpus(config.corpus, config.text_column), config, out)
-
-
-def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Artifact:
-    """Train a vocabulary and an encoder on passages; write a torch artifact.
-
-    The artifact is a teacher's start (`finetune --teacher`), not a classifier. One passage in
-    fifty is held out (of objectives on pairs, one run of passages); the loss on them, its parts
-    and the perplexity are measured after each epoch. No more than some passages is in memory at
-    a time: the tokens go to disk, and are read from there.
-
-    Args:
-        passages: iterated over several times, so not an iterator; an empty one ends a document.
-        config: what to train, and how.
-        out: directory of the artifact.
-
-    Raises:
-        ConfigError: the objective or the tokenizer is unknown, the vocabulary is too small for
-            it, the heads do not divide the width, or the encoder cannot grow from
-            `config.stack_from`.
-        DataError: there are too few passages to train and hold out.
-    """
-    chosen = OBJECTIVES[config.objective]
-    config.check_rules()
-    surveyed = survey(passages)
-    surveyed.check_enough()
-    shallow = Artifact.load(config.stack_from) if config.stack_from else None
-    check_writable(out, shallow)
-    if shallow:
-        check_stackable(shallow, config, chosen.family)
-
-    def trained(work: Path) -> Writer:
-        watched = Watched(passages, surveyed, "train the vocabulary")
-        tokenizer = _tokenizer(watched, config, shallow, work / "vocabulary")
-        torch.manual_seed(config.seed)
-        corpus = _CorpusRows(passages, surveyed, chosen, tokenizer, config.seed)
-        pretraining = Pretraining(
-            chosen.pretraining_module(_model(chosen, config, tokenizer, shallow)),
-            chosen.objective(tokenizer, config.mask_probability, config.seed),
-            partial(corpus.of_length, work=work),
-            chosen.perplexity_of,
-        )
-        reports = pretraining.run(config, work, f"pre-train {out.name}")
-        metric = "perplexity" if chosen.perplexity_of else "loss"
-        record = corpus_record(config.corpus, config.text_column, metric, chosen.problem_type)
-        findings = Findings(training=training_findings(reports))
-        return TrainedModel(pretraining.module.finished(), tokenizer, record, findings).write
-
-    identity = (surveyed.sha256, shallow and shallow.digest)
-    return trained_artifact(out, "pretrain", config, trained, identity=identity, parent=shallow)
-
-
-def encoder_config(
-    config: PretrainConfig, tokenizer: PreTrainedTokenizerBase, positions: int | None = None
-) -> BertConfig:
-    """Return the shape of the encoder; the feed-forward part is four times the width, as BERT's.
-
-    Args:
-        config: the sizes.
-        tokenizer: the vocabulary.
-        positions: most tokens of an input; by default those of the longest row, and 128 at least.
-    """
-    return BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=config.hidden_size,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        intermediate_size=4 * config.hidden_size,
-        max_position_embeddings=positions or max(config.max_length, FEWEST_POSITIONS),
-        pad_token_id=tokenizer.pad_token_id,
-    )
-
-
-def expected_pretrained(config: PretrainConfig) -> ExpectedModel | None:
-    """Return the encoder of a config, without weights."""
-    shape = encoder_config(config, stand_in_tokenizer())
-    model = without_weights(lambda: OBJECTIVES[config.objective].model(shape))
-    return None if model is None else ExpectedModel.of(model.config)
-
-
-def _tokenizer(
-    passages: Iterable[str], config: PretrainConfig, shallow: Artifact | None, directory: Path
-) -> PreTrainedTokenizerBase:
-    """Return the vocabulary of the encoder to grow from, or one that is trained once."""
-    if shallow is None:
-        sizes = config.vocabulary_size, config.max_length
-        return trained_once(config.tokenizer, passages, *sizes, directory)
-    tokenizer = load_tokenizer(shallow.path)
-    tokenizer.model_max_length = config.max_length
-    return tokenizer
-
-
-def _model(
-    chosen: PretrainingObjective,
-    config: PretrainConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    shallow: Artifact | None,
-) -> PreTrainedModel:
-    """Build the model that the objective keeps, untrained or grown from a shallower one."""
-    if shallow is None:
-        return chosen.model(encoder_config(config, tokenizer))
-    model = chosen.model(encoder_config(config, tokenizer, positions_of_shallow(shallow)))
-    stack(model, shallow)
-    return model
-
-
-@dataclass(frozen=True)
-class _CorpusRows:
-    """A corpus as the objective reads it, with the run's vocabulary."""
-
-    passages: Iterable[str]
-    surveyed: Survey
-    objective: PretrainingObjective
-    tokenizer: PreTrainedTokenizerBase
-    seed: int
-
-    def of_length(self, max_length: int, work: Path) -> Rows:
-        """Make the rows of one length below `work`, to train on and held out."""
-
-        def rows(part: Iterable[str]) -> Iterator[TokenRow]:
-            return self.objective.rows(part, self.tokenizer, max_length, self.seed)
-
-        directory, run = work / f"rows-{max_length}", self.objective.held_out_run
-        padding = Padding.of(self.tokenizer)
-        return Rows(*stored_parts(self.passages, self.surveyed, rows, directory, padding, run))
+    stacked = {}
+    for key in model.state_dict():
+        source = key
+        if key.startswith(prefix):
+            layer, _, rest = key.removeprefix(prefix).partition(".")
+            source = f"{prefix}{int(layer) % depth}.{rest}"
+        # what is tied is in the file once; a pooler is where the shallower one's objective had it
+        if source in weights:
+            stacked[key] = weights[source]
+    model.load_state_dict(stacked, strict=False)

@@ -1,4 +1,18 @@
-"""ELECTRA (Clark et al. 2020, arXiv 2003.10555): detect tokens that a small generator replaced."""
+"""ELECTRA (Clark et al. 2020, arXiv 2003.10555): detect tokens that a small generator replaced.
+
+A share of the tokens is chosen, and all of them become [MASK] (section 2). The generator G, a
+masked-language model, is trained on them as usual, and a token is sampled from its distribution at
+each. The discriminator D reads the text with these in place and predicts for every token,
+special ones included, whether it is the original; a sample that equals it counts as original.
+
+    Loss = cross-entropy of G over the chosen tokens
+         + 50 * binary cross-entropy of D over all tokens
+
+No gradient flows from D through the sampling into G (section 2). Both share the embeddings of
+tokens, positions and types, and G's output is tied to them (section 3.2). G has a quarter of D's
+width, feed-forward part and heads, and as many layers.
+D is the model that is written. Held-out samples are drawn from the step, as those of training are.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +20,19 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers import ElectraConfig, ElectraForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    BertConfig,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from bertender.training.examples import TensorBatch, model_inputs
-from bertender.training.loop import LossParts
+from bertender.training.loop import LossParts, Objective
 from distill.pretraining.masking import Masking, step_generator
-from distill.pretraining.objectives import PretrainingModule
+from distill.pretraining.objectives import PretrainingModule, shared_settings
 
 DISCRIMINATOR_WEIGHT = 50.0
 GENERATOR_SHARE = 4
@@ -21,10 +42,8 @@ GENERATOR_SHARE = 4
 class ReplacedTokens:
     """The objective: choose tokens, and draw a random number for each sample."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, mask_probability: float, seed: int
-    ) -> None:
-        self.masking = Masking(tokenizer, mask_probability)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> None:
+        self.masking = Masking(tokenizer, share)
         self.seed = seed
 
     def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
@@ -43,6 +62,16 @@ class ReplacedTokensModule(PretrainingModule):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
         self.generator: Any = generator_of(model)
+
+    @classmethod
+    def untrained(cls, shape: BertConfig) -> PreTrainedModel:
+        """Build a discriminator whose embeddings are as wide as its layers."""
+        config = ElectraConfig(embedding_size=shape.hidden_size, **shared_settings(shape))
+        return ElectraForPreTraining(config)
+
+    @classmethod
+    def objective(cls, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> Objective:
+        return ReplacedTokens(tokenizer, share, seed)
 
     def forward(
         self,

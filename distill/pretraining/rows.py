@@ -1,4 +1,4 @@
-"""Rows of tokens: whole sentences, stored on disk, to train on and held out."""
+"""Rows of tokens to train on and to hold out: made of passages, and stored on disk."""
 
 from __future__ import annotations
 
@@ -17,21 +17,88 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.build_once import directory_once
 from bertender.core.errors import DataError
 from bertender.text.batching import length_buckets
-from bertender.training.examples import Padding, TensorBatch, TokenDataset
+from bertender.training.examples import Padding, TokenDataset
 from bertender.training.loop import Objective
-from distill.pretraining.corpus import HELD_OUT_EVERY, Survey, Watched
+from distill.pretraining.corpus import HELD_OUT_EVERY, PASSAGES_AT_ONCE, Survey, Watched
 
 if TYPE_CHECKING:
     import datasets
 
-# --- from distill.corpora.sentences
-# Sentences of a corpus: where they end, and their tokens with the document that they are of.
-
-PASSAGES_AT_ONCE = 256
 SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s)")
+FRAME = 2
+"""Tokens that frame a row: [CLS] and the last [SEP]."""
+CONSECUTIVE_PASSAGES = 8
+"""So many are held out together by `pretrain`: its held-out rows are then like the others, which
+run over passages or are cut from several."""
+HELD_OUT_STEP = 2**31
+"""The step that held-out masks are drawn from: no training step comes so far."""
+TOKENS_PER_BATCH = 8192
+FILE_NAME = "rows.arrow"
+ROWS_AT_ONCE = 1000
 
+TokenRow = Mapping[str, Sequence[int] | int]
 Sentence = list[int]
 """Its tokens."""
+
+
+def full_sentence_rows(
+    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Iterator[TokenRow]:
+    """Yield rows of at most `max_length` tokens that hold whole sentences.
+
+    FULL-SENTENCES (Liu et al. 2019, arXiv 1907.11692, section 4.2): a row is filled with whole
+    consecutive sentences while they fit, of one document or of several, with one more separator
+    between two documents:
+
+        [CLS] sentence sentence [SEP] sentence of the next document [SEP]
+
+    There are no pairs, and rows are of different lengths. Where passages are held out, what
+    surrounds them is not consecutive, and is kept apart as two documents are. Departure: a sentence
+    that is longer than a row is cut into parts that fill one, and a rest.
+
+    Args:
+        passages: an empty one ends a document.
+        tokenizer: names the tokens that frame a row and stand between documents.
+        max_length: most tokens of a row, those of the frame included.
+    """
+    start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    body: list[int] = []
+    before = 0
+    for document, sentence in tokenised_sentences(passages, tokenizer, max_length - FRAME):
+        border = [end] if body and document != before else []
+        if len(body) + len(border) + len(sentence) > max_length - FRAME:
+            yield _row([start, *body, end])
+            body, border = [], []
+        body += [*border, *sentence]
+        before = document
+    if body:
+        yield _row([start, *body, end])
+
+
+def pack_rows(
+    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+) -> Iterator[TokenRow]:
+    """Join passages, [SEP] after each, and cut them into blocks of exactly `max_length` tokens.
+
+    Dense blocks, which `distill-general` trains on, waste nothing on padding, and are cut within
+    sentences and words; the remainder at the end makes one shorter block.
+    """
+    body = max_length - 1
+    waiting: list[int] = []
+    stream = filter(None, passages)
+    while texts := list(islice(stream, PASSAGES_AT_ONCE)):
+        for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
+            waiting += [*ids, tokenizer.sep_token_id]
+            whole = len(waiting) - len(waiting) % body
+            for start in range(0, whole, body):
+                yield _row([tokenizer.cls_token_id, *waiting[start : start + body]])
+            del waiting[:whole]
+    if waiting:
+        yield _row([tokenizer.cls_token_id, *waiting])
+
+
+def _row(ids: list[int]) -> TokenRow:
+    return {"input_ids": ids, "attention_mask": [1] * len(ids)}
 
 
 def split_sentences(passage: str) -> list[str]:
@@ -64,14 +131,6 @@ def tokenised_sentences(
                 yield document, ids[begin : begin + longest]
 
 
-# --- from distill.corpora.held_out
-# Held-out passages of pre-training, and the loss on them.
-
-HELD_OUT_STEP = 2**31
-"""The step that held-out masks are drawn from: no training step comes so far."""
-TOKENS_PER_BATCH = 8192
-
-
 def part_of(passages: Iterable[str], *, held_out: bool, run: int = 1) -> Iterator[str]:
     """Yield the passages that are held out, or those that are not.
 
@@ -102,6 +161,8 @@ def held_out_loss(
 ) -> dict[str, float]:
     """Return the loss on held-out rows and each of its parts, masked the same way every time.
 
+    Each part is a mean over the batches, weighted by their tokens.
+
     Args:
         model: what the objective runs.
         objective: the loss.
@@ -109,50 +170,31 @@ def held_out_loss(
         perplexity_of: the part whose exponential is returned as "perplexity"; None for none.
     """
     model.eval()
-    means = _mean_parts(model, objective, examples)
-    scores = {"loss": sum(means.values()), **(means if len(means) > 1 else {})}
-    if perplexity_of is None:
-        return scores
-    return {**scores, "perplexity": math.exp(means[perplexity_of])}
-
-
-def _mean_parts(
-    model: torch.nn.Module, objective: Objective, examples: TokenDataset
-) -> dict[str, float]:
-    """Return each part of the loss, a mean over the batches by how many tokens they have."""
-    batches = _batches(examples, next(model.parameters()).device)
+    device = next(model.parameters()).device
     sums: dict[str, float] = defaultdict(float)
     tokens = 0
-    for step, batch in enumerate(batches):
+    for step, bucket in enumerate(length_buckets(examples.lengths, TOKENS_PER_BATCH)):
+        batch = examples.collate([examples[index] for index in bucket])
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
         with torch.inference_mode():
             parts = objective(model, batch, HELD_OUT_STEP + step)
         size = batch["input_ids"].numel()
         tokens += size
         for name, part in parts.items():
             sums[name] += float(part) * size
-    return {name: total / tokens for name, total in sums.items()}
-
-
-def _batches(examples: TokenDataset, device: torch.device) -> Iterator[TensorBatch]:
-    """Yield the rows in batches of like length, on the device."""
-    for bucket in length_buckets(examples.lengths, TOKENS_PER_BATCH):
-        batch = examples.collate([examples[index] for index in bucket])
-        yield {name: tensor.to(device) for name, tensor in batch.items()}
-
-
-# --- from distill.corpora.token_store
-# Token rows on disk, mapped into memory: a run reads the rows of a batch and no more.
-#
-# Arrow, by the `datasets` library. Rows are fetched a batch at a time, which costs a fifth of
-# fetching them singly and no more than slices of a flat array.
-
-TokenRow = Mapping[str, Sequence[int] | int]
-FILE_NAME = "rows.arrow"
-ROWS_AT_ONCE = 1000
+    means = {name: total / tokens for name, total in sums.items()}
+    scores = {"loss": sum(means.values()), **(means if len(means) > 1 else {})}
+    if perplexity_of is not None:
+        scores["perplexity"] = math.exp(means[perplexity_of])
+    return scores
 
 
 class StoredTokens(TokenDataset):
-    """A TokenDataset whose rows lie in an Arrow file."""
+    """A TokenDataset whose rows lie in an Arrow file, mapped into memory.
+
+    A run reads the rows of a batch and no more. They are fetched a batch at a time, which costs a
+    fifth of fetching them singly and no more than slices of a flat array.
+    """
 
     def __init__(self, table: datasets.Dataset, padding: Padding) -> None:
         lengths = pyarrow.compute.list_value_length(table.data.column("input_ids")).to_pylist()
@@ -223,79 +265,20 @@ def stored_parts(
 
 
 def _write(rows: Iterator[TokenRow], path: Path) -> None:
+    from datasets import Features, List, Value
     from datasets.arrow_writer import ArrowWriter
 
     first = next(rows, None)
     if first is None:
         raise DataError("the corpus gives no example to train on or to hold out. Give more text.")
-    features = _features(first)
-    with ArrowWriter(path=str(path), features=features, writer_batch_size=ROWS_AT_ONCE) as writer:
+    # half as wide as Python's integers, which halves the file
+    features = {
+        name: Value("int32") if isinstance(value, int) else List(Value("int32"))
+        for name, value in first.items()
+    }
+    with ArrowWriter(
+        path=str(path), features=Features(features), writer_batch_size=ROWS_AT_ONCE
+    ) as writer:
         for row in chain([first], rows):
             writer.write(row)
         writer.finalize()
-
-
-def _features(row: TokenRow) -> datasets.Features:
-    """Return the types of columns: half as wide as Python's integers, which halves the file."""
-    from datasets import Features, List, Value
-
-    return Features(
-        {
-            name: Value("int32") if isinstance(value, int) else List(Value("int32"))
-            for name, value in row.items()
-        }
-    )
-
-
-# --- from distill.corpora.rows
-# Rows of whole sentences to pre-train on (Liu et al. 2019, arXiv 1907.11692, section 4.2).
-#
-# FULL-SENTENCES: a row is filled with whole consecutive sentences while they fit, of one document
-# or
-# of several, with one more separator between two documents:
-#
-#     [CLS] sentence sentence [SEP] sentence of the next document [SEP]
-#
-# There are no pairs, and rows are of different lengths. Where passages are held out, what
-# surrounds
-# them is not consecutive, and stands apart as two documents do. Departure: a sentence that is
-# longer
-# than a row is cut into parts that fill one, and a rest.
-# The blocks of `corpus.pack_rows`, which `distill-general` trains on, are full to the last token
-# instead, and cut sentences anywhere.
-
-RowBuilder = Callable[[Iterable[str], PreTrainedTokenizerBase, int, int], Iterator[TokenRow]]
-"""(passages with an empty one between documents, tokenizer, most tokens, seed) -> rows"""
-
-SPECIAL_TOKENS = 2
-"""[CLS] and the last [SEP]."""
-
-
-def full_sentence_rows(
-    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int, seed: int
-) -> Iterator[TokenRow]:
-    """Yield rows of at most `max_length` tokens that hold whole sentences; nothing is drawn.
-
-    Args:
-        passages: an empty one ends a document.
-        tokenizer: names the tokens that frame a row and stand between documents.
-        max_length: most tokens of a row, those of the frame included.
-        seed: unused, as rows are made by no chance.
-    """
-    room = max_length - SPECIAL_TOKENS
-    body: list[int] = []
-    before = 0
-    for document, sentence in tokenised_sentences(passages, tokenizer, longest=room):
-        border = [tokenizer.sep_token_id] if body and document != before else []
-        if len(body) + len(border) + len(sentence) > room:
-            yield _row(body, tokenizer)
-            body, border = [], []
-        body += [*border, *sentence]
-        before = document
-    if body:
-        yield _row(body, tokenizer)
-
-
-def _row(body: list[int], tokenizer: PreTrainedTokenizerBase) -> TokenRow:
-    ids = [tokenizer.cls_token_id, *body, tokenizer.sep_token_id]
-    return {"input_ids": ids, "attention_mask": [1] * len(ids)}

@@ -1,4 +1,21 @@
-"""Pairs of segments to pre-train on, from a stream of passages."""
+"""Pairs of segments: rows of a corpus, and the two objectives that learn how they are related.
+
+Rows, from a stream of passages with an empty one between documents: passages are cut into
+sentences, longer ones than half a row into parts; consecutive ones of a document fill a row up to
+its length, in one of ten cases up to a random shorter one (Devlin et al. 2018, arXiv 1810.04805,
+A.2), and are divided at a random sentence into A and B:
+
+    [CLS] A [SEP] B [SEP], token types 0 and 1
+
+Next sentence: in half of the rows B is in truth from elsewhere, and what it has displaced is read
+again. Sentence order (Lan et al. 2019, arXiv 1909.11942, 3.1): in half of the rows A and B are
+swapped. What is too long is cut, a token at a time, from the longer segment, at its beginning or
+its end by chance.
+No more is held in memory than one row, and some earlier ones to draw other segments from.
+Departures: other segments come from an earlier place of the corpus, of another document where there
+is one, and are as long as what they displace, so that the length of a row does not give them away;
+a sentence without company is divided in halves.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +24,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from typing import ClassVar
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
+from bertender.training.examples import TensorBatch
+from bertender.training.heads import hard_labels
+from distill.pretraining.masking import Chooser, WordSpans, continues_word
+from distill.pretraining.objectives import PretrainingModule, shared_settings
 from distill.pretraining.rows import Sentence, TokenRow, tokenised_sentences
 
 NEXT_SENTENCE = "next_sentence_label"
@@ -23,30 +55,140 @@ SPECIAL_TOKENS = 3
 """[CLS] and two [SEP]."""
 REMEMBERED_ROWS = 1000
 """Earlier rows that other segments are drawn from."""
+N_GRAMS = (1, 1 / 2, 1 / 3)
+"""How often n-grams of 1, 2 and 3 words are masked, as weights."""
+ALBERT_EMBEDDING_SIZE = 128
 
 Segment = Sentence
 
 
-def next_sentence_rows(
-    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int, seed: int
-) -> Iterator[TokenRow]:
-    """Yield pairs of which half are true next sentences, with NEXT_SENTENCE.
+class RelatedPairs(PretrainingModule):
+    """A model with a pooler, and a head that predicts how the segments of a pair are related.
 
-    Args:
-        passages: an empty one ends a document.
-        tokenizer: names the tokens that frame a pair.
-        max_length: most tokens of a row, those of the frame included.
-        seed: what lengths, divisions and other segments are drawn from.
+    The relation is read from the pooled state of [CLS] by a linear layer over two classes, which
+    only the training needs; the pooler remains in the model, for a classifier to start from.
+    Loss = cross-entropy over the masked tokens + that of the relation, both means.
     """
-    elsewhere = Elsewhere(np.random.default_rng((seed, 1)))
-    return _rows(passages, tokenizer, max_length, seed, NEXT_SENTENCE, elsewhere.pair)
+
+    language_head: ClassVar[str]
+    """Where the model's masked-language head is."""
+    relation: ClassVar[str]
+    """The name of this part of the loss."""
+    label: ClassVar[str]
+    """The column of a batch that holds the relation, (batch,), 0 or 1."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        self.relation_head = self.with_own_weights(nn.Linear(model.config.hidden_size, 2))
+
+    def forward(self, batch: TensorBatch) -> dict[str, torch.Tensor]:
+        """Return the parts of the loss on a masked batch."""
+        outputs = self.encoded(batch)
+        tokens = self.model.get_submodule(self.language_head)(outputs.last_hidden_state)
+        relation = self.relation_head(outputs.pooler_output)  # (batch, 2)
+        return {
+            "mlm": hard_labels(tokens, batch["targets"]),
+            self.relation: functional.cross_entropy(relation.float(), batch[self.label]),
+        }
+
+    @classmethod
+    def pair_builder(cls, seed: int) -> PairBuilder:
+        """Return what makes a pair of the sentences that fill a row."""
+        raise NotImplementedError
+
+    @classmethod
+    def rows(
+        cls,
+        passages: Iterable[str],
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        seed: int,
+    ) -> Iterator[TokenRow]:
+        """Yield pairs of which half are related, with the column `label`.
+
+        Args:
+            passages: an empty one ends a document.
+            tokenizer: names the tokens that frame a pair.
+            max_length: most tokens of a row, those of the frame included.
+            seed: what lengths, divisions and other segments are drawn from.
+        """
+        build = cls.pair_builder(seed)
+        generator = np.random.default_rng((seed, 0))
+        start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+        room = max_length - SPECIAL_TOKENS
+        sentences = tokenised_sentences(passages, tokenizer, longest=max(1, room // 2))
+        for filling, waiting in _fillings(sentences, room, generator):
+            pair = build(filling, generator)
+            waiting.extendleft(reversed(pair.unused))
+            segments = [deque(pair.first), deque(pair.second)]
+            while sum(map(len, segments)) > filling.length:
+                longer = max(segments, key=len)  # so that both keep one token at least
+                shorten = longer.popleft if generator.random() < 0.5 else longer.pop
+                shorten()
+            first, second = segments
+            ids = [start, *first, end, *second, end]
+            yield {
+                "input_ids": ids,
+                "attention_mask": [1] * len(ids),
+                "token_type_ids": [0] * (len(first) + 2) + [1] * (len(second) + 1),
+                cls.label: pair.label,
+            }
 
 
-def sentence_order_rows(
-    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int, seed: int
-) -> Iterator[TokenRow]:
-    """Yield pairs of which half are swapped, with SENTENCE_ORDER; see `next_sentence_rows`."""
-    return _rows(passages, tokenizer, max_length, seed, SENTENCE_ORDER, _swapped_by_chance)
+class NextSentence(RelatedPairs):
+    """Masked tokens and next-sentence prediction (Devlin et al. 2018, arXiv 1810.04805, 3.1).
+
+    Departure: masks are drawn anew for every batch, not ten times for the whole corpus.
+    """
+
+    language_head = "cls"
+    relation = "nsp"
+    label = NEXT_SENTENCE
+
+    @classmethod
+    def untrained(cls, shape: BertConfig) -> PreTrainedModel:
+        return _with_pooler(BertForMaskedLM(shape))
+
+    @classmethod
+    def pair_builder(cls, seed: int) -> PairBuilder:
+        return Elsewhere(np.random.default_rng((seed, 1))).pair
+
+
+class SentenceOrder(RelatedPairs):
+    """ALBERT (Lan et al. 2019, arXiv 1909.11942): n-gram masking and sentence-order prediction.
+
+    Model: the ALBERT class, one layer shared by all depths and embeddings of 128 that a linear
+    layer brings to the width (section 3.1).
+    Masks: n-grams of whole words, of length n <= 3 with p(n) = (1/n) / sum_k (1/k) (section 4.1),
+    until the share of tokens is used up; 80/10/10 by token.
+    Departures: the vocabulary is whatever `pretrain` trains, not SentencePiece's of 30,000; AdamW
+    instead of LAMB.
+    """
+
+    language_head = "predictions"
+    relation = "sop"
+    label = SENTENCE_ORDER
+
+    @classmethod
+    def untrained(cls, shape: BertConfig) -> PreTrainedModel:
+        embedding_size = min(ALBERT_EMBEDDING_SIZE, shape.hidden_size)
+        config = AlbertConfig(embedding_size=embedding_size, **shared_settings(shape))
+        return _with_pooler(AlbertForMaskedLM(config))
+
+    @classmethod
+    def pair_builder(cls, seed: int) -> PairBuilder:
+        return _swapped_by_chance
+
+    @classmethod
+    def chooser(cls, tokenizer: PreTrainedTokenizerBase) -> Chooser:
+        return WordSpans(continues_word(tokenizer), N_GRAMS)
+
+
+def _with_pooler(model: PreTrainedModel) -> PreTrainedModel:
+    """Give a model the pooler that transformers leaves out under a masked-language head."""
+    setattr(model, model.base_model_prefix, type(model.base_model)(model.config))
+    model.tie_weights()
+    return model
 
 
 @dataclass(frozen=True)
@@ -75,32 +217,6 @@ class _Filling:
 PairBuilder = Callable[[_Filling, np.random.Generator], _Pair]
 
 
-def _rows(
-    passages: Iterable[str],
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    seed: int,
-    label: str,
-    build: PairBuilder,
-) -> Iterator[TokenRow]:
-    generator = np.random.default_rng((seed, 0))
-    start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
-    room = max_length - SPECIAL_TOKENS
-    sentences = tokenised_sentences(passages, tokenizer, longest=max(1, room // 2))
-    for filling, waiting in _fillings(sentences, room, generator):
-        pair = build(filling, generator)
-        waiting.extendleft(reversed(pair.unused))
-        first, second = _cut(pair, filling.length, generator)
-        ids = [start, *first, end, *second, end]
-        types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-        yield {
-            "input_ids": ids,
-            "attention_mask": [1] * len(ids),
-            "token_type_ids": types,
-            label: pair.label,
-        }
-
-
 def _fillings(
     sentences: Iterator[tuple[int, Segment]], room: int, generator: np.random.Generator
 ) -> Iterator[tuple[_Filling, deque[Segment]]]:
@@ -113,7 +229,10 @@ def _fillings(
             short = generator.random() < SHORT_SHARE
             length = int(generator.integers(2, room + 1)) if short else room
             taken = _taken(waiting, rest, length)
-            segments = taken if len(taken) > 1 else _halves(taken)
+            segments = taken
+            if len(taken) == 1:
+                middle = len(taken[0]) // 2
+                segments = [taken[0][:middle], taken[0][middle:]] if middle else []
             if not segments:
                 break
             length = min(length, sum(map(len, segments)))
@@ -131,16 +250,6 @@ def _taken(waiting: deque[Segment], rest: Iterator[Segment], length: int) -> lis
             break
         taken.append(sentence)
     return taken
-
-
-def _halves(sentences: list[Segment]) -> list[Segment]:
-    """Divide a sentence without company; one of a single token is dropped."""
-    return [
-        half
-        for sentence in sentences
-        for half in (sentence[: len(sentence) // 2], sentence[len(sentence) // 2 :])
-        if len(sentence) > 1
-    ]
 
 
 def _divided(
@@ -204,15 +313,3 @@ class Elsewhere:
             self.remembered.append(filling)
         else:
             self.remembered[int(self.generator.integers(REMEMBERED_ROWS))] = filling
-
-
-def _cut(pair: _Pair, length: int, generator: np.random.Generator) -> tuple[Segment, Segment]:
-    """Cut a pair to `length` tokens; both segments keep one at least."""
-    segments = [deque(pair.first), deque(pair.second)]
-    while sum(map(len, segments)) > length:
-        longer = max(segments, key=len)
-        if generator.random() < 0.5:
-            longer.popleft()
-        else:
-            longer.pop()
-    return list(segments[0]), list(segments[1])

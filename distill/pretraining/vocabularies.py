@@ -1,44 +1,144 @@
-"""Training of a vocabulary on a corpus."""
+"""Training of a vocabulary on a corpus: WordPiece, byte-level BPE, or a unigram language model.
+
+Each kind reads its passages as a stream, holds their distinct words and no text, and gives the same
+vocabulary for the same passages on every run.
+"""
 
 from __future__ import annotations
 
+import re
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice, pairwise
+from pathlib import Path
 
-from tokenizers import BertWordPieceTokenizer, Tokenizer
-from tokenizers.models import WordLevel
-from transformers import BertTokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import digamma
+from tokenizers import (
+    BertWordPieceTokenizer,
+    ByteLevelBPETokenizer,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from transformers import (
+    AlbertTokenizerFast,
+    BertTokenizerFast,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    RobertaTokenizerFast,
+)
 
-# --- from distill.vocabularies.wordpiece
-# WordPiece, uncased, as BERT's (Devlin et al. 2018, arXiv 1810.04805, section 3).
-#
-# Departure: tokens are merged by how often a pair occurs, as the `tokenizers` library does it;
-# the
-# original trainer, which weighs pairs by likelihood, was never published.
+from bertender.core.build_once import directory_once
+from bertender.text.tokenizer import load_tokenizer
+from distill.pretraining.config import TOKENIZERS
+from distill.pretraining.corpus import PASSAGES_AT_ONCE
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_LETTERS = 1000
-"""Letters that get an entry of their own; words with a rarer one become [UNK]."""
-PASSAGES_AT_ONCE = 1000
-"""To count the words of: a word that is in many of them is taken apart only once."""
+"""Letters that get an entry of their own; words with a rarer one become unknown."""
+OF_WORDPIECE = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+OF_BPE = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+OF_UNIGRAM = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+"""Special tokens of each kind."""
+
+SPACE = "\u2581"
+LONGEST_RUN = 24
+RUNS = re.compile(
+    rf"{SPACE}?(?:[^\W\d_]{{1,{LONGEST_RUN}}}|\d{{1,{LONGEST_RUN}}}|[^\w{SPACE}]|_)|{SPACE}"
+)
+"""Bounds of a token: letters, or digits, or one other character; with the mark of a space
+before it. SentencePiece divides by script, likewise."""
+MOST_WORDS = 100_000
+MOST_COUNTED = 2_000_000
+"""Distinct words that are held in memory; the rarest are forgotten when there are more."""
+
+LONGEST_TOKEN = 16
+SEEDS_AN_ENTRY = 10
+REMAINING_SHARE = 0.75
+EM_STEPS = 2
+FEWEST_EXPECTED = 0.5
+"""No token is thought rarer than this, so that every word keeps a segmentation."""
+DECIMALS = 6
+"""Of the log probabilities: the digits that every machine agrees on."""
+TINY = 1e-300
+"""Stands for the probability of what no other tokens make."""
+
+Floats = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+
+def train_tokenizer(
+    name: str, passages: Iterable[str], vocabulary_size: int, max_length: int
+) -> PreTrainedTokenizerFast:
+    """Train a vocabulary on a corpus; the same passages give the same one.
+
+    Args:
+        name: a row of TOKENIZERS.
+        passages: the corpus.
+        vocabulary_size: most entries.
+        max_length: most tokens of an input.
+
+    Raises:
+        UnknownNameError: there is no such row.
+    """
+    kinds: dict[str, Callable[[Iterable[str], int, int], PreTrainedTokenizerFast]] = {
+        "wordpiece": train_wordpiece,
+        "bpe": train_byte_level_bpe,
+        "unigram": train_unigram,
+    }
+    assert kinds.keys() == TOKENIZERS.keys()
+    return kinds[name](passages, vocabulary_size, max_length)
+
+
+def trained_once(
+    name: str, passages: Iterable[str], vocabulary_size: int, max_length: int, directory: Path
+) -> PreTrainedTokenizerBase:
+    """Train a tokenizer, or load the one that the interrupted run has trained.
+
+    Args:
+        name: a row of TOKENIZERS.
+        passages: the corpus.
+        vocabulary_size: most entries.
+        max_length: most tokens of an input.
+        directory: in the work directory of the run.
+    """
+
+    def train_and_save(draft: Path) -> None:
+        train_tokenizer(name, passages, vocabulary_size, max_length).save_pretrained(draft)
+
+    identity = (name, vocabulary_size, max_length)  # the corpus is in the directory's name
+    return load_tokenizer(directory_once(directory, identity, train_and_save))
+
+
+def stand_in_tokenizer() -> PreTrainedTokenizerBase:
+    """Return a tokenizer of padding alone, for shapes that do not depend on the vocabulary."""
+    padding = OF_WORDPIECE[0]
+    model = models.WordLevel({padding: 0}, unk_token=padding)
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), pad_token=padding)
 
 
 def train_wordpiece(
     passages: Iterable[str], vocabulary_size: int, max_length: int
 ) -> BertTokenizerFast:
-    """Train an uncased WordPiece vocabulary on a corpus; the same passages give the same one.
+    """Train an uncased WordPiece vocabulary, as BERT's (Devlin et al. 2018, arXiv 1810.04805, 3).
 
     The trainer numbers letters as it meets words in a hash table, whose order changes from run to
     run, and breaks ties by these numbers. Letters that are named beforehand keep their places.
     The passages are read twice.
+    Departure: tokens are merged by how often a pair occurs, as the `tokenizers` library does it;
+    the original trainer, which weighs pairs by likelihood, was never published.
     """
     trainer = BertWordPieceTokenizer(lowercase=True)
     first, following = _letters(trainer, passages, most=min(MOST_LETTERS, vocabulary_size // 4))
     trainer.train_from_iterator(
         passages,
         vocab_size=vocabulary_size,
-        special_tokens=[*SPECIAL_TOKENS, *(f"##{letter}" for letter in following)],
+        special_tokens=[*OF_WORDPIECE, *(f"##{letter}" for letter in following)],
         initial_alphabet=first,
         limit_alphabet=len(first),
         show_progress=False,
@@ -54,32 +154,247 @@ def _letters(
     """Return the commonest letters of a corpus, and those of them that continue a word."""
     counts: Counter[str] = Counter()
     continuing: set[str] = set()
-    for words in _words(tokenizer, iter(passages)):
-        for word, count in words.items():
-            counts.update(dict.fromkeys(word, count))
-            continuing.update(word[1:])
-    letters = sorted(sorted(counts, key=lambda letter: (-counts[letter], letter))[:most])
-    return letters, [letter for letter in letters if letter in continuing]
-
-
-def _words(tokenizer: BertWordPieceTokenizer, passages: Iterator[str]) -> Iterator[Counter[str]]:
-    """Yield how often words occur, some passages at a time."""
-    while batch := list(islice(passages, PASSAGES_AT_ONCE)):
+    stream = iter(passages)
+    while batch := list(islice(stream, PASSAGES_AT_ONCE)):
         words: Counter[str] = Counter()
+        # a word that is in many passages is taken apart only once
         for run, count in Counter(" ".join(batch).split()).items():
             text = tokenizer.normalizer.normalize_str(run)
             for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text):
                 words[word] += count
-        yield words
+        for word, count in words.items():
+            counts.update(dict.fromkeys(word, count))
+            continuing.update(word[1:])
+    letters = sorted(letter for letter, _ in _commonest(counts, most))
+    return letters, [letter for letter in letters if letter in continuing]
 
 
-# --- from distill.vocabularies.stand_in
-# A tokenizer in the place of one that is not trained yet, for shapes that do not depend on it.
+def train_byte_level_bpe(
+    passages: Iterable[str], vocabulary_size: int, max_length: int
+) -> RobertaTokenizerFast:
+    """Train byte-level byte-pair encoding, cased, as RoBERTa's (Liu et al. 2019, 1907.11692, 4.4).
 
-PADDING = "[PAD]"
+    The merges are those of Sennrich et al. 2016, arXiv 1508.07909, over UTF-8 bytes (Radford et al.
+    2019): every text has tokens, and decodes to itself. RoBERTa's own tokens frame a text, without
+    segments: <s> A </s>, and <s> A </s></s> B </s> for pairs.
+    The trainer sorts the bytes, whose number is fixed, before it merges, and takes the lower pair
+    of numbers where counts tie: the order in which it meets words does not show.
+    """
+    trainer = ByteLevelBPETokenizer()
+    trainer.train_from_iterator(
+        passages, vocab_size=vocabulary_size, special_tokens=list(OF_BPE), show_progress=False
+    )
+    start, end = ((token, trainer.token_to_id(token)) for token in ("<s>", "</s>"))
+    trainer.post_processor = processors.RobertaProcessing(
+        sep=end, cls=start, add_prefix_space=False
+    )
+    return RobertaTokenizerFast(tokenizer_object=trainer._tokenizer, model_max_length=max_length)
 
 
-def stand_in_tokenizer() -> PreTrainedTokenizerBase:
-    """Return a tokenizer that has padding and no more."""
-    model = WordLevel({PADDING: 0}, unk_token=PADDING)
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model), pad_token=PADDING)
+def train_unigram(
+    passages: Iterable[str], vocabulary_size: int, max_length: int
+) -> AlbertTokenizerFast:
+    """Train an uncased unigram language model, as ALBERT's (Kudo 2018, arXiv 1804.10959, 3.2).
+
+    A text is split into its likeliest sequence of tokens; white space is the mark ▁ at the start
+    of a word, so that the tokens joined are the text again. BERT's tokens frame a text: [CLS] A
+    [SEP] B [SEP], with segments. `estimate_tokens` has the probabilities.
+    Departures from SentencePiece, which the paper describes: the corpus is counted as words, of
+    which the commonest 100,000 are learned from, and accents are stripped with a text's case. So
+    neither memory nor time grow with the corpus beyond the words to count.
+    """
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
+    )
+    words = _known_words(_run_counts(tokenizer, passages), vocabulary_size)
+    tokens = estimate_tokens(words, vocabulary_size - len(OF_UNIGRAM))
+    special = [(token, 0.0) for token in OF_UNIGRAM]
+    tokenizer.model = models.Unigram([*special, *tokens], OF_UNIGRAM.index("<unk>"))
+    tokenizer.add_special_tokens(list(OF_UNIGRAM))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE)]
+    )
+    tokenizer.decoder = decoders.Metaspace(SPACE)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, OF_UNIGRAM.index(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    return AlbertTokenizerFast(tokenizer_object=tokenizer, model_max_length=max_length)
+
+
+def _run_counts(tokenizer: Tokenizer, passages: Iterable[str]) -> Counter[str]:
+    """Count the words of a corpus, each cut into its runs of one kind of character."""
+    counts: Counter[str] = Counter()
+    stream = iter(passages)
+    while batch := list(islice(stream, PASSAGES_AT_ONCE)):
+        text = tokenizer.normalizer.normalize_str("\n".join(batch))
+        for word, count in Counter(text.split()).items():
+            for run in RUNS.findall(SPACE + word):
+                counts[run] += count
+        if len(counts) > MOST_COUNTED:
+            counts = Counter(dict(_commonest(counts, MOST_COUNTED // 2)))
+    return counts
+
+
+def _known_words(counts: Counter[str], vocabulary_size: int) -> dict[str, int]:
+    """Return the commonest words, cut where they hold a rare letter: it will be unknown."""
+    letters: Counter[str] = Counter()
+    for word, count in counts.items():
+        letters.update(dict.fromkeys(word, count))
+    known = {letter for letter, _ in _commonest(letters, min(MOST_LETTERS, vocabulary_size // 4))}
+    words: Counter[str] = Counter()
+    for word, count in counts.items():
+        for part in "".join(letter if letter in known else " " for letter in word).split():
+            words[part] += count
+    return dict(_commonest(words, MOST_WORDS))
+
+
+def _commonest(counts: Counter[str], most: int) -> list[tuple[str, int]]:
+    """Return the entries with the highest counts, ties in the order of the alphabet."""
+    return sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:most]
+
+
+def estimate_tokens(words: Mapping[str, int], size: int) -> list[tuple[str, float]]:
+    """Return the tokens that explain words best, likeliest first, with their log probabilities.
+
+    Kudo 2018, arXiv 1804.10959, 3.2: P(word) is the sum over its segmentations x of the product of
+    p(x_i), eq. (1). Seeds are the letters and the substrings with the highest count times length.
+    Then, until few enough are left: estimate p by EM over all segmentations of the words (with
+    SentencePiece's sparse prior, the exponential of digamma for the counts), and drop the quarter
+    of the tokens that is missed least.
+    Departure: the loss of a token is its expected count times log p(token) - log P(token without
+    itself), from all its other segmentations; the paper divides the corpus anew, SentencePiece
+    takes the second-best segmentation alone.
+    The trainer of the `tokenizers` library estimates the same, but visits the words in an order
+    that changes from run to run, and with it the last digits of the sums, and the order of tokens.
+
+    Args:
+        words: how often each occurs.
+        size: the most tokens; every letter of the words is one, so more than there are letters.
+    """
+    occurrences = _substrings(words)
+    letters = sorted(token for token in occurrences if len(token) == 1)
+    tokens = [*letters, *_seeds(occurrences, most=SEEDS_AN_ENTRY * size)]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    lattice, alone = Lattice(list(words), numbers), Lattice(tokens, numbers, whole=False)
+    counts = np.array(list(words.values()), dtype=float)
+    expected = np.array([occurrences[token] for token in tokens], dtype=float)
+    left = np.arange(len(tokens))
+    while True:
+        for _ in range(EM_STEPS):
+            p = _probabilities(expected, left)
+            expected = lattice.expected_counts(p, counts)
+        if len(left) <= size:
+            break
+        loss = expected[left] * np.log(p[left] / np.maximum(alone.probabilities(p)[left], TINY))
+        loss[: len(letters)] = np.inf  # nothing can stand in for a letter
+        most = max(size, int(REMAINING_SHARE * len(left)))
+        left = np.sort(left[np.argsort(-loss, kind="stable")[:most]])
+        lattice.keep(left)
+        alone.keep(left)
+    scores = np.round(np.log(p[left]), DECIMALS).tolist()
+    ranked = zip((tokens[number] for number in left), scores, strict=True)
+    return sorted(ranked, key=lambda entry: (-entry[1], entry[0]))
+
+
+class Lattice:
+    """Every segmentation of some words into tokens, in flat arrays.
+
+    A word of n letters has nodes 0 to n, between its letters; an edge is a token between two. All
+    arrays of edges are sorted by the place of their end within the word, so that each place is
+    one step for all words together.
+    """
+
+    def __init__(self, words: Sequence[str], tokens: Mapping[str, int], whole: bool = True) -> None:
+        """Lay out the edges.
+
+        Args:
+            words: what to segment; every single letter of them is a token.
+            tokens: their numbers.
+            whole: whether a word that is a token may be its own segmentation.
+        """
+        self.sizes = np.array([len(word) + 1 for word in words])
+        self.last = np.cumsum(self.sizes) - 1
+        flat = array("i")
+        for word, last in zip(words, self.last.tolist(), strict=True):
+            first = last - len(word)
+            for start in range(len(word)):
+                for end in range(start + 1, min(start + LONGEST_TOKEN, len(word)) + 1):
+                    token = tokens.get(word[start:end])
+                    if token is not None and (whole or end - start < len(word)):
+                        flat.extend((end, first + start, first + end, token))
+        edges = np.array(flat, dtype=np.int32).reshape(-1, 4)
+        self.edges = edges[np.argsort(edges[:, 0], kind="stable")].T.copy()
+
+    def keep(self, tokens: Numbers) -> None:
+        """Drop the edges of all other tokens."""
+        self.edges = self.edges[:, np.isin(self.edges[3], tokens)]
+
+    def probabilities(self, p: Floats) -> Floats:
+        """Return P of each word, from p (tokens): the sum over all of its segmentations."""
+        return np.asarray(self._forward(p)[self.last])
+
+    def expected_counts(self, p: Floats, counts: Floats) -> Floats:
+        """Return how often each token occurs, expected over the segmentations of all words."""
+        _, start, end, token = self.edges
+        forward, backward = self._forward(p), self._backward(p)
+        scale = np.repeat(counts / forward[self.last], self.sizes)
+        weights = forward[start] * p[token] * backward[end] * scale[start]
+        return np.asarray(np.bincount(token, weights, len(p)), dtype=np.float64)
+
+    def _forward(self, p: Floats) -> Floats:
+        """Return for each node the probability of what stands before it in the word."""
+        result = np.zeros(self.last[-1] + 1)
+        result[self.last - self.sizes + 1] = 1
+        for step in self._steps():
+            _, start, end, token = self.edges[:, step]
+            result += np.bincount(end, result[start] * p[token], len(result))
+        return result
+
+    def _backward(self, p: Floats) -> Floats:
+        """Return for each node the probability of what stands after it in the word."""
+        result = np.zeros(self.last[-1] + 1)
+        result[self.last] = 1
+        for step in reversed(self._steps()):
+            _, start, end, token = self.edges[:, step]
+            result += np.bincount(start, result[end] * p[token], len(result))
+        return result
+
+    def _steps(self) -> list[slice]:
+        """Return the edges that end at place 1 of their words, at place 2, and so on."""
+        places = np.arange(1, self.sizes.max() + 1)
+        bounds = np.searchsorted(self.edges[0], places).tolist()
+        return [slice(*bound) for bound in pairwise(bounds)]
+
+
+def _probabilities(expected: Floats, left: Numbers) -> Floats:
+    """Return p of each token from its expected count; 0 for those that were removed."""
+    counts = np.maximum(expected[left], FEWEST_EXPECTED)
+    p = np.zeros(len(expected))
+    p[left] = np.exp(digamma(counts) - digamma(counts.sum()))
+    return p
+
+
+def _substrings(words: Mapping[str, int]) -> Counter[str]:
+    """Count every substring of the words that may be a token."""
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for start in range(len(word)):
+            for end in range(start + 1, min(start + LONGEST_TOKEN, len(word)) + 1):
+                counts[word[start:end]] += count
+    return counts
+
+
+def _seeds(occurrences: Mapping[str, int], most: int) -> list[str]:
+    """Return the longer substrings of the highest count times length.
+
+    Those that occur only within one longer substring are left out, and those that occur once.
+    """
+    within: set[str] = set()
+    for token, count in occurrences.items():
+        within.update(part for part in (token[1:], token[:-1]) if occurrences.get(part) == count)
+    free = (token for token in occurrences.keys() - within if len(token) > 1)
+    repeated = (token for token in free if occurrences[token] > 1)
+    return sorted(repeated, key=lambda token: (-occurrences[token] * len(token), token))[:most]

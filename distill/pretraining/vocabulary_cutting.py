@@ -1,11 +1,16 @@
-"""Vocabulary pruning: the tokens that some texts need remain, with all single characters."""
+"""Vocabulary pruning: the tokens that some texts need remain, with all single characters.
+
+A text whose tokens all remain is split and classified as before. Any other is split into smaller
+ones, down to characters; where each of these is a token of its own, none becomes unknown that was
+not.
+"""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -20,174 +25,10 @@ from bertender.core.findings import VocabularyFindings, VocabularyReading
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.own_models import OWN_MODELS
 
-# --- from distill.vocabularies.tokenizer_kinds
-# The kinds of tokenizers whose tokens can be pruned: how they hang together in tokenizer.json.
-
 NOT_OF_A_TOKENIZER = frozenset(
     {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
 )
 """Settings that number the tokens of a tokenizer or state where it came from."""
-
-TokenizerModel = dict[str, Any]
-"""The `model` of a tokenizer.json."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A row of KINDS: how the tokens of one kind of tokenizer hang together."""
-
-    tokens: Callable[[TokenizerModel], list[str]]
-    """Its tokens in the order of their numbers."""
-    mark: str
-    """Prefix of tokens that does not count as a character of theirs."""
-    parts: Callable[[TokenizerModel], Mapping[str, list[str]]]
-    """The parts that each token is merged from, where tokens are merged."""
-    keep: Callable[[TokenizerModel, list[int]], TokenizerModel]
-    """(model, numbers that stay, in order) -> the model with these alone"""
-
-
-def fast_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
-    """Return the tokenizer, or raise ModelError for one without a tokenizer.json."""
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise ModelError(
-            f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its tokens "
-            "cannot be pruned. Give a model with one."
-        )
-    return tokenizer
-
-
-def described(tokenizer: PreTrainedTokenizerFast) -> tuple[dict[str, Any], Kind]:
-    """Return a tokenizer's tokenizer.json, and its row of KINDS."""
-    description = json.loads(tokenizer.backend_tokenizer.to_str())
-    name = description["model"]["type"]
-    if name not in KINDS:
-        raise ModelError(
-            f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: {', '.join(KINDS)}."
-        )
-    return description, KINDS[name]
-
-
-def check_gaps(model: TokenizerModel) -> None:
-    """Raise ModelError where the tokens are not numbered one after another."""
-    vocabulary = model["vocab"]
-    if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
-        raise ModelError(
-            "the numbers of the tokenizer's tokens have gaps (a line of its vocabulary is there "
-            "twice, perhaps), so that it cannot be pruned. Save it again without them."
-        )
-
-
-def closed(description: dict[str, Any], kind: Kind, used: set[int]) -> list[int]:
-    """Return the ids that stay: also characters, added tokens, and the parts of tokens."""
-    tokens = kind.tokens(description["model"])
-    numbers = {token: number for number, token in enumerate(tokens)}
-    added = {token["id"] for token in description["added_tokens"]}
-    characters = {
-        number
-        for number, token in enumerate(tokens)
-        if len(token.removeprefix(kind.mark)) <= 1 or token.startswith("<0x")  # a byte's own
-    }
-    parts = kind.parts(description["model"])
-    waiting = [tokens[number] for number in used if number < len(tokens)]
-    remaining = used | added | characters
-    while waiting:
-        for part in parts.get(waiting.pop(), ()):
-            if numbers[part] not in remaining:
-                remaining.add(numbers[part])
-                waiting.append(part)
-    return sorted(remaining)
-
-
-def rebuilt(
-    tokenizer: PreTrainedTokenizerFast, description: dict[str, Any], kind: Kind, rows: list[int]
-) -> PreTrainedTokenizerFast:
-    """Return the tokenizer with some of its tokens, renumbered in the same order."""
-    numbers = {row: number for number, row in enumerate(rows)}
-    of_model = len(kind.tokens(description["model"]))
-    description["model"] = kind.keep(description["model"], [row for row in rows if row < of_model])
-    for token in description["added_tokens"]:
-        token["id"] = numbers[token["id"]]
-    _renumber(description["post_processor"] or {}, numbers)
-    settings = {
-        name: value
-        for name, value in tokenizer.init_kwargs.items()
-        if name not in NOT_OF_A_TOKENIZER and not name.endswith("_file")
-    }
-    settings["model_max_length"] = tokenizer.model_max_length  # may have been set since it was made
-    backend = Tokenizer.from_str(json.dumps(description))
-    return type(tokenizer)(tokenizer_object=backend, **settings)
-
-
-def _renumber(processor: dict[str, Any], numbers: Mapping[int, int]) -> None:
-    """Give the special tokens that are put around texts their new numbers."""
-    for token in processor.get("special_tokens", {}).values():
-        token["ids"] = [numbers[number] for number in token["ids"]]
-    for name in ("cls", "sep"):
-        if name in processor:
-            token, number = processor[name]
-            processor[name] = [token, numbers[number]]
-    for part in processor.get("processors", ()):
-        _renumber(part, numbers)
-
-
-def _by_number(model: TokenizerModel) -> list[str]:
-    return sorted(model["vocab"], key=model["vocab"].__getitem__)
-
-
-def _keep_mapping(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
-    tokens = _by_number(model)
-    return {**model, "vocab": {tokens[row]: number for number, row in enumerate(rows)}}
-
-
-def _keep_scores(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
-    unknown = model["unk_id"]
-    return {
-        **model,
-        "vocab": [model["vocab"][row] for row in rows],
-        "unk_id": None if unknown is None else rows.index(unknown),
-    }
-
-
-def _keep_merges(model: TokenizerModel, rows: list[int]) -> TokenizerModel:
-    smaller = _keep_mapping(model, rows)
-    merges = [pair for pair in map(_pair, model["merges"]) if _merged(pair) in smaller["vocab"]]
-    whole = [pair for pair in merges if set(pair) <= smaller["vocab"].keys()]
-    return {**smaller, "merges": whole}
-
-
-def _pair(merge: str | list[str]) -> list[str]:
-    return merge.split(" ") if isinstance(merge, str) else list(merge)
-
-
-def _merged(pair: list[str]) -> str:
-    return "".join(pair)
-
-
-def _merge_parts(model: TokenizerModel) -> Mapping[str, list[str]]:
-    """Return what each token is merged from, by every merge that gives it."""
-    parts: dict[str, list[str]] = {}
-    for pair in map(_pair, model["merges"]):
-        parts.setdefault(_merged(pair), []).extend(pair)
-    return parts
-
-
-KINDS: Mapping[str, Kind] = {
-    "WordPiece": Kind(_by_number, "##", lambda model: {}, _keep_mapping),
-    "Unigram": Kind(
-        lambda model: [token for token, _ in model["vocab"]], "▁", lambda model: {}, _keep_scores
-    ),
-    "BPE": Kind(_by_number, "Ġ", _merge_parts, _keep_merges),
-}
-"""By the type that tokenizer.json states."""
-
-# --- from distill.vocabularies.cutting
-# Vocabulary pruning: the tokens that some texts need stay, with all single characters.
-#
-# A text whose tokens all stay is split and classified as before. Any other is split into smaller
-# ones, down to characters; where each of these is a token of its own, none becomes unknown that
-# was
-# not.
-
 TEXTS_AT_ONCE = 1000
 OF_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
@@ -251,9 +92,8 @@ def needed_tokens(
         DataError: there is no text.
         ConfigError: the tokens that always stay are more than `size`.
     """
-    fast = fast_tokenizer(tokenizer)
-    description, kind = described(fast)
-    check_gaps(description["model"])
+    described = _Described.of(tokenizer)
+    described.check_gaps()
     counts = _counted(tokenizer, texts)
     if not counts:
         raise DataError("no text to count tokens in. Give some.")
@@ -261,10 +101,19 @@ def needed_tokens(
     special = set(tokenizer.all_special_ids)
 
     def first(count: int) -> list[int]:
-        return closed(description, kind, {*often[:count], *special})
+        return described.closed({*often[:count], *special})
 
-    rows = first(len(often) if size is None else _most_that_fit(first, len(often), size))
-    return RemainingTokens(rebuilt(fast, description, kind, rows), tuple(rows))
+    most = len(often)
+    if size is not None:
+        always = len(first(0))
+        if always > size:
+            raise ConfigError(
+                f"vocab_size={size}: single characters and special tokens are {always} entries, "
+                f"and always stay. Give {always} or more."
+            )
+        most = bisect_right(range(most + 1), size, key=lambda count: len(first(count))) - 1
+    rows = first(most)
+    return RemainingTokens(described.rebuilt(tokenizer, rows), tuple(rows))
 
 
 def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -273,25 +122,7 @@ def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
     Raises:
         ModelError: its tokens cannot be pruned.
     """
-    description, kind = described(fast_tokenizer(tokenizer))
-    return len(closed(description, kind, set(tokenizer.all_special_ids)))
-
-
-def _most_that_fit(first: Callable[[int], list[int]], most: int, size: int) -> int:
-    """Return how many of the most frequent tokens can stay where `size` entries may.
-
-    Args:
-        first: returns the entries that stay with so many of these tokens.
-        most: how many there are.
-        size: most entries.
-    """
-    always = len(first(0))
-    if always > size:
-        raise ConfigError(
-            f"vocab_size={size}: single characters and special tokens are {always} entries, and "
-            f"always stay. Give {always} or more."
-        )
-    return bisect_right(range(most + 1), size, key=lambda count: len(first(count))) - 1
+    return len(_Described.of(tokenizer).closed(set(tokenizer.all_special_ids)))
 
 
 def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
@@ -309,7 +140,11 @@ def cut_vocabulary(model: PreTrainedModel, tokens: RemainingTokens) -> None:
     table = old.weight.detach()[rows]
     padding = None if old.padding_idx is None else numbers.get(old.padding_idx)
     model.set_input_embeddings(nn.Embedding.from_pretrained(table.clone(), False, padding))
-    _cut_other_tables(model, rows)
+    own = OWN_MODELS.get(model.config.model_type)
+    for path in own.per_token if own else ():
+        module, _, weight = path.rpartition(".")
+        remaining = model.get_parameter(path).detach()[rows].clone()
+        setattr(model.get_submodule(module), weight, nn.Parameter(remaining))
     model.config.vocab_size = len(tokens.rows)
     for name in OF_SPECIAL_TOKENS:
         if (number := getattr(model.config, name, None)) is not None:
@@ -332,14 +167,6 @@ def cut_and_read(
     before, after = (read(each, texts) for each in (tokenizer, tokens.tokenizer))
     whole = whole_words(tokenizer, tokens, texts)
     return VocabularyFindings(before=before, after=after, whole_words=whole)
-
-
-def _cut_other_tables(model: PreTrainedModel, rows: torch.Tensor) -> None:
-    own = OWN_MODELS.get(model.config.model_type)
-    for name in own.per_token if own else ():
-        module, _, weight = name.rpartition(".")
-        remaining = model.get_parameter(name).detach()[rows].clone()
-        setattr(model.get_submodule(module), weight, nn.Parameter(remaining))
 
 
 def check_padding_stays(model: PreTrainedModel, tokens: RemainingTokens) -> None:
@@ -369,3 +196,157 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
     source = filter(None, iter(texts))
     while batch := list(islice(source, TEXTS_AT_ONCE)):
         yield batch
+
+
+class _Described:
+    """A tokenizer.json, and how the tokens of its model hang together; here those of WordPiece."""
+
+    mark = "##"
+    """Prefix of tokens that does not count as a character of theirs."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.description = description
+        self.model: dict[str, Any] = description["model"]
+
+    @staticmethod
+    def of(tokenizer: PreTrainedTokenizerBase) -> _Described:
+        """Read the description of a tokenizer.
+
+        Raises:
+            ModelError: it has no tokenizer.json, or is of no row of KINDS.
+        """
+        if not isinstance(tokenizer, PreTrainedTokenizerFast):
+            raise ModelError(
+                f"the tokenizer ({type(tokenizer).__name__}) has no tokenizer.json, so that its "
+                "tokens cannot be pruned. Give a model with one."
+            )
+        description = json.loads(tokenizer.backend_tokenizer.to_str())
+        name = description["model"]["type"]
+        if name not in KINDS:
+            raise ModelError(
+                f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: "
+                f"{', '.join(KINDS)}."
+            )
+        return KINDS[name](description)
+
+    def tokens(self) -> list[str]:
+        """Return the tokens in the order of their numbers."""
+        vocabulary = self.model["vocab"]
+        return sorted(vocabulary, key=vocabulary.__getitem__)
+
+    def parts(self) -> Mapping[str, list[str]]:
+        """Return the parts that each token is merged from, where tokens are merged."""
+        return {}
+
+    def kept(self, rows: list[int]) -> dict[str, Any]:
+        """Return the model with these tokens alone, renumbered in the same order."""
+        tokens = self.tokens()
+        return {**self.model, "vocab": {tokens[row]: number for number, row in enumerate(rows)}}
+
+    def check_gaps(self) -> None:
+        """Raise ModelError where the tokens are not numbered one after another."""
+        vocabulary = self.model["vocab"]
+        if isinstance(vocabulary, dict) and {*vocabulary.values()} != {*range(len(vocabulary))}:
+            raise ModelError(
+                "the numbers of the tokenizer's tokens have gaps (a line of its vocabulary is "
+                "there twice, perhaps), so that it cannot be pruned. Save it again without them."
+            )
+
+    def closed(self, used: set[int]) -> list[int]:
+        """Return the ids that remain: also characters, added tokens, and the parts of tokens."""
+        tokens = self.tokens()
+        numbers = {token: number for number, token in enumerate(tokens)}
+        added = {token["id"] for token in self.description["added_tokens"]}
+        characters = {
+            number
+            for number, token in enumerate(tokens)
+            if len(token.removeprefix(self.mark)) <= 1 or token.startswith("<0x")  # a byte's own
+        }
+        parts = self.parts()
+        waiting = [tokens[number] for number in used if number < len(tokens)]
+        remaining = used | added | characters
+        while waiting:
+            for part in parts.get(waiting.pop(), ()):
+                if numbers[part] not in remaining:
+                    remaining.add(numbers[part])
+                    waiting.append(part)
+        return sorted(remaining)
+
+    def rebuilt(
+        self, tokenizer: PreTrainedTokenizerFast, rows: list[int]
+    ) -> PreTrainedTokenizerFast:
+        """Return the tokenizer with some of its tokens, renumbered in the same order."""
+        numbers = {row: number for number, row in enumerate(rows)}
+        count = len(self.tokens())
+        self.description["model"] = self.kept([row for row in rows if row < count])
+        for token in self.description["added_tokens"]:
+            token["id"] = numbers[token["id"]]
+        _renumber(self.description["post_processor"] or {}, numbers)
+        settings = {
+            name: value
+            for name, value in tokenizer.init_kwargs.items()
+            if name not in NOT_OF_A_TOKENIZER and not name.endswith("_file")
+        }
+        # may have been set since it was made
+        settings["model_max_length"] = tokenizer.model_max_length
+        backend = Tokenizer.from_str(json.dumps(self.description))
+        return type(tokenizer)(tokenizer_object=backend, **settings)
+
+
+class _Unigram(_Described):
+    mark = "▁"
+
+    def tokens(self) -> list[str]:
+        return [token for token, _ in self.model["vocab"]]
+
+    def kept(self, rows: list[int]) -> dict[str, Any]:
+        unknown = self.model["unk_id"]
+        return {
+            **self.model,
+            "vocab": [self.model["vocab"][row] for row in rows],
+            "unk_id": None if unknown is None else rows.index(unknown),
+        }
+
+
+class _BytePairs(_Described):
+    mark = "Ġ"
+
+    def merges(self) -> list[list[str]]:
+        """Return the pairs that are merged, in order."""
+        return [
+            merge.split(" ") if isinstance(merge, str) else list(merge)
+            for merge in self.model["merges"]
+        ]
+
+    def parts(self) -> Mapping[str, list[str]]:
+        """Return what each token is merged from, by every merge that gives it."""
+        parts: dict[str, list[str]] = {}
+        for pair in self.merges():
+            parts.setdefault("".join(pair), []).extend(pair)
+        return parts
+
+    def kept(self, rows: list[int]) -> dict[str, Any]:
+        smaller = super().kept(rows)
+        vocabulary = smaller["vocab"].keys()
+        merges = [pair for pair in self.merges() if {*pair, "".join(pair)} <= vocabulary]
+        return {**smaller, "merges": merges}
+
+
+KINDS: Mapping[str, type[_Described]] = {
+    "WordPiece": _Described,
+    "Unigram": _Unigram,
+    "BPE": _BytePairs,
+}
+"""By the type that tokenizer.json states."""
+
+
+def _renumber(processor: dict[str, Any], numbers: Mapping[int, int]) -> None:
+    """Give the special tokens that are put around texts their new numbers."""
+    for token in processor.get("special_tokens", {}).values():
+        token["ids"] = [numbers[number] for number in token["ids"]]
+    for name in ("cls", "sep"):
+        if name in processor:
+            token, number = processor[name]
+            processor[name] = [token, numbers[number]]
+    for part in processor.get("processors", ()):
+        _renumber(part, numbers)

@@ -30,6 +30,7 @@ from bertender.text.tokenizer import (
     open_tokenizer,
 )
 from distill.pretraining.config import TOKENIZERS
+from distill.pretraining.vocabularies import train_tokenizer
 from tests.distill.architectures import ARCHITECTURES
 from tests.toys import tiny_tokenizer
 
@@ -60,7 +61,7 @@ NAMED_TEXTS: Mapping[str, Sequence[str]] = {
 LONG_TEXTS = {"32 kilobytes": "apple hammer " * 2500, "a word of 5000 letters": "x" * 5000}
 
 TRAINED: dict[str, Callable[[], PreTrainedTokenizerBase]] = {
-    name: partial(kind.train, iter(PASSAGES), max(kind.smallest, 300), MAX_LENGTH)
+    name: partial(train_tokenizer, name, iter(PASSAGES), max(kind.smallest, 300), MAX_LENGTH)
     for name, kind in TOKENIZERS.items()
 }
 KINDS = {**TRAINED, **{f"{name}'s": row.tokenizer for name, row in ARCHITECTURES.items()}}

@@ -20,7 +20,7 @@ from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
 from bertender.training.loop import LossParts, Objective, train
 from distill.finetuning.finetune import label_objective
-from distill.pretraining.config import OBJECTIVES
+from distill.pretraining.objectives import MaskedLanguageModel
 from distill.pretraining.vocabularies import train_wordpiece
 from tests.toys import tiny_bert, toy_task
 
@@ -86,7 +86,7 @@ def masked_language_model() -> Start:
             max_position_embeddings=64,
         )
     )
-    return Start(model, toy_examples(), OBJECTIVES["mlm"].objective(tokenizer, 0.15, 5))
+    return Start(model, toy_examples(), MaskedLanguageModel(tokenizer, 0.15, 5))
 
 
 STARTS: Mapping[str, Callable[[], Start]] = {

@@ -21,11 +21,10 @@ from distill.pretraining.corpus import (
     PASSAGES_AT_ONCE,
     READERS,
     Corpus,
-    pack_rows,
     read_corpus,
     survey,
 )
-from distill.pretraining.rows import part_of
+from distill.pretraining.rows import pack_rows, part_of
 from tests.toys import FRUIT, packed, tiny_tokenizer
 
 Documents = Sequence[Sequence[str]]
@@ -264,7 +263,7 @@ def test_only_the_last_block_is_shorter(length: int) -> None:
 )
 def test_packing_keeps_every_token_in_order(passages: list[str], length: int, at_once: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("distill.pretraining.corpus.PASSAGES_AT_ONCE", at_once)
+        patched.setattr("distill.pretraining.rows.PASSAGES_AT_ONCE", at_once)
         blocks = packed(passages, TOKENIZER, length).columns["input_ids"]
     there = TOKENIZER.convert_ids_to_tokens([token for block in blocks for token in block[1:]])
     expected = [

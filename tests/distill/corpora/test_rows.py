@@ -10,16 +10,21 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from distill.pretraining import rows as corpus_sentences
-from distill.pretraining.config import FULL_SENTENCES, OBJECTIVES, TOKENIZERS
+from distill.pretraining.config import OBJECTIVES, TOKENIZERS
+from distill.pretraining.pretrain import TRAINING_MODULES
 from distill.pretraining.rows import (
+    CONSECUTIVE_PASSAGES,
     full_sentence_rows,
     part_of,
     split_sentences,
     tokenised_sentences,
 )
+from distill.pretraining.vocabularies import train_tokenizer
 from tests.toys import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
+PAIRS = {"mlm+nsp", "mlm+sop"}
+"""Objectives on pairs of segments."""
 SEP, CLS = TOKENIZER.sep_token_id, TOKENIZER.cls_token_id
 
 SENTENCES = ("apple pear plum.", "saw!", "hammer drill saw wrench apple?", "melon " * 9 + "pear.")
@@ -34,7 +39,7 @@ passages_of = st.lists(
 
 
 def rows_of(passages: list[str], length: int) -> list[list[int]]:
-    return [list(row["input_ids"]) for row in full_sentence_rows(passages, TOKENIZER, length, 0)]
+    return [list(row["input_ids"]) for row in full_sentence_rows(passages, TOKENIZER, length)]
 
 
 def ids_of(text: str) -> list[int]:
@@ -138,7 +143,7 @@ def test_sentences_have_the_tokens_of_their_passage(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the tokenizer makes of white space."""
-    tokenizer: PreTrainedTokenizerBase = TOKENIZERS[name].train([TEXT] * 50, 300, 64)
+    tokenizer: PreTrainedTokenizerBase = train_tokenizer(name, [TEXT] * 50, 300, 64)
     monkeypatch.setattr(corpus_sentences, "PASSAGES_AT_ONCE", 1)
     found = list(tokenised_sentences([TEXT, TEXT, "", TEXT], tokenizer, 100))
     assert [document for document, _ in found] == [0] * 10 + [1] * 5
@@ -153,19 +158,20 @@ def test_where_sentences_end() -> None:
 
 
 def test_objectives_without_pairs_train_on_full_sentences() -> None:
-    pairs = {"mlm+nsp", "mlm+sop"}
-    assert {OBJECTIVES[name].rows for name in OBJECTIVES.keys() - pairs} == {FULL_SENTENCES}
+    whole = [*full_sentence_rows([TEXT, ""], TOKENIZER, 32)]
+    for name in OBJECTIVES.keys() - PAIRS:
+        assert [*TRAINING_MODULES[name].rows([TEXT, ""], TOKENIZER, 32, 0)] == whole
 
 
 def test_held_out_rows_are_like_the_others() -> None:
     """Passages that are held out one by one would each be a document: a row full of borders."""
     passages = [f"{word} and {word}." for word in ("apple", "saw", "plum") for _ in range(300)]
-    for objective in OBJECTIVES.values():
+    for name, kind in TRAINING_MODULES.items():
         rows, borders = 0, 0
-        parts = part_of(passages, held_out=True, run=objective.held_out_run)
-        for row in objective.rows(parts, TOKENIZER, 32, 0):
+        parts = part_of(passages, held_out=True, run=CONSECUTIVE_PASSAGES)
+        for row in kind.rows(parts, TOKENIZER, 32, 0):
             ids = list(row["input_ids"])  # type: ignore[arg-type]
             rows, borders = rows + 1, borders + ids[1:-1].count(SEP)
         assert rows > 2
-        if objective.rows is full_sentence_rows:
+        if name not in PAIRS:
             assert borders <= 2  # of three runs

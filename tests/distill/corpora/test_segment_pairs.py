@@ -11,18 +11,17 @@ from transformers import BertTokenizerFast
 
 from distill.pretraining import rows as sentences
 from distill.pretraining import segment_pairs
-from distill.pretraining.rows import RowBuilder
 from distill.pretraining.segment_pairs import (
     NEXT_SENTENCE,
     SENTENCE_ORDER,
-    next_sentence_rows,
-    sentence_order_rows,
+    NextSentence,
+    SentenceOrder,
 )
 from tests.toys import tiny_tokenizer
 
-BUILDERS: dict[str, tuple[RowBuilder, str]] = {
-    "next sentence": (next_sentence_rows, NEXT_SENTENCE),
-    "sentence order": (sentence_order_rows, SENTENCE_ORDER),
+BUILDERS: dict[str, tuple[Any, str]] = {
+    "next sentence": (NextSentence.rows, NEXT_SENTENCE),
+    "sentence order": (SentenceOrder.rows, SENTENCE_ORDER),
 }
 LENGTH = 32
 TOKENIZER = tiny_tokenizer()
@@ -145,7 +144,7 @@ def test_the_length_of_a_row_does_not_tell_its_label() -> None:
 def test_sentences_of_a_passage_are_cut_at_their_ends() -> None:
     """A passage of two sentences, on its own, is divided between them."""
     rows = list(
-        sentence_order_rows(["apple pear. saw drill!", ""], TOKENIZER, LENGTH, 3)  # not a short row
+        SentenceOrder.rows(["apple pear. saw drill!", ""], TOKENIZER, LENGTH, 3)  # not a short row
     )
     text = BertTokenizerFast.decode(TOKENIZER, rows[0]["input_ids"])
     first, second = text.removeprefix("[CLS] ").removesuffix(" [SEP]").split(" [SEP] ")

@@ -11,8 +11,9 @@ from tokenizers import SentencePieceBPETokenizer, Tokenizer, models
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import ModelError
-from distill.pretraining.config import TOKENIZERS, TokenizerKind
+from distill.pretraining.config import TOKENIZERS
 from distill.pretraining.masking import continues_word
+from distill.pretraining.vocabularies import train_tokenizer
 from tests.toys import FRUIT, TOOLS
 
 SPECIAL = {
@@ -27,8 +28,8 @@ ENTRIES = 90
 """So few that most words have several pieces."""
 
 
-def trained(kind: TokenizerKind) -> PreTrainedTokenizerBase:
-    return kind.train(PASSAGES, max(ENTRIES, kind.smallest + 10), 32)
+def trained(name: str) -> PreTrainedTokenizerBase:
+    return train_tokenizer(name, PASSAGES, max(ENTRIES, TOKENIZERS[name].smallest + 10), 32)
 
 
 def metaspace_bpe() -> PreTrainedTokenizerBase:
@@ -39,7 +40,7 @@ def metaspace_bpe() -> PreTrainedTokenizerBase:
 
 
 KINDS: Mapping[str, Callable[[], PreTrainedTokenizerBase]] = {
-    **{name: partial(trained, kind) for name, kind in TOKENIZERS.items()},
+    **{name: partial(trained, name) for name in TOKENIZERS},
     "SentencePiece BPE": metaspace_bpe,
 }
 

@@ -26,13 +26,13 @@ from distill.losses.terms import ProjectedWeights, uniform
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
 from distill.methods.training_modules import DualTraining, SharedProjection
-from distill.pretraining.config import TOKENIZERS
 from distill.pretraining.mixed import (
     MIXED_INPUTS,
     MIXED_TARGETS,
     MixedMasking,
     MixedVocabulary,
 )
+from distill.pretraining.vocabularies import train_tokenizer
 from distill.students.student import StudentShape
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import (
@@ -51,13 +51,13 @@ PLAIN = sorted(name for name, family in FAMILIES.items() if family.plain_layers)
 
 @pytest.fixture(scope="module")
 def own() -> PreTrainedTokenizerBase:
-    return TOKENIZERS["wordpiece"].train(passages(), 100, LONGEST)
+    return train_tokenizer("wordpiece", passages(), 100, LONGEST)
 
 
 @pytest.fixture(scope="module")
 def vocabulary(own: PreTrainedTokenizerBase) -> MixedVocabulary:
     """Beside a larger one, as a teacher's whose table has some rows more than pieces."""
-    teacher = TOKENIZERS["wordpiece"].train(passages(), 400, LONGEST)
+    teacher = train_tokenizer("wordpiece", passages(), 400, LONGEST)
     return MixedVocabulary(own, teacher, len(teacher) + 5)
 
 
@@ -125,7 +125,7 @@ def test_a_word_longer_than_a_row_is_cut(vocabulary: MixedVocabulary) -> None:
 
 def test_words_that_one_vocabulary_drops_are_left_out(own: PreTrainedTokenizerBase) -> None:
     """Word pieces have nothing for a lone zero-width space, a unigram model has."""
-    teacher = TOKENIZERS["unigram"].train(passages(), 200, LONGEST)
+    teacher = train_tokenizer("unigram", passages(), 200, LONGEST)
     vocabulary = MixedVocabulary(own, teacher, len(teacher))
     odd = "\u200b"
     assert tokens_of_words(own, [[odd]]) == [[[]]] and tokens_of_words(teacher, [[odd]])[0][0]

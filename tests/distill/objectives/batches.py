@@ -8,8 +8,8 @@ import torch
 from transformers import BertConfig
 
 from bertender.training.examples import TensorBatch
-from distill.pretraining.config import OBJECTIVES
 from distill.pretraining.objectives import PretrainingModule
+from distill.pretraining.pretrain import TRAINING_MODULES
 from distill.pretraining.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
 from tests.toy_models import BERT_SHAPE, VOCABULARY
 from tests.toys import tiny_tokenizer
@@ -42,10 +42,10 @@ def batch_of(rows: int = 64) -> TensorBatch:
 
 def pretraining_module_of(name: str, **changes: Any) -> PretrainingModule:
     torch.manual_seed(0)
-    chosen = OBJECTIVES[name]
+    kind = TRAINING_MODULES[name]
     shape = BertConfig(**{**BERT_SHAPE, "vocab_size": VOCABULARY, "pad_token_id": 0, **changes})
-    return chosen.pretraining_module(chosen.model(shape))
+    return kind(kind.untrained(shape))
 
 
 def objective_of(name: str, seed: int = 0, share: float = 0.15) -> Any:
-    return OBJECTIVES[name].objective(TOKENIZER, share, seed)
+    return TRAINING_MODULES[name].objective(TOKENIZER, share, seed)

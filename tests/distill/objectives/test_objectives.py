@@ -9,6 +9,7 @@ from transformers import BertConfig, PreTrainedModel
 from bertender.training.examples import TensorBatch
 from distill.pretraining.config import OBJECTIVES
 from distill.pretraining.masking import continues_word
+from distill.pretraining.pretrain import TRAINING_MODULES
 from distill.pretraining.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
 from tests.distill.objectives.batches import (
     TOKENIZER,
@@ -120,13 +121,13 @@ def test_each_part_falls(name: str) -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_what_is_finished_is_a_model_of_transformers_alone(name: str) -> None:
-    chosen = OBJECTIVES[name]
     pretraining_module = pretraining_module_of(name)
     model = pretraining_module.finished()
     assert isinstance(model, PreTrainedModel)
     assert type(model).__module__.startswith("transformers.")
-    assert model.config.model_type == chosen.family
-    assert set(model.state_dict()) == set(chosen.model(_config_of(model)).state_dict())
+    assert model.config.model_type == OBJECTIVES[name].family
+    untrained = TRAINING_MODULES[name].untrained(_config_of(model))
+    assert set(model.state_dict()) == set(untrained.state_dict())
 
 
 def _config_of(model: PreTrainedModel) -> BertConfig:

@@ -6,9 +6,14 @@ import pytest
 import torch
 
 from bertender.problems.problem import NO_LABEL
-from distill.pretraining.masking import WordSpans, each_run, run_bounds
-from distill.pretraining.spans import SPAN_LENGTHS, BoundaryHead, span_prediction
-from tests.distill.objectives.batches import TOKENIZER, batch_of, pretraining_module_of
+from distill.pretraining.masking import WordSpans, run_bounds
+from distill.pretraining.objectives import SPAN_LENGTHS, BoundaryHead
+from tests.distill.objectives.batches import (
+    TOKENIZER,
+    batch_of,
+    objective_of,
+    pretraining_module_of,
+)
 from tests.toy_models import VOCABULARY
 
 LONG = torch.randint(5, VOCABULARY, (40, 2000), generator=torch.Generator().manual_seed(1))
@@ -51,7 +56,7 @@ def test_a_word_longer_than_the_share_is_chosen_where_there_is_no_other() -> Non
 
 
 def test_a_span_is_masked_replaced_or_left_as_a_whole() -> None:
-    objective = span_prediction(TOKENIZER, 0.15, 0)
+    objective = objective_of("span")
     batch = batch_of(400)
     generator = torch.Generator().manual_seed(0)
     ids, targets = objective.masking(batch["input_ids"], generator)
@@ -68,7 +73,7 @@ def test_a_span_is_masked_replaced_or_left_as_a_whole() -> None:
 
 
 def test_what_stands_beside_a_span_is_never_masked_nor_padding() -> None:
-    objective, batch = span_prediction(TOKENIZER, 0.3, 0), batch_of(200)
+    objective, batch = objective_of("span", share=0.3), batch_of(200)
     batch["input_ids"][1::2, -1] = 9  # packed blocks need not end in [SEP]
     chosen = objective.masking.chosen(batch["input_ids"], torch.Generator().manual_seed(0))
     assert not chosen[:, 0].any() and not chosen[:, -1].any()
@@ -84,8 +89,6 @@ def test_bounds_of_runs_by_hand() -> None:
     first, last = run_bounds(chosen)
     assert first[chosen].tolist() == [1, 1, 4, 6, 6, 6]
     assert last[chosen].tolist() == [2, 2, 4, 8, 8, 8]
-    draws = torch.arange(10.0)[None]
-    assert each_run(draws, chosen)[chosen].tolist() == [1, 1, 4, 6, 6, 6]
 
 
 def test_the_boundary_head_is_the_equation_of_the_paper() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
+from distill.pretraining import vocabularies
 from distill.pretraining.config import OBJECTIVES, TOKENIZERS, PretrainConfig
 from distill.pretraining.pretrain import pretrain, pretrain_by_name
 from tests.distill.pretraining.settings import BRIEF
@@ -81,8 +82,9 @@ def test_a_resumed_run_takes_its_vocabulary_and_its_rows_from_disk(
     with interrupted_at(5), pytest.raises(KeyboardInterrupt):
         pretrain(corpus, config, tmp_path / "killed")
     assert corpus.begun == 5, "survey, two for the vocabulary, one for each part"
-    refused = replace(TOKENIZERS["wordpiece"], train=lambda *given: pytest.fail("trained again"))
-    monkeypatch.setitem(TOKENIZERS, "wordpiece", refused)
+    monkeypatch.setattr(
+        vocabularies, "train_tokenizer", lambda *given: pytest.fail("trained again")
+    )
     monkeypatch.setattr(arrow_writer, "ArrowWriter", lambda **given: pytest.fail("written again"))
     assert pretrain(corpus, config, tmp_path / "killed").digest == whole.digest
     assert corpus.begun == 6

@@ -16,6 +16,7 @@ from bertender.models.families import encoder_layers
 from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.config import OBJECTIVES, PretrainConfig
 from distill.pretraining.pretrain import (
+    TRAINING_MODULES,
     check_stackable,
     encoder_config,
     positions_of_shallow,
@@ -44,7 +45,7 @@ def grown(shallow: Artifact, config: PretrainConfig) -> PreTrainedModel:
     """The deeper model before its own training."""
     shape = encoder_config(config, load_tokenizer(shallow.path), positions_of_shallow(shallow))
     torch.manual_seed(9)
-    model = OBJECTIVES[config.objective].model(shape)
+    model = TRAINING_MODULES[config.objective].untrained(shape)
     stack(model, shallow)
     return model
 

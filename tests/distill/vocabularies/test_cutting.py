@@ -16,6 +16,7 @@ from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.config import TOKENIZERS
+from distill.pretraining.vocabularies import train_tokenizer
 from distill.pretraining.vocabulary_cutting import (
     RemainingTokens,
     cut_vocabulary,
@@ -31,7 +32,7 @@ FEW = ["eat the plum", "use the saw from the box"]
 
 
 def whole(name: str) -> PreTrainedTokenizerBase:
-    return TOKENIZERS[name].train(passages(), SIZE, LONGEST)
+    return train_tokenizer(name, passages(), SIZE, LONGEST)
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.config import TOKENIZERS, PretrainConfig
-from distill.pretraining.unigram import MOST_COUNTED
+from distill.pretraining.vocabularies import MOST_COUNTED, train_tokenizer
 from tests.toys import FRUIT, TOOLS, packed
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,7 +29,7 @@ TIES = [f"{chr(0x4E00 + number)}word{number % 37} {number % 11}" for number in r
 
 
 def trained(name: str, size: int = 400) -> PreTrainedTokenizerBase:
-    return TOKENIZERS[name].train(WORDS, size, 32)
+    return train_tokenizer(name, WORDS, size, 32)
 
 
 def uncased(text: str) -> str:
@@ -91,19 +91,20 @@ def test_what_it_has_not_seen_is_unknown_or_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_same_text_gives_the_same_vocabulary(name: str) -> None:
-    kind = TOKENIZERS[name]
-    for size in (kind.smallest, 400):
-        first, *others = (kind.train(TIES, size, 32).backend_tokenizer.to_str() for _ in range(4))
+    for size in (TOKENIZERS[name].smallest, 400):
+        first, *others = (
+            train_tokenizer(name, TIES, size, 32).backend_tokenizer.to_str() for _ in range(4)
+        )
         assert all(other == first for other in others)
 
 
 TRAIN_ALL = """
 import json, sys
 from pathlib import Path
-from distill.pretraining.config import TOKENIZERS
+from distill.pretraining.vocabularies import TOKENIZERS, train_tokenizer
 texts = json.loads(sys.stdin.read())
-for name, kind in TOKENIZERS.items():
-    kind.train(texts, 400, 32).save_pretrained(Path(sys.argv[1]) / name)
+for name in TOKENIZERS:
+    train_tokenizer(name, texts, 400, 32).save_pretrained(Path(sys.argv[1]) / name)
 """
 
 
@@ -132,7 +133,7 @@ def test_two_processes_train_the_same_files(name: str, by_processes: list[Path])
         for folder in by_processes
     )
     assert first == second and "tokenizer.json" in first
-    whole = TOKENIZERS[name].train([*TIES, *WORDS], 400, 32)
+    whole = train_tokenizer(name, [*TIES, *WORDS], 400, 32)
     assert load_tokenizer(by_processes[0] / name).get_vocab() == whole.get_vocab()
 
 
@@ -205,7 +206,7 @@ def test_too_small_a_vocabulary_is_refused() -> None:
     assert PretrainConfig.parse({"tokenizer": "bpe", "vocabulary_size": 261}).vocabulary_size == 261
     with pytest.raises(ConfigError, match="vocabulary_size=260 is too small for tokenizer 'bpe'"):
         PretrainConfig.parse({"tokenizer": "bpe", "vocabulary_size": 260})
-    assert len(TOKENIZERS["bpe"].train(["a b"], 261, 32)) == 261
+    assert len(train_tokenizer("bpe", ["a b"], 261, 32)) == 261
 
 
 def test_an_unknown_tokenizer_is_refused() -> None:
@@ -218,8 +219,8 @@ def test_rare_words_are_forgotten_where_there_are_too_many(
 ) -> None:
     """Common words are counted through, however many rare ones stream by."""
     assert MOST_COUNTED > 1_000_000
-    monkeypatch.setattr("distill.pretraining.unigram.MOST_COUNTED", 60)
-    monkeypatch.setattr("distill.pretraining.unigram.PASSAGES_AT_ONCE", 5)
+    monkeypatch.setattr("distill.pretraining.vocabularies.MOST_COUNTED", 60)
+    monkeypatch.setattr("distill.pretraining.vocabularies.PASSAGES_AT_ONCE", 5)
     rare = (f"apple wrench {chr(97 + row % 26) * (3 + row // 26)}" for row in range(400))
-    tokenizer = TOKENIZERS["unigram"].train(list(rare), 100, 32)
+    tokenizer = train_tokenizer("unigram", list(rare), 100, 32)
     assert tokenizer.tokenize("apple wrench") == ["▁apple", "▁wrench"]
