@@ -1,4 +1,8 @@
-"""Rows of text in two vocabularies at once, for dual training (Zhao et al. 2019, section 3.2)."""
+"""Rows of text in two vocabularies at once, for dual training (Zhao et al. 2019, section 3.2).
+
+The student reads its own tokens. The teacher reads the same words, each cut by one of the two
+vocabularies, as a coin falls: tokens of the student's are numbered after all of the teacher's.
+"""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def needed_tokens(
             )
         most = bisect_right(range(most + 1), size, key=lambda count: len(first(count))) - 1
     rows = first(most)
-    return RemainingTokens(described.rebuilt(tokenizer, rows), tuple(rows))
+    return RemainingTokens(described.rebuilt(rows), tuple(rows))
 
 
 def least_entries(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -204,7 +204,8 @@ class _Described:
     mark = "##"
     """Prefix of tokens that does not count as a character of theirs."""
 
-    def __init__(self, description: dict[str, Any]) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, description: dict[str, Any]) -> None:
+        self.tokenizer = tokenizer
         self.description = description
         self.model: dict[str, Any] = description["model"]
 
@@ -227,7 +228,7 @@ class _Described:
                 f"a tokenizer of kind {name!r} cannot be pruned. Kinds that can: "
                 f"{', '.join(KINDS)}."
             )
-        return KINDS[name](description)
+        return KINDS[name](tokenizer, description)
 
     def tokens(self) -> list[str]:
         """Return the tokens in the order of their numbers."""
@@ -272,9 +273,7 @@ class _Described:
                     waiting.append(part)
         return sorted(remaining)
 
-    def rebuilt(
-        self, tokenizer: PreTrainedTokenizerFast, rows: list[int]
-    ) -> PreTrainedTokenizerFast:
+    def rebuilt(self, rows: list[int]) -> PreTrainedTokenizerFast:
         """Return the tokenizer with some of its tokens, renumbered in the same order."""
         numbers = {row: number for number, row in enumerate(rows)}
         count = len(self.tokens())
@@ -284,13 +283,13 @@ class _Described:
         _renumber(self.description["post_processor"] or {}, numbers)
         settings = {
             name: value
-            for name, value in tokenizer.init_kwargs.items()
+            for name, value in self.tokenizer.init_kwargs.items()
             if name not in NOT_OF_A_TOKENIZER and not name.endswith("_file")
         }
         # may have been set since it was made
-        settings["model_max_length"] = tokenizer.model_max_length
+        settings["model_max_length"] = self.tokenizer.model_max_length
         backend = Tokenizer.from_str(json.dumps(self.description))
-        return type(tokenizer)(tokenizer_object=backend, **settings)
+        return type(self.tokenizer)(tokenizer_object=backend, **settings)
 
 
 class _Unigram(_Described):
