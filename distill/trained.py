@@ -184,7 +184,7 @@ def check_teacher(teacher: Teacher, task: Task, config: JudgedConfig) -> None:
 def _classifier(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
 ) -> Classifier:
-    encode = task.problem.encoder(tokenizer, None)
+    encode = task.problem.encoder(tokenizer)
     predictor, parameters = TorchPredictor(model), model.num_parameters()
     return Classifier("training", task.labels, encode, predictor, parameters, task.problem)
 

@@ -262,7 +262,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     check_architecture(model, config)
     optimization.prepare(model)
     _trace(source, model, config, directory)
-    encode = problem_of(source).encoder(load_tokenizer(directory), None)
+    encode = problem_of(source).encoder(load_tokenizer(directory))
     examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
     numbers = precision.examine(path, encode, examples, config.overflow == "allow")
     _tidy(path, config)

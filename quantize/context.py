@@ -29,7 +29,7 @@ from bertender.gate.tolerances import TOLERANCES
 from bertender.models.opening import open_classifier
 from bertender.models.predictor import Classifier
 from bertender.models.runtimes import RUNTIMES
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, Encode, Example
@@ -61,7 +61,7 @@ class Batches:
     encode: Encode
     examples: Sequence[Example]
     description: str = "calibrate"
-    problem: ProblemType[Any] = SINGLE_LABEL
+    problem: Problem[Any] = SINGLE_LABEL
 
     def __post_init__(self) -> None:
         if not self.examples:

@@ -54,7 +54,7 @@ def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[s
         task: the graphs run on its training texts.
     """
     problem = problem_of(floats)
-    encode = problem.encoder(load_tokenizer(floats.path), None)
+    encode = problem.encoder(load_tokenizer(floats.path))
     texts = Batches(encode, task.calibration.examples[:PROBED_TEXTS], "check products", problem)
     quantization = candidate.card.findings.quantization
     float_graph, graph = onnx_file(floats), onnx_file(candidate)

@@ -15,7 +15,7 @@ from bertender.cli.output import messages, print_json, print_words
 from bertender.core.errors import DataError, LoadTestError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.progress import visible
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.tasks.rows import split_lines
 from bertender.text.batch import Example, is_blank
 from serve.bulk import (
@@ -92,7 +92,7 @@ async def _classify(
             return
         by_row = await classify_all(endpoint, table)
     problem = endpoint.model.problem
-    examples = [problem.endpoint.to_example(table.texts[row]) for row in by_row]
+    examples = [problem.to_example(table.texts[row]) for row in by_row]
     _print([*by_row.values()], examples, problem, as_json)
     truncated = sum(each.truncated for each in by_row.values())
     if cut := endpoint.model.cut_texts(truncated, len(by_row)):
@@ -124,7 +124,7 @@ def _print_run(run: BulkRun, cut: str | None, as_json: bool) -> None:
 def _print(
     classifications: Sequence[Classification],
     examples: Sequence[Example],
-    problem: ProblemType[Any],
+    problem: Problem[Any],
     as_json: bool,
 ) -> None:
     if as_json:
@@ -136,7 +136,7 @@ def _print(
 
 
 def lines_of(
-    classification: Classification, example: tuple[str, ...], problem: ProblemType[Any]
+    classification: Classification, example: tuple[str, ...], problem: Problem[Any]
 ) -> Iterable[str]:
     """Return the lines that show a prediction, as its problem type has them; what a text or a label
     would do to a terminal, or to the lines, is escaped."""
@@ -147,9 +147,7 @@ def lines_of(
         [classification.score] if isinstance(classification.score, float) else classification.score
     )
     shown = [f"{score:.4f}" for score in scores]
-    return problem.endpoint.lines(
-        [*map(visible, labels)], shown, tuple(visible(text) for text in example)
-    )
+    return problem.lines([*map(visible, labels)], shown, tuple(visible(text) for text in example))
 
 
 def _pairs(texts: list[str], seconds: list[str]) -> list[tuple[str, ...]]:

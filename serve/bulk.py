@@ -457,7 +457,7 @@ class _Sending:
 
     async def _ask(self, rows: Sequence[int]) -> Sequence[int]:
         """Send a request; return the rows to ask for again, where one of them was refused."""
-        to_example = self.endpoint.model.problem.endpoint.to_example
+        to_example = self.endpoint.model.problem.to_example
         try:
             examples = [to_example(self.texts.texts[row]) for row in rows]
             self.predictions.add(rows, await self.endpoint.classify(examples))

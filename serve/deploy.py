@@ -17,7 +17,7 @@ from bertender.core.progress import progress_bar
 from bertender.gate.golden import GoldenCheck, GoldenPrediction, check_golden
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.repository.versions import ModelFolder, Version, held, model_folder
@@ -36,7 +36,7 @@ NO_RETRY = 0
 
 def readable(
     golden: GoldenTexts,
-    problem: ProblemType[Any],
+    problem: Problem[Any],
     limits: Mapping[str, str],
     longest: int | None = None,
 ) -> dict[int, GoldenText]:
@@ -101,9 +101,9 @@ def _predicted(endpoint: Endpoint, place: Place, row: int, text: GoldenText) -> 
     return GoldenPrediction(classification.label, logits)
 
 
-def _largest_bytes(text: GoldenText, problem: ProblemType[Any]) -> int:
+def _largest_bytes(text: GoldenText, problem: Problem[Any]) -> int:
     """Return the bytes of the largest text that a request about an example has."""
-    return max(len(each.encode()) for each in problem.endpoint.to_texts(text.example))
+    return max(len(each.encode()) for each in problem.to_texts(text.example))
 
 
 # --- from serve.deployment.deploy

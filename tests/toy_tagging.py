@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from bertender.problems.token_classification import TOKEN_CLASSIFICATION, tag_names
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
 from tests.toys import FRUIT, TOOLS
 
-LABELS = tag_names([("B-fruit", "B-tool", "B-count")])
+LABELS = TOKEN_CLASSIFICATION.label_names([("B-fruit", "B-tool", "B-count")])
 
 
 def toy_sentences(count: int, seed: int) -> Split:

@@ -161,7 +161,7 @@ def _begun(
     models: Sequence[Artifact], task: Task, rivals: tuple[str, ...], config: LatencyConfig
 ) -> RivalBenchmark:
     """Return a benchmark without results."""
-    longest = SINGLE_LABEL.encoder(load_tokenizer(models[0].path), None).max_length
+    longest = SINGLE_LABEL.encoder(load_tokenizer(models[0].path)).max_length
     return RivalBenchmark(
         task=task.name,
         n=len(task.dev),

@@ -38,7 +38,7 @@ def prepared_texts(artifact: Artifact, texts: Sequence[str]) -> dict[str, Prepar
     tokenizer.no_truncation()
     tokenizer.no_padding()
     problem = PROBLEMS[artifact.card.task.problem_type]
-    longest = problem.encoder(open_tokenizer(artifact.path), None).max_length
+    longest = problem.encoder(open_tokenizer(artifact.path)).max_length
 
     def count(text: str) -> int:
         return len(tokenizer.encode(text).ids)

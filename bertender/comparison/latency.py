@@ -398,7 +398,7 @@ class TimedModel(Record):
             )
             return replace(opened, name=self.name)
         problem, labels = problem_of(artifact), artifact.card.task.labels
-        encode = problem.encoder(load_tokenizer(artifact.path, max_length), None)
+        encode = problem.encoder(load_tokenizer(artifact.path, max_length))
         predictor = RUNTIMES[self.runtime].open(self.graph, threads)
         return Classifier(self.name, labels, encode, predictor, 0, problem)
 

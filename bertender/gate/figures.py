@@ -16,7 +16,7 @@ from bertender.core.config import Record
 from bertender.gate.tolerances import Tolerance
 from bertender.metrics.resampling import Change, LabelSet
 from bertender.metrics.scores import paired_change
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class PairedLogits:
     problems: tuple[str, ...]
     places: IntArray
     """(rows,): the place of a row in its text, such as the number of a word."""
-    problem: ProblemType[Any] = SINGLE_LABEL
+    problem: Problem[Any] = SINGLE_LABEL
 
     def __len__(self) -> int:
         return len(self.text_ids)

@@ -16,7 +16,7 @@ from bertender.gate.figures import FloatArray, PairedLogits
 from bertender.gate.judge import Parity, parity_sample
 from bertender.gate.tolerances import TOLERANCES, Tolerance
 from bertender.models.predictor import Classifier
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.text.batch import Example
 
 # --- from bertender.measure.golden
@@ -162,7 +162,7 @@ BOUNDS = (
 
 
 def check_golden(
-    golden: GoldenTexts, predictions: Mapping[int, GoldenPrediction], problem: ProblemType[Any]
+    golden: GoldenTexts, predictions: Mapping[int, GoldenPrediction], problem: Problem[Any]
 ) -> GoldenCheck:
     """Compare predictions with those of golden texts.
 
@@ -195,7 +195,7 @@ def _shape_failure(golden: GoldenTexts, row: int, prediction: GoldenPrediction) 
 
 
 def _paired(
-    golden: GoldenTexts, predictions: Mapping[int, GoldenPrediction], problem: ProblemType[Any]
+    golden: GoldenTexts, predictions: Mapping[int, GoldenPrediction], problem: Problem[Any]
 ) -> PairedLogits:
     texts = [golden.texts[row] for row in predictions]
     rows = [len(prediction.logits) for prediction in predictions.values()]

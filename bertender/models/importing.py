@@ -19,7 +19,7 @@ from bertender.core.findings import Findings
 from bertender.models.finished_model import FinishedModel, located
 from bertender.models.onnx_session import ONNX_NAME
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import ProblemType, are_unnamed
+from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import OUTSIDE, TOKEN_CLASSIFICATION
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-HEADS_OF: Mapping[str, ProblemType[Any]] = {
+HEADS_OF: Mapping[str, Problem[Any]] = {
     "ForSequenceClassification": SINGLE_LABEL,
     "ForTokenClassification": TOKEN_CLASSIFICATION,
 }
@@ -153,7 +153,7 @@ class _Head:
     """What config.json says of the head."""
 
     config: PretrainedConfig
-    problem: ProblemType[Any]
+    problem: Problem[Any]
     labels: tuple[str, ...]
     """In the order of the artifact's logits."""
     order: tuple[int, ...]
@@ -204,11 +204,11 @@ def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
     return _Head(config, problem, tuple(chosen[number] for number in order), order)
 
 
-def _problem_of(config: PretrainedConfig, found: FinishedModel) -> ProblemType[Any]:
+def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
     """Return the kind of problem of a model's head."""
     stated = config.problem_type
     classes = config.architectures or []
-    by_class: ProblemType[Any] | None = next(
+    by_class: Problem[Any] | None = next(
         (
             problem
             for name in classes
@@ -234,7 +234,7 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> ProblemType[A
             f"{found.source} has problem_type {stated!r} and {config.num_labels} logits, and this "
             f"version knows {', '.join(PROBLEMS)}. Its outputs would be read wrongly."
         )
-    problem: ProblemType[Any] = PROBLEMS[stated]
+    problem: Problem[Any] = PROBLEMS[stated]
     return problem
 
 

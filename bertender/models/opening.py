@@ -101,7 +101,7 @@ def onnx_classifier(
     if opening.max_length is not None:
         check_positions(opening.max_length, open_config(str(directory), local_files_only=True))
     tokenizer = load_tokenizer(directory, opening.max_length)
-    encode = problem.encoder(tokenizer, None)
+    encode = problem.encoder(tokenizer)
     predictor = RUNTIMES[opening.runtime].open(directory / ONNX_NAME, opening.threads)
     check_tokens(directory / ONNX_NAME, tokenizer)
     return Classifier(name, task.labels, encode, predictor, parameters, problem)
@@ -149,7 +149,7 @@ def _open_torch(artifact: Artifact, opening: Opening) -> Classifier:
     return Classifier(
         artifact.name,
         artifact.card.task.labels,
-        problem.encoder(load_tokenizer(artifact.path, opening.max_length), None),
+        problem.encoder(load_tokenizer(artifact.path, opening.max_length)),
         TorchPredictor(model),
         model.num_parameters(),
         problem,

@@ -14,7 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import TaskRecord
 from bertender.core.errors import ModelError
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import Outputs, ProblemType
+from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Encode, Example
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # The problem type of an artifact's model, found without a library of models.
 
 
-def problem_of(artifact: Artifact) -> ProblemType[Any]:
+def problem_of(artifact: Artifact) -> Problem[Any]:
     """Return the row of PROBLEMS of an artifact's model.
 
     Of an encoder, which has none, the first row: opening it then raises the error of what it lacks.
@@ -34,9 +34,9 @@ def problem_of(artifact: Artifact) -> ProblemType[Any]:
     return problem_of_task(artifact.card.task)
 
 
-def problem_of_task(task: TaskRecord) -> ProblemType[Any]:
+def problem_of_task(task: TaskRecord) -> Problem[Any]:
     """Return the same of the task that a card records."""
-    problem: ProblemType[Any] = PROBLEMS.get(task.problem_type, SINGLE_LABEL)
+    problem: Problem[Any] = PROBLEMS.get(task.problem_type, SINGLE_LABEL)
     return problem
 
 
@@ -81,7 +81,7 @@ class Classifier:
     encode: Encode
     predictor: Predictor
     parameters: int
-    problem: ProblemType[Any] = SINGLE_LABEL
+    problem: Problem[Any] = SINGLE_LABEL
 
     def logits(self, examples: Sequence[Example]) -> FloatArray:
         """Return the logits of some examples, as one batch: (batch, labels), or of each token."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from bertender.core.config import Table
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 
-ROWS: tuple[ProblemType[Any], ...] = (SINGLE_LABEL, TOKEN_CLASSIFICATION)
+KINDS: tuple[Problem[Any], ...] = (SINGLE_LABEL, TOKEN_CLASSIFICATION)
 
-PROBLEMS: Table[ProblemType[Any]] = Table(
-    "problem type", {row.name: row for row in ROWS}, group="bertender.problems"
-)
+PROBLEMS = Table[Problem[Any]]("problem type", {kind.name: kind for kind in KINDS})

@@ -1,37 +1,40 @@
-"""Problem: all of one kind of problem that does not need PyTorch."""
+"""Problem: all of one kind of problem that does not need PyTorch.
+
+An endpoint and its clients read problems as well, so neither PyTorch nor transformers is imported
+here; `bertender.training.heads` has the PyTorch side of each.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bertender.text.batch import Batch, Encode, Example, Tokenize, is_blank
+from bertender.text.batch import Batch, Example, Tokenize, is_blank
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from bertender.tasks.rows import Table
     from bertender.text.tokenizer import FileTokenizer
 
-# --- from bertender.problems.problem
-# ProblemType: one row describes all of one kind of problem that does not need PyTorch.
-#
-# The endpoint and its client read these rows as well, so neither PyTorch nor transformers is
-# imported here; `bertender.training.heads` has the PyTorch side of each row.
-
 UNNAMED = re.compile(r"LABEL_\d+")
-
 NO_LABEL = -100
 """Instead of a label: the example, or the token, has none."""
 
+FILL_IN = "Fill it in, or leave the row out"
+NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+"""NUL, and halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
+SHOWN_CHARACTERS = 60
+"""Of a value in a message: a cell may hold a list of a thousand numbers."""
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+Tensors = Mapping[str, npt.NDArray[Any]]
 
 Target = TypeVar("Target")
 
@@ -62,149 +65,175 @@ class Outputs(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor of the endpoint's response."""
+    """A tensor of an endpoint's response."""
 
     name: str
     triton_type: str
-    dims: Callable[[int], tuple[int, ...]]
-    """number of labels -> its shape after the batch; -1 is of any size"""
+    sizes: tuple[int | None, ...]
+    """Its shape after the batch: -1 is of any size, None as many as there are labels."""
+
+    def dims(self, labels: int) -> tuple[int, ...]:
+        """Return its shape after the batch, for so many labels."""
+        return tuple(labels if size is None else size for size in self.sizes)
 
 
-def _same_rows(
-    tensors: Mapping[str, npt.NDArray[Any]], rows: slice, examples: Sequence[Example]
-) -> dict[str, npt.NDArray[Any]]:
-    return {name: array[rows] for name, array in tensors.items()}
+class Problem(ABC, Generic[Target]):
+    """A kind of problem: how its examples are read, encoded, decoded, scored and served.
 
-
-def softmax(logits: FloatArray) -> FloatArray:
-    """Return the probability of each label, (rows, labels) -> (rows, labels)."""
-    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True), dtype=np.float32)
-
-
-@dataclass(frozen=True)
-class Endpoint(Generic[Target]):
-    """Tensors of requests and responses besides the logits: texts in, predictions out."""
-
-    outputs: tuple[Tensor, ...]
-    to_example: Callable[[tuple[str, ...]], Example]
-    """the texts of a row -> what the model reads"""
-    to_texts: Callable[[Example], tuple[str, ...]]
-    """The same backwards: what a client sends of an example."""
-    arrays: Callable[
-        [Sequence[Outputs], Sequence[Example], npt.NDArray[np.object_]],
-        dict[str, npt.NDArray[Any]],
-    ]
-    """(outputs, examples, labels as bytes) -> the tensors of a merged batch, by name"""
-    read: Callable[[Mapping[str, npt.NDArray[Any]], int, Example], dict[str, Any]]
-    """(tensors of a response, row, example) -> label, score and logits of one prediction"""
-    logits: Callable[[Sequence[Mapping[str, npt.NDArray[Any]]]], FloatArray]
-    """tensors of several responses -> their logits, one array"""
-    lines: Callable[[Sequence[str], Sequence[str], Example], Iterable[str]]
-    """(labels, scores as they are shown, example) -> the lines that show a prediction"""
-    of_request: Callable[
-        [Mapping[str, npt.NDArray[Any]], slice, Sequence[Example]], dict[str, npt.NDArray[Any]]
-    ] = _same_rows
-    """(tensors of a merged batch, rows of a request, its examples) -> the tensors of its response;
-    by default these rows of each"""
-    probabilities: Callable[[FloatArray], FloatArray] = softmax
-    """logits (rows, labels) -> the probability of each label (rows, labels)"""
-
-
-@dataclass(frozen=True)
-class ProblemType(Generic[Target]):
-    """A row of PROBLEMS.
-
-    `Target` is what an example is labelled with: the number of a label, or one for each word.
+    `Target` is what an example is labelled with: the number of a label, or one for each word. A
+    row of logits is a prediction: one an example, or one a word. The methods with a body here are
+    those of a softmax over labels.
     """
 
     name: str
     """The problem_type of transformers, or its name for the head's task."""
     summary: str
-    open_file: Callable[..., Table]
-    """(file, receiver of bad rows) -> an open data file of such examples; what reads files is
-    imported when it is called, so that an endpoint loads none of it"""
-    takes_pairs: bool
-    """An example may have a second text."""
-    separator: str
-    """Between the strings of an example where one is shown."""
     columns: Columns
     """Of data files, where the user names no others."""
-    read: Callable[[Mapping[str, object], Columns], tuple[Example, Any]]
-    """(cells of a row, columns) -> the example, and its label or labels as they stand there.
-
-    Raises CellError."""
-    labels: Callable[[Sequence[Any]], tuple[str, ...]]
-    """the labels of all training rows -> the names of the task, in the order of the logits"""
-    number: Callable[[Any, Mapping[str, int]], Target]
-    """(labels of a row, number of each name) -> target; KeyError for a name that is not known"""
-    by_names: Callable[[Target, Sequence[str]], Any]
-    """(target, names of the labels) -> the same by names"""
-    labels_of: Callable[[Target], Sequence[int]]
-    """target -> the numbers of its labels"""
-    constant: Callable[[int, int, Example], Target]
-    """(label, number of labels, example) -> that label wherever there is a prediction to make"""
-    edge_examples: Callable[[Sequence[Example], int], tuple[Example, Example]]
-    """(examples, tokens) -> the shortest example that can be, and one of more tokens than that"""
-    encoder: Callable[[PreTrainedTokenizerBase | FileTokenizer, int | None], Tokenize]
-    """(tokenizer, longest input) -> how texts become token arrays; in an endpoint, the tokenizer is
-    a FileTokenizer, which is called alike"""
-    keep_text: Encode
-    """How examples become a batch for what reads the texts itself, such as an endpoint."""
-    logits_shape: Callable[[Batch, int], tuple[int, ...]]
-    """(batch, labels) -> the shape that the logits of the batch must have"""
-    outputs: Callable[[FloatArray, Batch], list[Outputs]]
-    """(logits of a batch, the batch) -> the outputs of each example"""
-    choose: Callable[[npt.NDArray[Any]], IntArray]
-    """logits (rows, labels) -> the number of the predicted label (rows,), or 0 or 1 for each label
-    (rows, labels)"""
-    decode: Callable[[IntArray, IntArray, Example], Target]
-    """(what `choose` returns, places (rows,), example) -> the prediction"""
-    align: Callable[[Sequence[Target], Batch], IntArray]
-    """(targets, batch) -> the labels next to the logits of the batch; NO_LABEL where none is"""
-    gather: Callable[[Sequence[Target]], Any]
-    """Predictions of all examples as one value, such as an array."""
-    margin: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
-    """logits (rows, labels) -> how far each logit must move, at least, to turn the prediction
-    (rows,)"""
-    probable: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
-    """logits (rows, labels) -> the same without what changes no probability"""
-    divergence: Callable[[npt.NDArray[Any], npt.NDArray[Any]], float]
-    """(logits of a model, those of another), both (rows, labels) -> the mean KL divergence of the
-    second from the first"""
     metrics: tuple[str, ...]
     """Rows of METRICS, the default first."""
-    endpoint: Endpoint[Target]
     model_class: str
     """The class of transformers that loads a model with this head."""
+    onnx_task: str
+    """The exporter's name for it."""
+    response_tensors: tuple[Tensor, ...]
+    """The tensors of an endpoint's response."""
+    takes_pairs: bool = False
+    """An example may have a second text."""
+    labels_words: bool = False
+    """An example is a sentence of words, each with a label; its files are read as such."""
+    separator: str = " | "
+    """Between the strings of an example where one is shown."""
     tokenizer_settings: Mapping[str, Any]
     """Settings of the tokenizer that such a model wants."""
     model_settings: Mapping[str, Any]
-    """Settings of the model's config.json, by which transformers knows the problem type."""
-    onnx_task: str
-    """The exporter's name for it."""
+    """Settings of the model's config.json, by which transformers knows the kind of problem."""
 
+    @abstractmethod
+    def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Any]:
+        """Return the example of a row of a file, and its label or labels as they stand there.
 
-def are_unnamed(labels: Sequence[str]) -> bool:
-    """Return whether nobody has named some labels: they are those that transformers makes."""
-    return all(UNNAMED.fullmatch(label) for label in labels)
+        Raises:
+            CellError: a cell cannot be used.
+        """
 
+    @abstractmethod
+    def label_names(self, found: Sequence[Any]) -> tuple[str, ...]:
+        """Return the labels of a task, in the order of the logits, given those of all its rows."""
 
-def largest(logits: npt.NDArray[Any]) -> IntArray:
-    """Return the number of the largest logit of each row, (rows, labels) -> (rows,)."""
-    return np.asarray(logits.argmax(axis=1), dtype=np.int64)
+    @abstractmethod
+    def number(self, label: Any, numbers: Mapping[str, int]) -> Target:
+        """Return the target of a row's label; KeyError for a name that `numbers` lacks."""
 
+    @abstractmethod
+    def by_names(self, target: Target, labels: Sequence[str]) -> Any:
+        """Return a target by the names of the labels."""
 
-def centred(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return logits (rows, labels) less the mean of each row, which no softmax reads."""
-    return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+    @abstractmethod
+    def labels_of(self, target: Target) -> Sequence[int]:
+        """Return the numbers of a target's labels."""
 
+    @abstractmethod
+    def constant(self, label: int, labels: int, example: Example) -> Target:
+        """Return the target that is one label wherever there is a prediction to make."""
 
-def divergence_of_softmax(reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
-    """Return the mean KL divergence of a candidate's distributions from a reference's; both are
-    logits (rows, labels)."""
-    first, second = (_log_softmax(each.astype(np.float64)) for each in (reference, candidate))
-    return float((np.exp(first) * (first - second)).sum(axis=1).mean())
+    @abstractmethod
+    def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
+        """Return the shortest example that can be, and one of more than so many tokens."""
+
+    @abstractmethod
+    def encoder(
+        self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
+    ) -> Tokenize:
+        """Return what turns examples into token arrays."""
+
+    @abstractmethod
+    def keep_text(self, examples: Sequence[Example]) -> Batch:
+        """Return examples as a batch for what reads the texts itself, such as an endpoint."""
+
+    @abstractmethod
+    def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
+        """Return the shape that the logits of a batch must have."""
+
+    @abstractmethod
+    def outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
+        """Return the outputs of each example of a batch."""
+
+    @abstractmethod
+    def decode(self, label_ids: IntArray, places: IntArray, example: Example) -> Target:
+        """Return the prediction for an example, from what `choose` returns and its places."""
+
+    @abstractmethod
+    def align(self, targets: Sequence[Target], batch: Batch) -> IntArray:
+        """Return the labels next to the logits of a batch; NO_LABEL where there is none."""
+
+    def gather(self, predictions: Sequence[Target]) -> Any:
+        """Return the predictions of all examples as one value, such as an array."""
+        return tuple(predictions)
+
+    def choose(self, logits: npt.NDArray[Any]) -> IntArray:
+        """Return the number of the predicted label of each row, (rows, labels) -> (rows,)."""
+        return np.asarray(logits.argmax(axis=1), dtype=np.int64)
+
+    def margin(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return how far each logit must move, at least, to turn a prediction, (rows,).
+
+        Of a softmax it is half the distance of the two largest: they swap where both move so far.
+        """
+        ordered = np.sort(logits, axis=1)
+        return np.asarray(ordered[:, -1] - ordered[:, -2]) / 2
+
+    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return logits (rows, labels) less what changes no probability: the mean of each row."""
+        return np.asarray(logits - logits.mean(axis=1, keepdims=True))
+
+    def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
+        """Return the mean KL divergence of a candidate's predictions from a reference's; both are
+        logits (rows, labels)."""
+        first, second = (_log_softmax(each.astype(np.float64)) for each in (reference, candidate))
+        return float((np.exp(first) * (first - second)).sum(axis=1).mean())
+
+    def probabilities(self, logits: FloatArray) -> FloatArray:
+        """Return the probability of each label, (rows, labels) -> (rows, labels)."""
+        exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(exponents / exponents.sum(axis=1, keepdims=True), dtype=np.float32)
+
+    @abstractmethod
+    def to_example(self, texts: tuple[str, ...]) -> Example:
+        """Return what the model reads of the texts of a request's row."""
+
+    @abstractmethod
+    def to_texts(self, example: Example) -> tuple[str, ...]:
+        """Return the texts that a client sends of an example."""
+
+    @abstractmethod
+    def response(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[Example],
+        labels: npt.NDArray[np.object_],
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the tensors of a merged batch by name; the labels are bytes."""
+
+    def response_of(
+        self, tensors: Tensors, rows: slice, examples: Sequence[Example]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the tensors of one request of a merged batch, given its rows and examples."""
+        return {name: array[rows] for name, array in tensors.items()}
+
+    @abstractmethod
+    def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
+        """Return label, score and logits of the prediction in a row of a response."""
+
+    @abstractmethod
+    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
+        """Return the logits of several responses as one array."""
+
+    @abstractmethod
+    def lines(
+        self, labels: Sequence[str], scores: Sequence[str], example: Example
+    ) -> Iterable[str]:
+        """Return the lines that show a prediction; the scores are as they are to be shown."""
 
 
 def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -212,28 +241,15 @@ def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def half_the_gap(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return half the distance of the two largest logits of each row, (rows, labels) -> (rows,):
-    they swap where both move so far."""
-    ordered = np.sort(logits, axis=1)
-    return np.asarray(ordered[:, -1] - ordered[:, -2]) / 2
+def are_unnamed(labels: Sequence[str]) -> bool:
+    """Return whether nobody has named some labels: they are those that transformers makes."""
+    return all(UNNAMED.fullmatch(label) for label in labels)
 
 
 def softmax_of_largest(logits: FloatArray) -> FloatArray:
     """Return the probability of each row's prediction, (rows, labels) -> (rows,)."""
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(1.0 / exponents.sum(axis=1), dtype=np.float32)  # the largest is exp(0)
-
-
-# --- from bertender.problems.cells
-# Cells of data files: what is text, and what is missing.
-
-FILL_IN = "Fill it in, or leave the row out"
-NOT_TEXT = re.compile("[\0\ud800-\udfff]")
-"""NUL, and halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
-
-SHOWN_CHARACTERS = 60
-"""Of a value in a message: a cell may hold a list of a thousand numbers."""
 
 
 def text_of_cell(values: Mapping[str, object], column: str) -> str:
@@ -261,11 +277,7 @@ def checked_text(value: object, column: str) -> str:
 
 
 def usable_cell(values: Mapping[str, object], column: str) -> object:
-    """Return a cell, which must be there and hold something.
-
-    Raises:
-        CellError: it does not.
-    """
+    """Return a cell; CellError where it is not there or holds nothing."""
     if column not in values:
         raise CellError(column, f"missing; this row has {', '.join(map(repr, values))}")
     value = values[column]
@@ -275,6 +287,6 @@ def usable_cell(values: Mapping[str, object], column: str) -> object:
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it: a long one is cut."""
+    """Return a value as a message shows it, shortened where it is long."""
     whole = repr(value)
     return whole if len(whole) <= SHOWN_CHARACTERS else f"{whole[:SHOWN_CHARACTERS]}..."

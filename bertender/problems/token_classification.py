@@ -1,37 +1,42 @@
-"""TOKEN_CLASSIFICATION: each word of a sentence has a tag of the BIO scheme, or a plain one."""
+"""TOKEN_CLASSIFICATION: each word of a sentence has a tag of the BIO scheme, or a plain one.
+
+O is outside of every entity, B-TYPE the first word of one, I-TYPE another word of it. Tags without
+these prefixes, such as parts of speech, are labels of their own. A model labels tokens: the first
+token of a word has its tag, and no other token has one.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.config import on_demand
 from bertender.core.errors import DataError
 from bertender.problems.problem import (
     NO_LABEL,
     CellError,
     Columns,
-    Endpoint,
     FloatArray,
     IntArray,
     Outputs,
-    ProblemType,
+    Problem,
     Tensor,
-    centred,
+    Tensors,
     checked_text,
-    divergence_of_softmax,
-    half_the_gap,
-    largest,
     shown,
     softmax_of_largest,
     usable_cell,
 )
-from bertender.text.batch import Batch, Example, TokenizeWords, keep_words
+from bertender.text.batch import Batch, Example, Tokenize, TokenizeWords, keep_words
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from bertender.text.tokenizer import FileTokenizer
 
 OUTSIDE = "O"
 BEGIN, INSIDE = "B", "I"
@@ -45,32 +50,173 @@ Tags = tuple[int, ...]
 """The number of the tag of each word."""
 
 
-def tag_names(tagged: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return O, and for each type of entity by alphabet the two tags that it can have.
+class TokenClassification(Problem[Tags]):
+    """Each word of a sentence has a tag."""
 
-    Plain tags come after O by alphabet. O is there in any case: a word that the model does not see
-    has it.
-    """
-    tags = {tag for tags in tagged for tag in tags} - {OUTSIDE}
-    if not are_bio(tags):
-        return (OUTSIDE, *sorted(tags))
-    types = sorted({tag[len(BEGIN) :] for tag in tags})
-    return (OUTSIDE, *(prefix + entity for entity in types for prefix in (BEGIN, INSIDE)))
+    name = "token_classification"
+    summary = "each word of a sentence has a tag, BIO or plain"
+    columns = Columns(("words",), "tags")
+    metrics = ("entity_f1",)
+    model_class = "AutoModelForTokenClassification"
+    onnx_task = "token-classification"
+    response_tensors = (
+        Tensor("LABEL", "TYPE_STRING", (-1,)),
+        Tensor("SCORE", "TYPE_FP32", (-1,)),
+        Tensor("LOGITS", "TYPE_FP32", (-1, None)),
+    )
+    labels_words = True
+    separator = " "
+    tokenizer_settings: Mapping[str, Any] = {"add_prefix_space": True}
+    model_settings: Mapping[str, Any] = {"problem_type": None}
+
+    def read(
+        self, values: Mapping[str, object], columns: Columns
+    ) -> tuple[Example, tuple[str, ...]]:
+        words, tags = (_strings(values, column) for column in (columns.texts[0], columns.label))
+        if not words:
+            raise CellError(columns.texts[0], "no words. Leave the sentence out")
+        if len(words) != len(tags):
+            problem = f"{len(tags)} tags for {len(words)} words. There must be one for each"
+            raise CellError(columns.label, problem)
+        return words, tags
+
+    def label_names(self, found: Sequence[Sequence[str]]) -> tuple[str, ...]:
+        """Return O, and for each type of entity by alphabet the two tags that it can have.
+
+        Plain tags come after O by alphabet. O is there in any case: a word that the model does not
+        see has it.
+        """
+        tags = {tag for tags in found for tag in tags} - {OUTSIDE}
+        if not are_bio(tags):
+            return (OUTSIDE, *sorted(tags))
+        types = sorted({tag[len(BEGIN) :] for tag in tags})
+        return (OUTSIDE, *(prefix + entity for entity in types for prefix in (BEGIN, INSIDE)))
+
+    def number(self, label: Sequence[str], numbers: Mapping[str, int]) -> Tags:
+        return tuple(numbers[tag] for tag in label)
+
+    def by_names(self, target: Tags, labels: Sequence[str]) -> tuple[str, ...]:
+        return tuple(labels[tag] for tag in target)
+
+    def labels_of(self, target: Tags) -> Tags:
+        return target
+
+    def constant(self, label: int, labels: int, example: Example) -> Tags:
+        return (label,) * len(example)
+
+    def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
+        words = itertools.chain.from_iterable(itertools.cycle(examples))
+        return examples[0][:1], tuple(itertools.islice(words, tokens))  # a word is a token at least
+
+    def encoder(
+        self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
+    ) -> Tokenize:
+        return TokenizeWords(tokenizer, max_length)
+
+    def keep_text(self, examples: Sequence[Example]) -> Batch:
+        return keep_words(examples)
+
+    def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
+        return (*_words_of(batch).shape, labels)
+
+    def outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
+        """Return the logits of the first token of each word; words that are cut off have none."""
+        words = _words_of(batch)  # (batch, seq)
+        return [Outputs(logits[row][own >= 0], own[own >= 0]) for row, own in enumerate(words)]
+
+    def decode(self, label_ids: IntArray, places: IntArray, example: Example) -> Tags:
+        """Return a tag for each word; one that the model does not see is outside of any."""
+        tags = np.zeros(len(example), dtype=np.int64)  # `label_names` has O first
+        tags[places] = label_ids
+        return tuple(tags.tolist())
+
+    def align(self, targets: Sequence[Tags], batch: Batch) -> IntArray:
+        """Return the tag of each token that begins a word, (batch, seq)."""
+        words = _words_of(batch)
+        labels = np.full(words.shape, NO_LABEL, dtype=np.int64)
+        for row, tags in enumerate(targets):
+            begun = words[row] >= 0
+            labels[row, begun] = np.asarray(tags)[words[row, begun]]
+        return labels
+
+    def to_example(self, texts: tuple[str, ...]) -> Example:
+        """Return the words of a sentence."""
+        if len(texts) != 1:
+            raise DataError(
+                f"{len(texts)} texts, and a tagger reads one sentence. Give one text alone."
+            )
+        (text,) = texts
+        if text.startswith(WORD_MARK):
+            return tuple(text.removeprefix(WORD_MARK).split(WORD_MARK))
+        return tuple(text.split())
+
+    def to_texts(self, example: Example) -> tuple[str, ...]:
+        """Return the sentence of some words; a single text stays as it is."""
+        if len(example) == 1 or not any(len(word.split()) > 1 for word in example):
+            return (" ".join(example),)
+        if marked := [word for word in example if WORD_MARK in word]:
+            raise DataError(
+                f"the word {marked[0]!r} has the character {WORD_MARK!r}, which separates words on "
+                "their way to a server. Leave it out."
+            )
+        return ("".join(WORD_MARK + word for word in example),)
+
+    def response(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[Example],
+        labels: npt.NDArray[np.object_],
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return (batch, words) tensors, as long as the longest sentence; what is beyond is empty.
+
+        A word that the model does not see is O, with score 0 and logits 0.
+        """
+        shape = len(examples), max(map(len, examples))
+        names = np.full(shape, b"", dtype=np.object_)
+        scores = np.zeros(shape, dtype=np.float32)
+        logits = np.zeros((*shape, len(labels)), dtype=np.float32)
+        for row, (own, example) in enumerate(zip(outputs, examples, strict=True)):
+            names[row, : len(example)] = labels[0]
+            names[row, own.places] = labels[own.logits.argmax(axis=1)]
+            scores[row, own.places] = softmax_of_largest(own.logits)
+            logits[row, own.places] = own.logits
+        return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
+
+    def response_of(
+        self, tensors: Tensors, rows: slice, examples: Sequence[Example]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return tensors as long as the longest sentence of the request."""
+        longest = max(map(len, examples))
+        return {
+            name: np.ascontiguousarray(array[rows, :longest]) for name, array in tensors.items()
+        }
+
+    def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
+        count = len(example)
+        return {
+            "label": tuple(label.decode() for label in tensors["LABEL"][row, :count]),
+            "score": tuple(tensors["SCORE"][row, :count].tolist()),
+            "logits": tuple(tuple(word) for word in tensors["LOGITS"][row, :count].tolist()),
+        }
+
+    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
+        """Return (batch, words, labels), as long as the longest sentence of all responses."""
+        longest = max(tensors["LOGITS"].shape[1] for tensors in responses)
+        padded = [
+            np.pad(tensors["LOGITS"], ((0, 0), (0, longest - tensors["LOGITS"].shape[1]), (0, 0)))
+            for tensors in responses
+        ]
+        return np.concatenate(padded)
+
+    def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
+        """Return a line for each word, and then an empty one."""
+        words = zip(labels, scores, example, strict=True)
+        return [*("\t".join(each) for each in words), ""]
 
 
 def are_bio(tags: Iterable[str]) -> bool:
     """Return whether all tags are of the BIO scheme."""
     return all(map(BIO_TAG.fullmatch, tags))
-
-
-def _read(values: Mapping[str, object], columns: Columns) -> tuple[Example, tuple[str, ...]]:
-    words, tags = (_strings(values, column) for column in (columns.texts[0], columns.label))
-    if not words:
-        raise CellError(columns.texts[0], "no words. Leave the sentence out")
-    if len(words) != len(tags):
-        problem = f"{len(tags)} tags for {len(words)} words. There must be one for each"
-        raise CellError(columns.label, problem)
-    return words, tags
 
 
 def _strings(values: Mapping[str, object], column: str) -> tuple[str, ...]:
@@ -80,162 +226,9 @@ def _strings(values: Mapping[str, object], column: str) -> tuple[str, ...]:
     return tuple(checked_text(value, column) for value in cell)
 
 
-def _edge_examples(examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
-    words = itertools.chain.from_iterable(itertools.cycle(examples))
-    return examples[0][:1], tuple(itertools.islice(words, tokens))  # a word is a token at least
-
-
-def _logits_shape(batch: Batch, labels: int) -> tuple[int, ...]:
-    return (*_words_of(batch).shape, labels)
-
-
-def _outputs(logits: FloatArray, batch: Batch) -> list[Outputs]:
-    """Return the logits of the first token of each word; words that are cut off have none."""
-    words = _words_of(batch)  # (batch, seq)
-    return [Outputs(logits[row][own >= 0], own[own >= 0]) for row, own in enumerate(words)]
-
-
 def _words_of(batch: Batch) -> IntArray:
     assert batch.words is not None, "an encoder of words states where they begin"
     return batch.words
 
 
-def _decode(label_ids: IntArray, places: IntArray, example: Example) -> Tags:
-    """Return a tag for each word; one that the model does not see is outside of every entity."""
-    tags = np.zeros(len(example), dtype=np.int64)  # `tag_names` has O first
-    tags[places] = label_ids
-    return tuple(tags.tolist())
-
-
-def _align(targets: Sequence[Tags], batch: Batch) -> IntArray:
-    """Return the tag of each token that begins a word, (batch, seq)."""
-    words = _words_of(batch)
-    labels = np.full(words.shape, NO_LABEL, dtype=np.int64)
-    for row, tags in enumerate(targets):
-        begun = words[row] >= 0
-        labels[row, begun] = np.asarray(tags)[words[row, begun]]
-    return labels
-
-
-def _arrays(
-    outputs: Sequence[Outputs], examples: Sequence[Example], labels: npt.NDArray[np.object_]
-) -> dict[str, npt.NDArray[Any]]:
-    """Return (batch, words) tensors, as long as the longest sentence; what is beyond is empty.
-
-    A word that the model does not see is O, with score 0 and logits 0.
-    """
-    shape = len(examples), max(map(len, examples))
-    names = np.full(shape, b"", dtype=np.object_)
-    scores = np.zeros(shape, dtype=np.float32)
-    logits = np.zeros((*shape, len(labels)), dtype=np.float32)
-    for row, (own, example) in enumerate(zip(outputs, examples, strict=True)):
-        names[row, : len(example)] = labels[0]
-        names[row, own.places] = labels[own.logits.argmax(axis=1)]
-        scores[row, own.places] = softmax_of_largest(own.logits)
-        logits[row, own.places] = own.logits
-    return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
-
-
-def _of_request(
-    tensors: Mapping[str, npt.NDArray[Any]], rows: slice, examples: Sequence[Example]
-) -> dict[str, npt.NDArray[Any]]:
-    """Return tensors as long as the longest sentence of the request."""
-    longest = max(map(len, examples))
-    return {name: np.ascontiguousarray(array[rows, :longest]) for name, array in tensors.items()}
-
-
-def _to_example(texts: Sequence[str]) -> Example:
-    """Return the words of a sentence."""
-    if len(texts) != 1:
-        raise DataError(
-            f"{len(texts)} texts, and a tagger reads one sentence. Give one text alone."
-        )
-    (text,) = texts
-    if text.startswith(WORD_MARK):
-        return tuple(text.removeprefix(WORD_MARK).split(WORD_MARK))
-    return tuple(text.split())
-
-
-def _to_texts(example: Example) -> Example:
-    """Return the sentence of some words; a single text stays as it is."""
-    if len(example) == 1 or not any(len(word.split()) > 1 for word in example):
-        return (" ".join(example),)
-    if marked := [word for word in example if WORD_MARK in word]:
-        raise DataError(
-            f"the word {marked[0]!r} has the character {WORD_MARK!r}, which separates words on "
-            "their way to a server. Leave it out."
-        )
-    return ("".join(WORD_MARK + word for word in example),)
-
-
-def _read_response(
-    tensors: Mapping[str, npt.NDArray[Any]], row: int, example: Example
-) -> dict[str, Any]:
-    count = len(example)
-    return {
-        "label": tuple(label.decode() for label in tensors["LABEL"][row, :count]),
-        "score": tuple(tensors["SCORE"][row, :count].tolist()),
-        "logits": tuple(tuple(word) for word in tensors["LOGITS"][row, :count].tolist()),
-    }
-
-
-def _joined_logits(responses: Sequence[Mapping[str, npt.NDArray[Any]]]) -> FloatArray:
-    longest = max(tensors["LOGITS"].shape[1] for tensors in responses)
-    padded = [
-        np.pad(tensors["LOGITS"], ((0, 0), (0, longest - tensors["LOGITS"].shape[1]), (0, 0)))
-        for tensors in responses
-    ]
-    return np.concatenate(padded)
-
-
-def _lines(labels: Sequence[str], scores: Sequence[str], example: Example) -> Iterable[str]:
-    """Return a line for each word, and then an empty one."""
-    words = zip(labels, scores, example, strict=True)
-    return [*("\t".join(each) for each in words), ""]
-
-
-TOKEN_CLASSIFICATION: ProblemType[Tags] = ProblemType(
-    name="token_classification",
-    summary="each word of a sentence has a tag, BIO or plain",
-    open_file=on_demand("bertender.tasks.word_rows:open_words"),
-    takes_pairs=False,
-    separator=" ",
-    columns=Columns(("words",), "tags"),
-    read=_read,
-    labels=tag_names,
-    number=lambda tags, numbers: tuple(numbers[tag] for tag in tags),
-    by_names=lambda target, labels: tuple(labels[tag] for tag in target),
-    labels_of=lambda target: target,
-    constant=lambda label, labels, example: (label,) * len(example),
-    edge_examples=_edge_examples,
-    encoder=TokenizeWords,
-    keep_text=keep_words,
-    logits_shape=_logits_shape,
-    outputs=_outputs,
-    choose=largest,
-    decode=_decode,
-    align=_align,
-    gather=tuple,
-    margin=half_the_gap,
-    probable=centred,
-    divergence=divergence_of_softmax,
-    metrics=("entity_f1",),
-    endpoint=Endpoint(
-        outputs=(
-            Tensor("LABEL", "TYPE_STRING", lambda labels: (-1,)),
-            Tensor("SCORE", "TYPE_FP32", lambda labels: (-1,)),
-            Tensor("LOGITS", "TYPE_FP32", lambda labels: (-1, labels)),
-        ),
-        to_example=_to_example,
-        to_texts=_to_texts,
-        arrays=_arrays,
-        read=_read_response,
-        logits=_joined_logits,
-        lines=_lines,
-        of_request=_of_request,
-    ),
-    model_class="AutoModelForTokenClassification",
-    tokenizer_settings={"add_prefix_space": True},
-    model_settings={"problem_type": None},
-    onnx_task="token-classification",
-)
+TOKEN_CLASSIFICATION = TokenClassification()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertender.core.errors import DataError, RowError
-from bertender.problems.problem import CellError, Columns, ProblemType, shown, text_of_cell
+from bertender.problems.problem import CellError, Columns, Problem, shown, text_of_cell
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.rows import OnBadRow, Row, SkippedRows, Table, lines_of, open_table, stop
 from bertender.tasks.task import Split
@@ -39,7 +39,7 @@ class Labelled:
     examples: tuple[Example, ...]
     labels: tuple[Any, ...]
     places: tuple[str, ...]
-    problem: ProblemType[Any] = SINGLE_LABEL
+    problem: Problem[Any] = SINGLE_LABEL
 
     def split(self, known: Sequence[str], owner: str, bad: OnBadRow = stop) -> Split:
         """Number the labels by their place in `known`, the labels of `owner`.
@@ -79,7 +79,7 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
     Raises:
         DataError: there is one class only, and there must be several.
     """
-    names = labelled.problem.labels(labelled.labels)
+    names = labelled.problem.label_names(labelled.labels)
     if len(names) == 1 and several:
         raise DataError(
             f"{labelled.path}, column {labelled.label_column!r}: all {len(labelled.labels)} rows "
@@ -130,7 +130,7 @@ def read_labelled(
     table: Table,
     text_columns: Sequence[str],
     label_column: str,
-    problem: ProblemType[Any] = SINGLE_LABEL,
+    problem: Problem[Any] = SINGLE_LABEL,
 ) -> Labelled:
     """Read and check all rows of a table; texts lose the white space around them.
 
@@ -175,9 +175,7 @@ def _first(skipped: SkippedRows) -> str:
     return f"; rows left out: {skipped.count}, the first at {row.place}: {row.reason}"
 
 
-def _cells(
-    path: Path, row: Row, problem: ProblemType[Any], columns: Columns
-) -> tuple[Example, Any]:
+def _cells(path: Path, row: Row, problem: Problem[Any], columns: Columns) -> tuple[Example, Any]:
     """Return the example of a row and its label, or raise RowError."""
     try:
         return problem.read(row.values, columns)

@@ -17,15 +17,15 @@ from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameE
 from bertender.core.hub import PROBE_SECONDS, hub_knows
 from bertender.core.machine import DATA_VARIABLE, data_directory
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import Columns, ProblemType
+from bertender.problems.problem import Columns, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.docs import LIBRARIES, draw
 from bertender.tasks.labelled import Labelled, check_classes, label_names, read_labelled, read_texts
-from bertender.tasks.rows import SkippedRows, Table, read_delimited, stop
+from bertender.tasks.rows import SkippedRows, Table, open_table, read_delimited, stop
 from bertender.tasks.sections import SECTIONS
 from bertender.tasks.task import Split, Task, TaskConfig, default_of, part
-from bertender.tasks.word_rows import WORD_SUFFIXES
+from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
 from bertender.text.batch import Example
 
 # --- from bertender.tasks.glue_sets
@@ -238,7 +238,8 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     problem = PROBLEMS[problem_type_of(config)]
     skipped = SkippedRows()
     bad = skipped if config.skip_bad_rows else stop
-    tables = [problem.open_file(path, bad) for path in (train_path, dev_path) if path]
+    open_file = open_words if problem.labels_words else open_table
+    tables = [open_file(path, bad) for path in (train_path, dev_path) if path]
     text_columns, label_column = _distinct_columns(config, problem, tables[0].columns)
 
     def read(table: Table) -> Labelled:
@@ -297,9 +298,7 @@ def _both_files(config: TaskConfig, has_model: bool) -> tuple[Path, Path | None]
     return config.dev, config.train
 
 
-def _distinct_columns(
-    config: TaskConfig, problem: ProblemType[Any], there: Sequence[str]
-) -> Columns:
+def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence[str]) -> Columns:
     """Return which of a file's columns to read, after a check that no column has two roles."""
     pair = () if config.pair_column is None else (config.pair_column,)
     if pair and not problem.takes_pairs:
@@ -389,7 +388,7 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
     )
 
 
-def sample(split: Split, count: int | None, problem: ProblemType[Any] = SINGLE_LABEL) -> Split:
+def sample(split: Split, count: int | None, problem: Problem[Any] = SINGLE_LABEL) -> Split:
     """Return `count` examples drawn with a fixed seed, or the split itself when it has no more.
 
     One example of every class comes first, so that no class is lost while there is room for all.

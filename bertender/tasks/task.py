@@ -19,7 +19,7 @@ from bertender.core.config import Config
 from bertender.core.errors import ConfigError, nearest_hint
 from bertender.core.findings import ChosenOn
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import ProblemType, are_unnamed
+from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
 
@@ -291,7 +291,7 @@ class Task:
     """A row of PROBLEMS."""
 
     @property
-    def problem(self) -> ProblemType[Any]:
+    def problem(self) -> Problem[Any]:
         """The row of PROBLEMS."""
         return PROBLEMS[self.problem_type]
 
@@ -405,7 +405,7 @@ def part(
     train: Split,
     share: float | None,
     name: str,
-    problem: ProblemType[Any] = SINGLE_LABEL,
+    problem: Problem[Any] = SINGLE_LABEL,
     kind: Kind = "training",
 ) -> Parted:
     """Set a share of a file's texts apart; by default DEFAULT_SHARES, or none where it is too few.
@@ -445,7 +445,7 @@ def is_selected(example: Example, share: float) -> bool:
     return int.from_bytes(digest, "big") < share * HASHES
 
 
-def _keep_labels(train: Split, selected: Sequence[bool], problem: ProblemType[Any]) -> list[bool]:
+def _keep_labels(train: Split, selected: Sequence[bool], problem: Problem[Any]) -> list[bool]:
     """Return what is selected, without labels that nothing would be left of to learn."""
     labels = [problem.labels_of(target) for target in train.label_ids]
     left = {label for own, gone in zip(labels, selected, strict=True) if not gone for label in own}

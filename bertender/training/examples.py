@@ -204,4 +204,4 @@ def length_findings(task: Task, tokenizer: PreTrainedTokenizerBase) -> LengthFin
 
 
 def _counts(task: Task, split: Split, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    return task.problem.encoder(tokenizer, None).counts(split.examples)
+    return task.problem.encoder(tokenizer).counts(split.examples)

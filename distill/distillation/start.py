@@ -11,7 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.families import FAMILIES, family_name
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import tensors_digest
@@ -112,7 +112,7 @@ def _token_use(start: Start, task: Task) -> TokenUse:
 
 
 def find_start(
-    teacher: Teacher, method: Method, student: str | None, problem: ProblemType[Any]
+    teacher: Teacher, method: Method, student: str | None, problem: Problem[Any]
 ) -> Start:
     """Load what the student starts from: the encoder named `student`, or else the teacher.
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from bertender.core.artifact import sha256_of
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import hub_cache, hub_knows
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.tokenizer import largest_token, tokens_beyond
 from bertender.training.heads import HEADS
@@ -106,7 +106,7 @@ def located(name: str) -> str:
 def load_classifier(
     source: str,
     labels: tuple[str, ...],
-    problem: ProblemType[Any] = SINGLE_LABEL,
+    problem: Problem[Any] = SINGLE_LABEL,
     **settings: Any,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load an encoder with a new classification head over `labels`, in float32.

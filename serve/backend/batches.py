@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError
-from bertender.problems import SINGLE_LABEL, ProblemType
-from bertender.problems.problem import Outputs
+from bertender.problems.problem import Outputs, Problem
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Encode, Example, Tokenize
 from bertender.text.batching import length_buckets
 from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT
@@ -212,9 +212,9 @@ def _together(
     if not all(np.isfinite(each.logits).all() for each in outputs):
         raise ModelError("its logits are not finite. Check the artifact: bertender verify")
     examples = [batch.examples[row] for row in rows]
-    endpoint = classifier.problem.endpoint
+    problem = classifier.problem
     # labels and scores of all requests at once
-    tensors = endpoint.arrays(outputs, examples, labels)
+    tensors = problem.response(outputs, examples, labels)
     responses: list[Tensors | Refusal] = []
     start = 0
     for request, part, refusal in zip(requests, parts, refusals, strict=True):
@@ -224,7 +224,7 @@ def _together(
         own = slice(start, start + len(request.examples))
         start = own.stop
         truncated = {TRUNCATED: cut[part][:, None]} if request.truncate else {}
-        responses.append({**endpoint.of_request(tensors, own, examples[own]), **truncated})
+        responses.append({**problem.response_of(tensors, own, examples[own]), **truncated})
     return responses
 
 
@@ -249,7 +249,7 @@ class BucketedClassifier:
     label_count: int
     tokens_per_bucket: int
     """Most tokens, padding included, in one run."""
-    problem: ProblemType[Any] = SINGLE_LABEL
+    problem: Problem[Any] = SINGLE_LABEL
     """The problem type of the model, a row of PROBLEMS."""
     runner: BucketRunner = field(default_factory=OneByOne)
     """Runs the buckets of a batch."""
@@ -334,7 +334,7 @@ def warm_up(
     """
     start = clock()
     problem, texts = classifier.problem, ("warm up",) * text_columns
-    example = problem.endpoint.to_example(texts)
+    example = problem.to_example(texts)
     classifier.outputs([example])
     edge = problem.edge_examples([example], classifier.longest_input)
     long = classifier.encode([edge[1]])

@@ -142,7 +142,7 @@ class TritonPythonModel:
             ]
             truncate = asks_for_truncation(request.parameters())
             texts = from_arrays(inputs, self.parameters.max_text_bytes)
-            examples = tuple(map(self.classifier.problem.endpoint.to_example, texts))
+            examples = tuple(map(self.classifier.problem.to_example, texts))
         except DataError as error:
             return Refusal("INVALID_ARG", str(error))
         except Exception as error:  # of one request; the others of this call must not notice
@@ -213,7 +213,7 @@ def open_artifact(
     if runtime.in_process:
         check_suits(runtime.in_process, artifact)
     tokenizer = open_tokenizer(artifact.path, parameters.max_length)
-    encode = problem.encoder(tokenizer, None)
+    encode = problem.encoder(tokenizer)
     graph = artifact.path / ONNX_NAME
     check_tokens(graph, tokenizer)
     return BucketedClassifier(

@@ -148,7 +148,7 @@ class Endpoint(Connection):
     def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
         """Return the logits of one example or more, (batch, labels) or, where words have labels,
         (batch, words, labels); errors as in `classify`."""
-        return self.problem.endpoint.logits([*self._ask_all(examples)])
+        return self.problem.joined_logits([*self._ask_all(examples)])
 
     def _ask_all(self, examples: Sequence[Example]) -> Iterator[ResponseTensors]:
         """Yield the outputs of one request after another, each of at most `batch_size` texts."""

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example, to_examples
 from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED, to_arrays
@@ -47,7 +47,7 @@ class ServedModel:
 
     max_batch_size: int
     text_columns: int
-    problem: ProblemType[Any]
+    problem: Problem[Any]
     digest: str
     """Of the artifact; of the configuration, where an earlier version wrote the repository."""
     name: str = MODEL_NAME
@@ -76,8 +76,8 @@ class ServedModel:
         Raises:
             DataError: an example is nothing that the model can read.
         """
-        endpoint = self.problem.endpoint
-        return [endpoint.to_example(endpoint.to_texts(each)) for each in to_examples(examples)]
+        problem = self.problem
+        return [problem.to_example(problem.to_texts(each)) for each in to_examples(examples)]
 
     def columns(self, examples: Sequence[Example]) -> Columns:
         """Return the texts of one request for some examples.
@@ -85,7 +85,7 @@ class ServedModel:
         Raises:
             DataError: an example is nothing that the model can read; its row is named.
         """
-        texts = [self.problem.endpoint.to_texts(each) for each in to_examples(examples)]
+        texts = [self.problem.to_texts(each) for each in to_examples(examples)]
         return to_arrays(texts, self.text_columns)
 
     def requests(self, examples: Sequence[Example], batch_size: int) -> list[Columns]:
@@ -117,7 +117,7 @@ class ServedModel:
 
     def response(self, result: Any) -> ResponseTensors:
         """Return the tensors of a result; of an earlier version's, none says what was cut."""
-        names = (*(each.name for each in self.problem.endpoint.outputs), TRUNCATED)
+        names = (*(each.name for each in self.problem.response_tensors), TRUNCATED)
         tensors = {name: result.as_numpy(name) for name in names}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
@@ -128,7 +128,7 @@ class ServedModel:
         rows = self._rows(responses)
         return [
             Classification(
-                **self.problem.endpoint.read(tensors, row, example),
+                **self.problem.read_response(tensors, row, example),
                 truncated=bool(TRUNCATED in tensors and tensors[TRUNCATED][row].any()),
             )
             for (tensors, row), example in zip(rows, examples, strict=True)

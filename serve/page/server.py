@@ -131,7 +131,7 @@ def classify(endpoint: Endpoint, labels: Sequence[str], texts: Sequence[str]) ->
     started = time.perf_counter()
     [classification] = endpoint.classify([example])
     latency_ms = 1000 * (time.perf_counter() - started)
-    probabilities = endpoint.problem.endpoint.probabilities(_rows(classification))
+    probabilities = endpoint.problem.probabilities(_rows(classification))
     predicted = _predicted(classification)
     predictions = (
         _prediction(word, chosen, labels, row)

@@ -223,7 +223,7 @@ if not TYPE_CHECKING:
 ENCODER_ARTIFACT = f"../../{ENCODER_NAME}/{FIRST_VERSION}"
 """From the classifier's version: the artifact is there once, where Triton's backend reads it."""
 
-WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", lambda labels: (1,))
+WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", (1,))
 
 
 def model_config(
@@ -270,7 +270,7 @@ def model_config(
         input=[_input(name) for name in INPUT_NAMES[: len(card.task.text_columns)]],
         output=[
             _output(each, len(card.task.labels))
-            for each in (*PROBLEMS[card.task.problem_type].endpoint.outputs, WAS_TRUNCATED)
+            for each in (*PROBLEMS[card.task.problem_type].response_tensors, WAS_TRUNCATED)
         ],
         dynamic_batching=triton.ModelDynamicBatching(
             max_queue_delay_microseconds=config.queue_delay_us

@@ -45,11 +45,6 @@ def test_lines_are_those_of_the_problem_type() -> None:
         "B-x\t0.2500\tbird",
         "",
     ]
-    other = replace(
-        TOKEN_CLASSIFICATION.endpoint, lines=lambda labels, scores, example: [*labels, *example]
-    )
-    toy = replace(TOKEN_CLASSIFICATION, name="toy", endpoint=other)
-    assert [*lines_of(tags, words, toy)] == ["O", "B-x", "by", "bird"]
 
 
 @pytest.mark.parametrize(

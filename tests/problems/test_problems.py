@@ -183,12 +183,12 @@ def test_a_student_is_distilled(teacher: Artifact, task: Task, tmp_path: Path) -
 def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task) -> None:
     """All that Triton does in between is to carry the tensors."""
     parameters = BackendParameters(tokens_per_bucket=64, threads=1, problem_type=task.problem_type)
-    served, endpoint = open_artifact(graph, parameters, 1), task.problem.endpoint
+    served, problem = open_artifact(graph, parameters, 1), task.problem
     examples = task.dev.examples[:7]
-    read = [endpoint.to_example(endpoint.to_texts(example)) for example in examples]
+    read = [problem.to_example(problem.to_texts(example)) for example in examples]
     assert read == list(examples)
     labels = np.array([label.encode() for label in task.labels], np.object_)
-    tensors = endpoint.arrays(served.outputs(read), read, labels)
+    tensors = problem.response(served.outputs(read), read, labels)
     config = model_config(graph.card, ServeConfig())
     *outputs, truncated = config.output
     assert truncated.name == TRUNCATED
@@ -200,7 +200,7 @@ def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task)
     local = open_classifier(graph)
     found = predict_outputs(local, examples)
     for row, (example, own) in enumerate(zip(examples, found, strict=True)):
-        answer = endpoint.read(tensors, row, example)
+        answer = problem.read_response(tensors, row, example)
         expected = task.problem.decode(own.logits.argmax(1), own.places, example)
         assert answer["label"] == task.problem.by_names(expected, task.labels)
         assert np.atleast_2d(answer["logits"])[own.places] == pytest.approx(own.logits, abs=1e-4)
@@ -229,21 +229,21 @@ def test_the_real_endpoint_answers_texts_and_examples_alike(
 
 
 def test_what_is_no_sentence_is_refused_before_it_is_sent() -> None:
-    endpoint = TOKEN_CLASSIFICATION.endpoint
-    assert endpoint.to_texts(("New York is",)) == ("New York is",)
+    problem = TOKEN_CLASSIFICATION
+    assert problem.to_texts(("New York is",)) == ("New York is",)
     with pytest.raises(DataError, match=r"has the character '\\x1f'"):
-        endpoint.to_texts(("New York", "a\x1fb"))
+        problem.to_texts(("New York", "a\x1fb"))
     with pytest.raises(DataError, match="2 texts, and a tagger reads one sentence"):
-        endpoint.to_example(("New York is", "large"))
+        problem.to_example(("New York is", "large"))
 
 
 @pytest.mark.parametrize(
     "words", [("New\xa0York", "is"), ("10 000", "\u200b", "in"), ("in", "a b")]
 )
 def test_words_with_white_space_arrive_as_they_are(words: tuple[str, ...]) -> None:
-    endpoint = TOKEN_CLASSIFICATION.endpoint
-    (text,) = endpoint.to_texts(words)
-    assert endpoint.to_example((text,)) == words
+    problem = TOKEN_CLASSIFICATION
+    (text,) = problem.to_texts(words)
+    assert problem.to_example((text,)) == words
     assert text.split() == [part for word in words for part in word.split()], "to a server before"
 
 
@@ -298,5 +298,5 @@ def test_the_client_loads_no_transformers() -> None:
 
 
 def test_the_tokenizer_says_where_words_begin(teacher: Artifact, task: Task) -> None:
-    batch = task.problem.encoder(load_tokenizer(teacher.path), None)(task.dev.examples[:3])
+    batch = task.problem.encoder(load_tokenizer(teacher.path))(task.dev.examples[:3])
     assert (batch.words is not None) == HEADS[task.problem_type].per_token

@@ -17,7 +17,6 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
 from bertender.models.opening import onnx_file
-from bertender.problems.problem import divergence_of_softmax
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 from bertender.training.heads import HEADS
@@ -171,10 +170,10 @@ def test_weights_of_four_bits_share_a_scale_in_groups(
 
 def test_divergence_is_zero_of_equal_answers_and_by_hand() -> None:
     logits = np.log(np.array([[0.5, 0.5], [0.9, 0.1]], dtype=np.float32))
-    assert divergence_of_softmax(logits, logits + 3) == pytest.approx(0, abs=1e-7)
+    assert SINGLE_LABEL.divergence(logits, logits + 3) == pytest.approx(0, abs=1e-7)
     other = np.log(np.array([[0.25, 0.75], [0.9, 0.1]], dtype=np.float32))
     by_hand = (0.5 * np.log(0.5 / 0.25) + 0.5 * np.log(0.5 / 0.75)) / 2
-    assert divergence_of_softmax(logits, other) == pytest.approx(by_hand, rel=1e-5)
+    assert SINGLE_LABEL.divergence(logits, other) == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_curvature_needs_the_artifact_that_was_exported(task: Task, tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def responses_of(backend: TritonPythonModel, *requests: Request) -> list[Inferen
 
 def arrays_of(logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     outputs = [Outputs(row[None], np.zeros(1, dtype=np.int64)) for row in logits]
-    return SINGLE_LABEL.endpoint.arrays(outputs, [("text",)] * len(logits), labels)
+    return SINGLE_LABEL.response(outputs, [("text",)] * len(logits), labels)
 
 
 def test_each_request_gets_its_own_answers(

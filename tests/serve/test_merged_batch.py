@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bertender.models.predictor import FakePredictor
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Example
@@ -20,7 +20,7 @@ from tests.toys import tiny_tokenizer
 LABELS = np.array([b"O", b"B-X", b"I-X"], np.object_)
 MAX_LENGTH = 9
 
-REQUESTS: Mapping[str, tuple[ProblemType[Any], Sequence[Sequence[Example]]]] = {
+REQUESTS: Mapping[str, tuple[Problem[Any], Sequence[Sequence[Example]]]] = {
     "texts": (
         SINGLE_LABEL,
         [[("saw",), ("apple plum pear",)], [("saw " * 40,)], [("hammer " * 3,)], [("plum",)]],
@@ -33,7 +33,7 @@ REQUESTS: Mapping[str, tuple[ProblemType[Any], Sequence[Sequence[Example]]]] = {
 """Requests of each problem type; the second one's text is too long."""
 
 
-def classifier_of(problem: ProblemType[Any]) -> BucketedClassifier:
+def classifier_of(problem: Problem[Any]) -> BucketedClassifier:
     """Return a model whose logits follow from its tokens, whatever else is in the batch."""
 
     def compute(batch: Batch) -> np.ndarray:
@@ -66,16 +66,19 @@ def test_each_request_has_what_it_would_have_alone(name: str, truncate: bool) ->
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_scores_and_labels_are_computed_once_a_batch(name: str) -> None:
+def test_scores_and_labels_are_computed_once_a_batch(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem, requests = REQUESTS[name]
     batches: list[int] = []
 
-    def arrays(outputs: Any, examples: Sequence[Example], labels: Any) -> dict[str, Any]:
+    def response(outputs: Any, examples: Sequence[Example], labels: Any) -> dict[str, Any]:
         batches.append(len(examples))
-        return problem.endpoint.arrays(outputs, examples, labels)
+        return problem.response(outputs, examples, labels)
 
     classifier = classifier_of(problem)
-    classifier.problem = replace(problem, endpoint=replace(problem.endpoint, arrays=arrays))
+    classifier.problem = copy(problem)
+    monkeypatch.setattr(classifier.problem, "response", response)
     predictions(classifier, [Request(tuple(examples)) for examples in requests], LABELS)
     assert batches == [4], "all texts but the one that is refused"
 

@@ -22,7 +22,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import PortTakenError
 from bertender.models.predictor import Classifier
-from bertender.problems.problem import ProblemType
+from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from serve.client.endpoint import Endpoint
@@ -30,7 +30,6 @@ from serve.client.served_model import Classification
 from serve.page.server import PageServer, classify
 from serve.repository.placing import place_artifact
 from serve.server.server import TritonServer
-from tests.multi_label import MULTI_LABEL
 from tests.serve.browser import CHROMIUM, FLAGS, Browser, browser
 from tests.serve.scripted import CONFIG, Script, http_server
 
@@ -91,7 +90,7 @@ def test_it_describes_the_model_and_what_it_was_made_from(
     assert about["lineage"][0]["model_mb"] == pytest.approx(size / 1e6)
 
 
-LOGITS: Mapping[str, tuple[ProblemType[Any], Classification, tuple[str, ...]]] = {
+LOGITS: Mapping[str, tuple[Problem[Any], Classification, tuple[str, ...]]] = {
     "single label": (
         SINGLE_LABEL,
         Classification(label="b", score=0.9, logits=(0.0, np.log(3.0))),
@@ -104,23 +103,17 @@ LOGITS: Mapping[str, tuple[ProblemType[Any], Classification, tuple[str, ...]]] =
         ),
         ("two words",),
     ),
-    "multi label": (
-        MULTI_LABEL,
-        Classification(label=("a", "b"), score=(0.5, 0.75), logits=(0.1, np.log(3.0))),
-        ("one text",),
-    ),
 }
 EXPECTED = {
     "single label": [(None, {"a": 0.25, "b": 0.75}, {"b"})],
     "token": [("two", {"a": 0.5, "b": 0.5}, {"a"}), ("words", {"a": 0.25, "b": 0.75}, {"b"})],
-    "multi label": [(None, {"a": 0.525, "b": 0.75}, {"a", "b"})],
 }
 
 
 @pytest.mark.parametrize("kind", LOGITS)
 def test_every_problem_type_has_its_probabilities(kind: str) -> None:
     problem, classification, texts = LOGITS[kind]
-    to_example = problem.endpoint.to_example
+    to_example = problem.to_example
     endpoint = SimpleNamespace(
         problem=problem,
         model=SimpleNamespace(examples=lambda examples: [to_example(each) for each in examples]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lzma
 from collections.abc import Callable
-from dataclasses import replace
+from copy import copy
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ import pytest
 
 from bertender.core.errors import ConfigError, DataError
 from bertender.problems import PROBLEMS
-from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.labelled import read_placed_texts, read_texts
 from bertender.tasks.loading import load_files
-from bertender.tasks.rows import READERS, OnBadRow, Row, Table
+from bertender.tasks.rows import READERS
 from bertender.tasks.task import TaskConfig
 from tests.tasks.bad_values import BAD_VALUES, DEV, TRAIN
 from tests.tasks.writers import WRITERS
@@ -229,20 +229,16 @@ def test_texts_without_labels(suffix: str, tmp_path: Path) -> None:
 def test_a_problem_type_may_have_files_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And pairs or none: both are facts of its row, whatever its name is."""
-
-    def open_lines(path: Path, bad: OnBadRow) -> Table:
-        cells = (line.split("=") for line in path.read_text().splitlines())
-        rows = (Row("line", {"text": text, "label": label}) for label, text in cells)
-        return Table(path, ("text", "label"), lambda columns: rows, bad)
-
-    toy = replace(SINGLE_LABEL, name="toy", open_file=open_lines, takes_pairs=False)
+    """And pairs or none: both are facts of the kind, whatever its name is."""
+    toy = copy(TOKEN_CLASSIFICATION)
+    toy.name = "toy"
     monkeypatch.setitem(PROBLEMS, "toy", toy)
     for name in ("train", "dev"):
-        (tmp_path / f"{name}.txt").write_text("good=it works\nbad=it fails\n")
-    files = {"train": tmp_path / "train.txt", "dev": tmp_path / "dev.txt", "problem_type": "toy"}
+        (tmp_path / f"{name}.conll").write_text("it O\nworks B-x\n\nit O\nfails O\n")
+    paths = {name: tmp_path / f"{name}.conll" for name in ("train", "dev")}
+    files = {**paths, "problem_type": "toy"}
     task = load_files(TaskConfig(**files))
-    assert task.train.examples == (("it works",), ("it fails",)) and task.labels == ("bad", "good")
+    assert task.train.examples == (("it", "works"), ("it", "fails"))
     with pytest.raises(ConfigError, match="--pair-column more: an example of 'toy' has no second"):
         load_files(TaskConfig(**files, pair_column="more"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import DataError
-from bertender.problems.token_classification import tag_names
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 
@@ -61,7 +61,13 @@ def test_the_fingerprint_changes_with_any_word_or_tag(tmp_path: Path) -> None:
 
 
 def test_labels_do_not_depend_on_which_tags_occur() -> None:
-    assert tag_names([("I-b", "O"), ("B-a",)]) == ("O", "B-a", "I-a", "B-b", "I-b")
+    assert TOKEN_CLASSIFICATION.label_names([("I-b", "O"), ("B-a",)]) == (
+        "O",
+        "B-a",
+        "I-a",
+        "B-b",
+        "I-b",
+    )
 
 
 WRONG: dict[str, tuple[str, str, str]] = {
