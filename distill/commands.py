@@ -9,8 +9,7 @@ import typer
 
 from bertender.cli.flags import JsonFlag
 from bertender.cli.output import print_json, print_listing, print_words
-from distill.methods import GENERAL_METHODS, METHODS
-from distill.methods.automatic import CHOICES
+from distill.methods import CHOICES, GENERAL_METHODS, METHODS
 
 if TYPE_CHECKING:
     from distill.methods.method import Phase
@@ -48,8 +47,8 @@ def _as_flags(settings: Mapping[str, Any]) -> str:
 
 def _in_short() -> list[dict[str, Any]]:
     return [
-        {"method": name, "summary": summary, "on a corpus": _yes(name in GENERAL_METHODS)}
-        for name, summary in METHODS.summaries().items()
+        {"method": name, "summary": row.summary, "on a corpus": _yes(name in GENERAL_METHODS)}
+        for name, row in METHODS.items()
     ]
 
 
@@ -57,7 +56,7 @@ def _in_full(name: str) -> dict[str, Any]:
     method = METHODS[name].at(LISTED_LAYERS)
     return {
         "method": name,
-        "summary": METHODS.places[name].summary,
+        "summary": method.summary,
         "paper": method.paper,
         "loss": [_loss(phase) for phase in method.phases],
         "needs": [*sorted(method.needs), *method.conditions],

@@ -1,11 +1,21 @@
-"""Tokenizers that fit a model: its inputs, its longest text, and repairs."""
+"""Tokenizers that fit a model: its inputs, its longest text, and repairs.
+
+Tokenizers of some architectures are changed so that their model can classify batches of texts.
+Some were made for generating: GPT-2's cannot pad and puts nothing between two texts, T5's takes
+the end token from the text itself. Others lost what puts special tokens around texts when they
+were converted. What is changed here is saved with the tokenizer.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers.normalizers import Replace, Sequence
 from tokenizers.processors import TemplateProcessing
 from transformers import (
@@ -20,15 +30,8 @@ from bertender.core.card import CARD_NAME, read_card
 from bertender.core.hub_code import open_pretrained
 from bertender.models.families import most_tokens
 from bertender.models.predictor import input_names
+from bertender.text.batch import Example
 from bertender.text.tokenizer import longest_input
-
-# --- from distill.tokenizer_gaps
-# Fixes for tokenizers of some architectures, so that their model can classify batches of texts.
-#
-# Some were made for generating: GPT-2's cannot pad and puts nothing between two texts, T5's takes
-# the end token from the text itself. Others lost what puts special tokens around texts when they
-# were
-# converted. What is changed here is saved with the tokenizer.
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,52 @@ FRAMES = {
 }
 """model_type -> those of other architectures."""
 ANY_TEXT = "a"
+TEXTS_AT_ONCE = 1000
+
+
+def fitting_tokenizer(
+    source: str, model: PreTrainedModel, *, finished: bool = False, **settings: Any
+) -> PreTrainedTokenizerBase:
+    """Load a tokenizer that gives what `model` takes: these inputs, and no longer ones.
+
+    Many tokenizers were saved for another model (BERT's gives segments, which DistilBERT refuses)
+    or state no length at all; some lack more (see `fill_gaps`).
+
+    Args:
+        source: a folder or a hub name.
+        model: what its tokens are for.
+        finished: `source` is a trained classifier, whose texts stay as its tokenizer puts them.
+        settings: more of the tokenizer's own settings.
+
+    Raises:
+        OSError, ValueError: there is no tokenizer, it would need code from the hub, or it has
+            nothing to pad with.
+    """
+    own = _load(source)
+    names = [name for name in input_names(model) if name in own.model_input_names]
+    longest, positions, card = (
+        longest_input(own),
+        most_tokens(model.config),
+        Path(source) / CARD_NAME,
+    )
+    if positions and card.is_file() and read_card(card.parent).max_length:
+        longest = positions  # what an artifact was truncated to suited its task, and binds no other
+    elif positions:
+        longest = min(longest, positions)
+    settings = {**settings, "model_input_names": names, "model_max_length": longest}
+    tokenizer = _load(source, **settings, **gap_settings(model.config))
+    fill_gaps(tokenizer, model.config, finished=finished)
+    return tokenizer
+
+
+def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer: PreTrainedTokenizerBase = open_pretrained(
+            AutoTokenizer, source, local_files_only=Path(source).is_dir(), **settings
+        )
+    except TypeError:  # it looks for the file of a tokenizer without asking whether there is one
+        raise ValueError("it has no tokenizer") from None
+    return tokenizer
 
 
 def gap_settings(config: PretrainedConfig) -> dict[str, Any]:
@@ -81,8 +130,11 @@ def fill_gaps(
     if not finished:
         if lacks_frame(tokenizer):
             frame_texts(tokenizer, config.model_type)
-        elif tokenizer.eos_token and not _adds_tokens(tokenizer):
-            _end_texts(tokenizer)
+        elif (end := tokenizer.eos_token) and not tokenizer.num_special_tokens_to_add(pair=True):
+            # after each text, as pre-training does: it parts the two of a pair
+            tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+                f"$A {end}", f"$A {end} $B {end}", [(end, tokenizer.eos_token_id)]
+            )
     if config.is_encoder_decoder:
         _keep_the_end_unspelt(tokenizer)
 
@@ -107,19 +159,6 @@ def frame_texts(tokenizer: PreTrainedTokenizerFast, model_type: str) -> None:
     )
 
 
-def _adds_tokens(tokenizer: PreTrainedTokenizerFast) -> bool:
-    """Return whether a tokenizer puts any token of its own around a pair of texts."""
-    return tokenizer.num_special_tokens_to_add(pair=True) > 0
-
-
-def _end_texts(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Put the end of text after each text, as pre-training does: it parts the two of a pair."""
-    end = tokenizer.eos_token
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        f"$A {end}", f"$A {end} $B {end}", [(end, tokenizer.eos_token_id)]
-    )
-
-
 def _keep_the_end_unspelt(tokenizer: PreTrainedTokenizerFast) -> None:
     """Break the end token apart where a text spells it.
 
@@ -134,53 +173,32 @@ def _keep_the_end_unspelt(tokenizer: PreTrainedTokenizerFast) -> None:
     backend.normalizer = Sequence([backend.normalizer, apart]) if backend.normalizer else apart
 
 
-# --- from distill.data
-# A task's examples as token columns, and the tokenizer that fits the model they are for.
+@dataclass(frozen=True)
+class TokenUse:
+    """Counts of tokens in texts, and the special tokens of a tokenizer."""
+
+    counts: torch.Tensor
+    """(tokens,), how often each occurs."""
+    special: tuple[int, ...]
+    """Tokens that stand for no part of a text, [CLS] and padding among them."""
+    before: tuple[int, ...] = ()
+    """Special tokens in front of a text."""
+    after: tuple[int, ...] = ()
+    """Those behind it."""
 
 
-def fitting_tokenizer(
-    source: str, model: PreTrainedModel, *, finished: bool = False, **settings: Any
-) -> PreTrainedTokenizerBase:
-    """Load a tokenizer that gives what `model` takes: these inputs, and no longer ones.
-
-    Many tokenizers were saved for another model (BERT's gives segments, which DistilBERT refuses)
-    or state no length at all; some lack more (see tokenizer_gaps).
-
-    Args:
-        source: a folder or a hub name.
-        model: what its tokens are for.
-        finished: `source` is a trained classifier, whose texts stay as its tokenizer puts them.
-        settings: more of the tokenizer's own settings.
-
-    Raises:
-        OSError, ValueError: there is no tokenizer, it would need code from the hub, or it has
-            nothing to pad with.
-    """
-    own = _load(source)
-    names = [name for name in input_names(model) if name in own.model_input_names]
-    longest = _longest(source, own, most_tokens(model.config))
-    settings = {**settings, "model_input_names": names, "model_max_length": longest}
-    tokenizer = _load(source, **settings, **gap_settings(model.config))
-    fill_gaps(tokenizer, model.config, finished=finished)
-    return tokenizer
-
-
-def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
-    try:
-        tokenizer: PreTrainedTokenizerBase = open_pretrained(
-            AutoTokenizer, source, local_files_only=Path(source).is_dir(), **settings
-        )
-    except TypeError:  # it looks for the file of a tokenizer without asking whether there is one
-        raise ValueError("it has no tokenizer") from None
-    return tokenizer
-
-
-def _longest(source: str, tokenizer: PreTrainedTokenizerBase, positions: int | None) -> int:
-    """Return the longest input that the model and its tokenizer allow.
-
-    What an artifact was truncated to suited its task, and binds no other.
-    """
-    card = Path(source) / CARD_NAME
-    if positions and card.is_file() and read_card(card.parent).max_length:
-        return positions
-    return min(longest_input(tokenizer), positions or longest_input(tokenizer))
+def token_use(tokenizer: PreTrainedTokenizerBase, examples: Iterable[Example]) -> TokenUse:
+    """Return how a tokenizer frames texts, and how often its tokens occur in examples."""
+    counts = torch.zeros(len(tokenizer), dtype=torch.long)
+    texts = (text for example in examples for text in example if text)
+    while batch := list(islice(texts, TEXTS_AT_ONCE)):
+        rows = tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]
+        tokens = torch.tensor([token for row in rows for token in row], dtype=torch.long)
+        counts += torch.bincount(tokens, minlength=len(tokenizer))
+    # a text with an unknown token has a part that the table can learn of
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    framed: list[int] = tokenizer(ANY_TEXT)["input_ids"]
+    text: list[int] = tokenizer(ANY_TEXT, add_special_tokens=False)["input_ids"]
+    start = next(at for at in range(len(framed)) if framed[at : at + len(text)] == text)
+    frame = tuple(framed[:start]), tuple(framed[start + len(text) :])
+    return TokenUse(counts, tuple(sorted(special)), *frame)

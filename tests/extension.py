@@ -14,7 +14,7 @@ from bertender.text.tokenizer import load_tokenizer
 from bertender.training.config import TrainingConfig
 from distill.losses.terms import SoftLabels
 from distill.methods.method import Method, one_phase
-from distill.students.student import SHORTER_STUDENT
+from distill.students.student import ShorterStudent
 from distill.trained import TrainedModel
 from quantize.context import QuantizationContext, Written
 from quantize.post_training import write_dynamic
@@ -22,8 +22,9 @@ from quantize.schemes import Scheme
 
 WARM = Method(
     name="warm",
+    summary="soft labels at three degrees",
     paper="nobody's",
-    student=SHORTER_STUDENT,
+    student=ShorterStudent(),
     start_layers="alternating",
     phases=one_phase(SoftLabels(weight=1.0, temperature=3.0)),
 )

@@ -54,16 +54,16 @@ OTHERS = frozenset(
 REPEATED = OTHERS | {PRUNABLE[name].config.model_type for name in OTHERS & PRUNABLE.keys()}
 """Architectures that have the row of another."""
 
-STUDENTS = [row.student for row in METHODS.values()]
-MODULES = [place.module for place in METHODS.places.values()]
+STUDENTS = [(type(row.student), vars(row.student)) for row in METHODS.values()]
+PAPERS = [row.paper for row in METHODS.values()]
 SAME_STUDENT = frozenset(
-    name for place, name in enumerate(METHODS) if STUDENTS.index(METHODS[name].student) < place
+    name for place, name in enumerate(METHODS) if STUDENTS.index(STUDENTS[place]) < place
 )
 """Methods whose student is built as that of a method before them."""
 SAME_PAPER = SAME_STUDENT & {
-    name for place, name in enumerate(METHODS) if MODULES.index(MODULES[place]) < place
+    name for place, name in enumerate(METHODS) if PAPERS.index(PAPERS[place]) < place
 }
-"""Those of them of the paper, and so of the file, of a method before them."""
+"""Those of them of the paper of a method before them."""
 OF_STUDENTS = frozenset({"test_the_student_exports_quantizes_and_survives_float16"})
 """Functions of what was trained, whichever way it was."""
 

@@ -21,7 +21,7 @@ from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from distill.methods import METHODS
 from quantize.schemes import SCHEMES
-from tests.extension import WITHOUT_HEAD
+from tests.extension import WARM, WITHOUT_HEAD
 from tests.front import last_line, succeed, write_toy_files
 
 pytestmark = pytest.mark.slow
@@ -40,9 +40,8 @@ STEPS = (
 
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
-    warm = Place("tests.extension:WARM", "soft labels at three degrees")
     sharpen = Place("tests.extension:SHARPEN", "Multiply a classifier's logits.")
-    monkeypatch.setitem(METHODS.places, "warm", warm)
+    monkeypatch.setitem(METHODS, "warm", WARM)
     monkeypatch.setitem(STAGES.places, "sharpen", sharpen)
     monkeypatch.setitem(SCHEMES, "without-head", WITHOUT_HEAD)
 

@@ -35,7 +35,6 @@ from bertender.tasks.task import Task
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.methods import METHODS
-from distill.students.student import half_the_layers
 
 __all__ = ["CONTROL", "Budget", "MethodsBenchmark", "StudentResult", "config_of", "with_earlier"]
 
@@ -111,7 +110,7 @@ def config_of(method: str, seed: int, budget: Budget) -> DistillConfig:
     return DistillConfig(
         method=method,
         seed=seed,
-        layers=budget.layers if METHODS[method].student.layers is half_the_layers else None,
+        layers=budget.layers if METHODS[method].student.usual_layers == "half" else None,
         epochs=budget.epochs - earlier * each,
         learning_rate=rate,
         batch_size=budget.batch_size,

@@ -17,8 +17,7 @@ from bertender.core.config import Rule, parts_of
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
 from bertender.training.config import TrainingConfig
 from distill.losses.terms import LAYER_MAPS
-from distill.methods import METHODS
-from distill.methods.automatic import AUTO, automatic_settings
+from distill.methods import AUTO, METHODS, automatic_settings
 from distill.methods.method import Method
 from distill.students.student import START_LAYERS, StudentShape
 
@@ -271,9 +270,8 @@ class StudentConfig(PhasedConfig):
             own_start: whether the start is an encoder of the student's own, not the teacher.
         """
         chosen = self.numbered_layers if method.student.layer_by_layer else 0
-        usual = method.student.layers_of_own_start if own_start else method.student.layers
         return StudentShape(
-            layers=self.layers or chosen or usual(depth),
+            layers=self.layers or chosen or method.student.depth(depth, own_start=own_start),
             hidden_size=self.hidden_size,
             heads=self.heads,
             feed_forward_size=self.feed_forward_size,

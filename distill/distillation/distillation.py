@@ -22,8 +22,8 @@ from bertender.training.heads import HEADS, Head
 from bertender.training.loop import NO_RATES, LossParts, Objective, TrainingReport, planned, train
 from distill.distillation.config import PhasedConfig
 from distill.losses.signals import Signals, Wanted, read_signals
+from distill.losses.training_modules import TRAINING_MODULES, TrainingModule
 from distill.methods.method import Method, Phase
-from distill.methods.training_modules import TrainingModule
 from distill.teachers.outputs import cached_in
 from distill.trained import Tensors, take_up
 
@@ -207,8 +207,8 @@ class Distillation:
                 settings = phase_settings(phase, config)
                 texts = examples if phase.needs or phase.masked else labelled(examples)
                 steps = len(planned(texts, settings))
-                training_module: Any = phase.training_module.of(
-                    student, self.teacher, phase, seed=config.seed, steps=steps
+                training_module = TRAINING_MODULES[phase.training_module](
+                    student, self.teacher, phase.terms, seed=config.seed, steps=steps
                 )
                 if isinstance(training_module, TrainingModule):
                     projections |= take_up(training_module.projections, projections)

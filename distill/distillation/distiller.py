@@ -61,7 +61,7 @@ def distillation_cost(ready: OnTask, config: StudentConfig) -> int:
     student, teacher = (weights_that_run(m) for m in (ready.distillation.student, _teacher(ready)))
     cost = 0
     for phase in ready.distillation.phases:
-        runs_teacher = phase.training_module.uses_teacher_layers or not _is_cached(
+        runs_teacher = phase.uses_teacher_layers or not _is_cached(
             phase.reads(*depths), ready.cached
         )
         step = PASSES_OF_STEP * student + teacher * runs_teacher

@@ -20,10 +20,9 @@ from distill.distillation.distillation import check_compatible
 from distill.losses.signals import ATTENTION_SIGNALS, Signal
 from distill.methods import METHODS
 from distill.methods.method import Method
-from distill.students.token_use import TokenUse, token_use
 from distill.teachers.encoders import find_encoder, load_classifier
 from distill.teachers.teacher import Teacher
-from distill.tokenizers import fitting_tokenizer
+from distill.tokenizers import TokenUse, fitting_tokenizer, token_use
 from distill.trained import Tensors, load_projections
 
 

@@ -1,4 +1,9 @@
-"""The losses of distillation: functions of student and teacher tensors, with masks."""
+"""The losses of distillation: functions of student and teacher tensors, with masks.
+
+Every mask is (batch, seq), 1 for a real token and 0 for padding, and no loss changes with what
+stands where it is 0. No gradient flows into a teacher. Sums are taken in float32 at least.
+PyTorch is imported in the functions: methods and their settings name losses without loading it.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +11,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bertender.training.heads import (
-    precise,
-)
+from bertender.training.heads import precise
 
 if TYPE_CHECKING:
     import torch
-
-# --- from distill.losses.means
-# Means of losses: over real tokens, in float32 at least.
 
 
 def mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return the mean of the values where the mask is 1."""
     weights = mask.to(values.dtype)
     return (values * weights).sum() / weights.sum()
-
-
-# --- from distill.losses.attention
-# Losses of attention scores and of relations between tokens.
-#
-# PyTorch is imported in the functions: methods and their settings name losses without loading it.
 
 
 def attention_mse(
@@ -109,12 +103,6 @@ def _log_attention(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     real = mask[:, None, None, :].bool()
     log = functional.log_softmax(precise(scores).masked_fill(~real, -math.inf), dim=-1)
     return log.masked_fill(~real, 0.0)
-
-
-# --- from distill.losses.states
-# Losses of hidden states, and of the [CLS] state.
-#
-# PyTorch is imported in the functions: methods and their settings name losses without loading it.
 
 
 def hidden_cosine(
@@ -244,12 +232,6 @@ def _normalised(states: torch.Tensor) -> torch.Tensor:
     from torch.nn import functional
 
     return functional.layer_norm(precise(states), states.shape[-1:], eps=1e-12)
-
-
-# --- from distill.losses.weights
-# Losses of weights that were brought to one size.
-#
-# PyTorch is imported in the functions: methods and their settings name losses without loading it.
 
 
 def weight_mse(student: Sequence[torch.Tensor], teacher: Sequence[torch.Tensor]) -> torch.Tensor:

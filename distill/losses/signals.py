@@ -1,4 +1,12 @@
-"""Signals of a model on one batch: logits, hidden states, parts of attention."""
+"""Signals of a model on one batch that a loss may read: logits, hidden states, parts of attention.
+
+Queries, keys, values and attention scores are read with hooks, through the paths of FAMILIES, so
+that no model code is copied and every family gives them. Scores are those before mask and
+softmax: `output_attentions` of transformers gives probabilities, which have lost their scale.
+Only the requested layers are computed and stored.
+
+PyTorch is imported in the functions: methods and their settings name signals without loading it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +92,8 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
     Raises:
         ModelError: parts of attention are requested of a model that is not a row of FAMILIES.
     """
+    import torch
+
     from bertender.training.examples import model_inputs
 
     attends, has_states = (
@@ -97,15 +107,8 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
         for signal, layers in wanted.items()
         if signal in READERS
     }
-    return Signals(_logits(outputs), model.config.num_hidden_layers, **read)
-
-
-def _logits(outputs: Any) -> torch.Tensor:
-    """Return the logits; none of an encoder without a head."""
-    import torch
-
-    logits: torch.Tensor = getattr(outputs, "logits", torch.empty(0))
-    return logits
+    logits = getattr(outputs, "logits", torch.empty(0))  # an encoder alone has none
+    return Signals(logits, model.config.num_hidden_layers, **read)
 
 
 @dataclass
@@ -128,6 +131,11 @@ class _Heard:
         """
         if len(self.projected[name]) < len(self.calls):
             self.projected[name].append(states)
+
+    def hear_call(self, module: nn.Module, positional: Any, keywords: Mapping[str, Any]) -> None:
+        """Record the arguments of a layer's attention, by name."""
+        bound = inspect.signature(module.forward).bind(*positional, **keywords)
+        self.calls.append((module, bound.arguments))
 
     def by_head(self, name: str, layer: int) -> torch.Tensor:
         """Split a layer's (batch, seq, hidden) into (batch, heads, seq, head_dim)."""
@@ -168,19 +176,9 @@ def _listening(model: PreTrainedModel) -> Iterator[_Heard]:
     for layer in dict.fromkeys(encoder_layers(model)):
         hooks += family.projections.listen(layer, heard.hear)
         attention = layer.get_submodule(family.attention)
-        hooks.append(
-            attention.register_forward_pre_hook(_append_call_to(heard.calls), with_kwargs=True)
-        )
+        hooks.append(attention.register_forward_pre_hook(heard.hear_call, with_kwargs=True))
     try:
         yield heard
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _append_call_to(calls: list[tuple[nn.Module, Mapping[str, Any]]]) -> Callable[..., None]:
-    def hook(module: nn.Module, positional: Any, keywords: Mapping[str, Any]) -> None:
-        bound = inspect.signature(module.forward).bind(*positional, **keywords)
-        calls.append((module, cast("Mapping[str, Any]", bound.arguments)))
-
-    return hook

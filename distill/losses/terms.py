@@ -1,11 +1,14 @@
-"""Terms of a method's loss, computed on signals, and the layers that they match."""
+"""The terms of a method's loss: rows of data with a weight, computed on signals.
+
+Terms that compare layers have a layer map: which student layer learns from which teacher layer.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from bertender.core.config import Table
 from bertender.problems.problem import NO_LABEL
@@ -28,15 +31,13 @@ if TYPE_CHECKING:
 
     from bertender.training.examples import TensorBatch
 
-# --- from distill.losses.layer_maps
-# LAYER_MAPS: which student layer learns from which teacher layer.
-#
-# A map takes the depths (student, teacher) and returns pairs (student layer, teacher layer), as
-# the
-# papers count them: layers from 1, and 0 for the embeddings.
+Loss: TypeAlias = "Callable[..., torch.Tensor]"
+LOGITS: frozenset[Signal] = frozenset({"logits"})
 
 Pairs = tuple[tuple[int, int], ...]
+"""(student layer, teacher layer) as the papers count them: from 1, and 0 for the embeddings"""
 LayerMap = Callable[[int, int], Pairs]
+"""(layers of the student, of the teacher) -> pairs of layers"""
 
 
 def last(student: int, teacher: int) -> Pairs:
@@ -64,7 +65,7 @@ def last_between(student: int, teacher: int) -> Pairs:
     return tuple((layer, teacher - student + layer) for layer in range(1, student))
 
 
-LAYER_MAPS = Table(
+LAYER_MAPS: Table[LayerMap] = Table(
     "layer map",
     {
         "last": last,
@@ -75,45 +76,40 @@ LAYER_MAPS = Table(
     },
 )
 
-# --- from distill.losses.terms.term
-# Term of a loss: a row of data with its weight, computed on signals.
 
+class Term:
+    """One part of a loss; by default one that fits any two models of the same labels."""
 
-class Term(Protocol):
-    """One part of a loss."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def weight(self) -> float: ...
-
-    @property
-    def teaches(self) -> bool:
-        """Return whether the student learns from it, and not only what is trained with it."""
-        ...
+    name: str
+    weight: float
+    teaches: ClassVar[bool] = True
+    """The student learns from it, and not only what is trained with it."""
 
     @property
     def needs(self) -> frozenset[Signal]:
         """Signals that the teacher must have."""
-        ...
+        return frozenset()
 
     @property
     def shared(self) -> str:
-        """Settings that must be equal in both models' configs; empty for none."""
-        ...
+        """Setting that must be equal in both models' configs; empty for none."""
+        return ""
+
+    def at(self, layers: int) -> Term:
+        """Return the term for a student of a depth."""
+        return self
 
     def pairs(self, student: int, teacher: int) -> Pairs:
         """Return the pairs of layers that are compared at these depths; none where no layer is."""
-        ...
+        return ()
 
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         """Return why the two models cannot be matched, and what would work; empty if they can."""
-        ...
+        return ""
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         """Return the unweighted loss, a scalar."""
-        ...
+        raise NotImplementedError
 
 
 def wanted_by(terms: Iterable[Term], student: int, teacher: int) -> tuple[Wanted, Wanted]:
@@ -126,18 +122,97 @@ def wanted_by(terms: Iterable[Term], student: int, teacher: int) -> tuple[Wanted
     return mine, theirs
 
 
-# --- from distill.losses.terms.layers
-# Terms that compare layers of student and teacher, by a layer map.
+@dataclass(frozen=True)
+class HardLabels(Term):
+    """The true labels as the target."""
+
+    weight: float
+    head: Head = HEADS[SINGLE_LABEL.name]
+    """That of the student."""
+    name: str = "hard"
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        return self.head.hard_loss(student.logits, batch)
 
 
 @dataclass(frozen=True)
-class Match:
+class SoftLabels(Term):
+    """The teacher's softened distribution as the target; of taggers, at the first token of each
+    word, which alone was taught a tag."""
+
+    weight: float
+    temperature: float
+    loss: Loss = soft_labels
+    """(student logits, teacher logits, temperature) -> scalar"""
+    head: Head = HEADS[SINGLE_LABEL.name]
+    """That of both models."""
+    name: str = "soft"
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        return LOGITS
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
+        return self.loss(ours, theirs, self.temperature)
+
+
+@dataclass(frozen=True)
+class LogitMatch(Term):
+    """The teacher's logits as they are as the target, with nothing to soften."""
+
+    weight: float
+    head: Head = HEADS[SINGLE_LABEL.name]
+    """That of both models."""
+    name: str = "logits"
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        return LOGITS
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
+        return logit_mse(ours, theirs)
+
+
+@dataclass(frozen=True)
+class MaskedWords(Term):
+    """The words that were masked as the target, in phases that mask some."""
+
+    weight: float
+    name: str = "words"
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        return hard_labels(student.logits, batch["targets"])
+
+
+@dataclass(frozen=True)
+class SoftWords(Term):
+    """The teacher's softened distribution over the vocabulary, for every real token."""
+
+    weight: float
+    temperature: float
+    masked_alone: bool = False
+    """For the masked words alone."""
+    name: str = "soft"
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        return LOGITS
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        asked = batch["targets"] != NO_LABEL if self.masked_alone else batch["attention_mask"]
+        return token_soft_labels(student.logits, teacher.logits, asked, self.temperature)
+
+
+@dataclass(frozen=True)
+class Match(Term):
     """A signal of some teacher layers as the target of some student layers."""
 
     name: str
     weight: float
     signal: Signal
-    loss: Callable[..., torch.Tensor]
+    loss: Loss
     """(student, teacher, mask) -> scalar, a row of `losses`; of signals of a whole text, which have
     no padding, (student, teacher) -> scalar"""
     layers: LayerMap
@@ -152,10 +227,8 @@ class Match:
     all."""
     divided_by_depth: bool = False
     """The weight is over the number of the student's layers."""
-    teaches: ClassVar[bool] = True
 
-    def at(self, layers: int) -> Self:
-        """Return the term for a student of a depth."""
+    def at(self, layers: int) -> Match:
         if not self.divided_by_depth:
             return self
         return replace(self, weight=self.weight / layers, divided_by_depth=False)
@@ -168,9 +241,13 @@ class Match:
     def shared(self) -> str:
         return "" if self.projected else _SAME[self.signal]
 
+    def pairs(self, student: int, teacher: int) -> Pairs:
+        pairs = self.layers(student, teacher)[: self.up_to]
+        return pairs if self.only is None else pairs[: self.only + 1][-1:]
+
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
         has_embeddings = self.signal in STATE_SIGNALS
-        if missing := unmatched(self.name, self.pairs, student, teacher, has_embeddings):
+        if missing := _unmatched(self.name, self.pairs, student, teacher, has_embeddings):
             return missing
         if not self.shared:
             return ""
@@ -195,13 +272,17 @@ class Match:
         )
         return losses.sum() if self.over_layers == "sum" else losses.mean()
 
-    def pairs(self, student: int, teacher: int) -> Pairs:
-        pairs = self.layers(student, teacher)[: self.up_to]
-        return pairs if self.only is None else pairs[: self.only + 1][-1:]
+
+_SAME: Mapping[Signal, str] = {
+    "hidden_states": "hidden_size",
+    "sentence_states": "hidden_size",
+    "attention_scores": "num_attention_heads",
+}
+"""Settings that two models must share for a signal to be compared, as their configs name them."""
 
 
 @dataclass(frozen=True)
-class Relations:
+class Relations(Term):
     """Similarity of each token's query, key or value to every other's in the teacher's layer."""
 
     name: str
@@ -210,7 +291,6 @@ class Relations:
     layers: LayerMap
     relation_heads: int | None = None
     """Into how many heads both models' vectors are cut; None keeps the heads, as many in both."""
-    teaches: ClassVar[bool] = True
 
     @property
     def needs(self) -> frozenset[Signal]:
@@ -224,48 +304,86 @@ class Relations:
         return self.layers(student, teacher)
 
     def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        if missing := unmatched(self.name, self.pairs, student, teacher, False):
+        if missing := _unmatched(self.name, self.pairs, student, teacher, False):
             return missing
-        if self.relation_heads is None:
-            return self._unequal_heads(student.num_attention_heads, teacher.num_attention_heads)
+        ours, theirs = student.num_attention_heads, teacher.num_attention_heads
+        if self.relation_heads is None and ours != theirs:
+            return (
+                f"term {self.name!r} compares relations head by head: the student has {ours} heads "
+                f"and the teacher {theirs}, which must be equal"
+            )
         widths = student.hidden_size, teacher.hidden_size
-        if any(width % self.relation_heads for width in widths):
+        if self.relation_heads and any(width % self.relation_heads for width in widths):
             return (
                 f"relation_heads={self.relation_heads} must divide the widths of both models, "
                 f"{widths[0]} and {widths[1]}; {math.gcd(*widths)} and its divisors do"
             )
         return ""
 
-    def _unequal_heads(self, ours: int, theirs: int) -> str:
-        if ours == theirs:
-            return ""
-        return (
-            f"term {self.name!r} compares relations head by head: the student has {ours} heads "
-            f"and the teacher {theirs}, which must be equal"
-        )
-
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         import torch
 
         ours, theirs = getattr(student, self.signal), getattr(teacher, self.signal)
+        mask, heads = batch["attention_mask"], self.relation_heads
         losses = [
-            relation_divergence(
-                ours[mine], theirs[other], batch["attention_mask"], self.relation_heads
-            )
+            relation_divergence(ours[mine], theirs[other], mask, heads)
             for mine, other in self.pairs(student.depth, teacher.depth)
         ]
         return torch.stack(losses).mean()
 
 
-_SAME: Mapping[Signal, str] = {
-    "hidden_states": "hidden_size",
-    "sentence_states": "hidden_size",
-    "attention_scores": "num_attention_heads",
-}
-"""Settings that two models must share for a signal to be compared, as their configs name them."""
+MIXED_INPUTS = {"input_ids": "mixed_input_ids", "attention_mask": "mixed_attention_mask"}
+"""Columns in both vocabularies that the teacher's copy reads, by the names that it has for them."""
+MIXED_TARGETS = "mixed_targets"
 
 
-def unmatched(
+@dataclass(frozen=True)
+class MixedWords(Term):
+    """The masked words of a row in both vocabularies as the target of the teacher's copy."""
+
+    weight: float
+    name: str = "mixed"
+    teaches: ClassVar[bool] = False
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        own = student.logits.shape[-1]
+        entries = teacher.logits.shape[-1] - own, own
+        return vocabulary_labels(teacher.logits, batch[MIXED_TARGETS], entries)
+
+
+@dataclass(frozen=True)
+class ProjectedWeights(Term):
+    """The teacher's weights as the target of the student's, through projections that are learned.
+
+    Word embeddings in the student's vocabulary, and all weights of the layers that are matched.
+    """
+
+    name: str
+    weight: float
+    layers: LayerMap
+    projects_student: bool
+    """The student's weights are brought to the teacher's size; else the teacher's to its size."""
+
+    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
+        from bertender.models.families import FAMILIES
+
+        if missing := _unmatched(self.name, self.layers, student, teacher, False):
+            return missing
+        family = FAMILIES.get(teacher.model_type)
+        if family and family.plain_layers:
+            return ""
+        plain = sorted(name for name, row in FAMILIES.items() if row.plain_layers)
+        return (
+            f"term {self.name!r} compares the weights of layers one by one, and those of a "
+            f"{teacher.model_type!r} teacher are of its own kind. Give a teacher of these: "
+            f"{', '.join(plain)}"
+        )
+
+    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
+        return weight_mse(student.weights[self.name], teacher.weights[self.name])
+
+
+def _unmatched(
     name: str,
     layers: LayerMap,
     student: PretrainedConfig,
@@ -292,160 +410,3 @@ def unmatched(
         f"term {name!r} has no layers{pair} (student, teacher) to match in a student of "
         f"{depths[0]} and a teacher of {depths[1]}. Choose another layer_map, or other layers"
     )
-
-
-# --- from distill.losses.terms.logits
-# Terms on a model's outputs: labels, logits, words.
-
-
-class _FromLogits:
-    """Terms that fit any two models of the same labels."""
-
-    shared: ClassVar[str] = ""
-    teaches: ClassVar[bool] = True
-
-    def pairs(self, student: int, teacher: int) -> Pairs:
-        return ()
-
-    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        return ""
-
-
-@dataclass(frozen=True)
-class SoftLabels(_FromLogits):
-    """The teacher's softened distribution as the target; of taggers, at the first token of each
-    word, which alone was taught a tag."""
-
-    weight: float
-    temperature: float
-    loss: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] = soft_labels
-    """(student logits, teacher logits, temperature) -> scalar, a row of `losses`"""
-    head: Head = HEADS[SINGLE_LABEL.name]
-    """That of both models."""
-    name: ClassVar[str] = "soft"
-    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
-        return self.loss(ours, theirs, self.temperature)
-
-
-@dataclass(frozen=True)
-class LogitMatch(_FromLogits):
-    """The teacher's logits as they are as the target, with nothing to soften."""
-
-    weight: float
-    head: Head = HEADS[SINGLE_LABEL.name]
-    """That of both models."""
-    name: ClassVar[str] = "logits"
-    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
-        return logit_mse(ours, theirs)
-
-
-@dataclass(frozen=True)
-class HardLabels(_FromLogits):
-    """The true labels as the target."""
-
-    weight: float
-    head: Head = HEADS[SINGLE_LABEL.name]
-    """That of the student."""
-    name: ClassVar[str] = "hard"
-    needs: ClassVar[frozenset[Signal]] = frozenset()
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return self.head.hard_loss(student.logits, batch)
-
-
-@dataclass(frozen=True)
-class SoftWords(_FromLogits):
-    """The teacher's softened distribution over the vocabulary, for every real token."""
-
-    weight: float
-    temperature: float
-    masked_alone: bool = False
-    """For the masked words alone."""
-    name: ClassVar[str] = "soft"
-    needs: ClassVar[frozenset[Signal]] = frozenset({"logits"})
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        asked = batch["targets"] != NO_LABEL if self.masked_alone else batch["attention_mask"]
-        return token_soft_labels(student.logits, teacher.logits, asked, self.temperature)
-
-
-@dataclass(frozen=True)
-class MaskedWords(_FromLogits):
-    """The words that were masked as the target, in phases that mask some."""
-
-    weight: float
-    name: ClassVar[str] = "words"
-    needs: ClassVar[frozenset[Signal]] = frozenset()
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return hard_labels(student.logits, batch["targets"])
-
-
-# --- from distill.losses.terms.vocabularies
-# Terms of training in two vocabularies at once, with a copy of the teacher that learns too.
-
-
-@dataclass(frozen=True)
-class MixedWords:
-    """The masked words of a row in both vocabularies as the target of the teacher's copy."""
-
-    weight: float
-    name: ClassVar[str] = "mixed"
-    teaches: ClassVar[bool] = False
-    needs: ClassVar[frozenset[Signal]] = frozenset()
-    shared: ClassVar[str] = ""
-
-    def pairs(self, student: int, teacher: int) -> Pairs:
-        return ()
-
-    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        return ""
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        own = student.logits.shape[-1]
-        entries = teacher.logits.shape[-1] - own, own
-        return vocabulary_labels(teacher.logits, batch["mixed_targets"], entries)
-
-
-@dataclass(frozen=True)
-class ProjectedWeights:
-    """The teacher's weights as the target of the student's, through projections that are learned.
-
-    Word embeddings in the student's vocabulary, and all weights of the layers that are matched.
-    """
-
-    name: str
-    weight: float
-    layers: LayerMap
-    projects_student: bool
-    """The student's weights are brought to the teacher's size; else the teacher's to its size."""
-    teaches: ClassVar[bool] = True
-    needs: ClassVar[frozenset[Signal]] = frozenset()
-    shared: ClassVar[str] = ""
-
-    def pairs(self, student: int, teacher: int) -> Pairs:
-        return ()  # of signals none
-
-    def incompatibility(self, student: PretrainedConfig, teacher: PretrainedConfig) -> str:
-        from bertender.models.families import FAMILIES
-
-        if missing := unmatched(self.name, self.layers, student, teacher, False):
-            return missing
-        family = FAMILIES.get(teacher.model_type)
-        if family and family.plain_layers:
-            return ""
-        plain = sorted(name for name, row in FAMILIES.items() if row.plain_layers)
-        return (
-            f"term {self.name!r} compares the weights of layers one by one, and those of a "
-            f"{teacher.model_type!r} teacher are of its own kind. Give a teacher of these: "
-            f"{', '.join(plain)}"
-        )
-
-    def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return weight_mse(student.weights[self.name], teacher.weights[self.name])

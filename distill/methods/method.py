@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from bertender.core.config import load_place
 from bertender.core.errors import ConfigError, nearest_hint
 from distill.losses.signals import TEXT_SIGNALS, Signal, Wanted
 from distill.losses.terms import LAYER_MAPS, Match, Term, wanted_by
@@ -14,66 +13,6 @@ from distill.students.student import StudentKind, StudentShape
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-# --- from distill.methods.phase
-# A phase of a method's training as data: its loss, its settings, and whether layers have turns.
-
-
-@dataclass(frozen=True)
-class TrainingModuleKind:
-    """A class of training modules, such as `TrainingModule`.
-
-    Its objects hold the model as `student`; their forward(batch, teacher signals, step) returns the
-    weighted parts of the loss, and `finished()` the student, free of what its training needed.
-    Where they have `rates`, parts of them learn at a rate of their own.
-    """
-
-    place: str
-    """`module:NAME` of the class. As a class of PyTorch it is imported when one is built: methods
-    and their settings are read without it."""
-    uses_teacher_layers: bool = False
-    """The teacher's own layers run in the student's steps."""
-
-    def of(
-        self,
-        student: PreTrainedModel,
-        teacher: PreTrainedModel,
-        phase: Phase,
-        *,
-        seed: int,
-        steps: int,
-    ) -> Any:
-        """Build the training module of a phase of `steps` steps."""
-        return load_place(self.place).of(student, teacher, phase, seed=seed, steps=steps)
-
-
-PROJECTING = TrainingModuleKind("distill.methods.training_modules:TrainingModule")
-"""The student, with projections where states are brought to the teacher's width."""
-
-
-ForEachLayer = Callable[["Phase", int], tuple["Phase", ...]]
-"""(phase, student layers) -> the phases that it stands for"""
-
-
-def for_all_layers(phase: Phase, layers: int) -> tuple[Phase, ...]:
-    """Return the phase itself: it is the same at any depth."""
-    return (phase,)
-
-
-def up_to_each_layer(phase: Phase, layers: int) -> tuple[Phase, ...]:
-    """Return a phase for each layer from the lowest, which matches those below it too."""
-    return tuple(phase.of_layer(layer, up_to=layer) for layer in range(1, layers + 1))
-
-
-def each_layer_alone(phase: Phase, layers: int) -> tuple[Phase, ...]:
-    """Return a phase for each layer from the lowest, which matches that one."""
-    return tuple(phase.of_layer(layer, only=layer - 1) for layer in range(1, layers + 1))
-
-
-def each_layer_in_turn(phase: Phase, layers: int) -> tuple[Phase, ...]:
-    """Return one phase in which each layer has a turn as long as the phase is."""
-    assert phase.epochs is not None  # the last phase is as long as the config sets
-    return (replace(phase, epochs=phase.epochs * layers, for_each_layer=for_all_layers),)
 
 
 @dataclass(frozen=True)
@@ -89,10 +28,10 @@ class Phase:
     """Fields of TrainingConfig that have another value in this phase."""
     masked: bool = False
     """The models read texts with some words masked, and their heads predict words."""
-    training_module: TrainingModuleKind = PROJECTING
-    for_each_layer: ForEachLayer = for_all_layers
-    """Its expansion at a depth: itself, or a phase or a turn of each layer, whose `epochs`
-    these then are."""
+    training_module: str = "student"
+    """A row of TRAINING_MODULES."""
+    uses_teacher_layers: bool = False
+    """The teacher's own layers run in the student's steps."""
 
     def __post_init__(self) -> None:
         """Refuse settings of a last phase, which takes those of the run.
@@ -114,17 +53,35 @@ class Phase:
 
     def at(self, layers: int) -> tuple[Phase, ...]:
         """Return the phases that it stands for in a student of a depth."""
-        terms = (term.at(layers) if isinstance(term, Match) else term for term in self.terms)
-        return self.for_each_layer(replace(self, terms=tuple(terms)), layers)
+        return (replace(self, terms=tuple(term.at(layers) for term in self.terms)),)
 
-    def of_layer(self, layer: int, *, up_to: int | None = None, only: int | None = None) -> Phase:
-        """Return the phase of one layer, whose terms match the pairs that are named."""
-        terms = tuple(
-            replace(term, up_to=up_to, only=only) if isinstance(term, Match) else term
-            for term in self.terms
-        )
-        name = f"{self.name}-{layer}"
-        return replace(self, name=name, terms=terms, for_each_layer=for_all_layers)
+
+@dataclass(frozen=True)
+class LayerPhases(Phase):
+    """A phase for each layer of the student from the lowest, as long as `epochs`."""
+
+    keeps_lower: bool = True
+    """A phase matches the layers below its own too; else its own alone."""
+
+    def at(self, layers: int) -> tuple[Phase, ...]:
+        return tuple(self._of(layer, layers) for layer in range(1, layers + 1))
+
+    def _of(self, layer: int, layers: int) -> Phase:
+        pairs = {"up_to": layer} if self.keeps_lower else {"only": layer - 1}
+        terms = (replace(term, **pairs) if isinstance(term, Match) else term for term in self.terms)
+        own = {each.name: getattr(self, each.name) for each in fields(Phase)}
+        changes = {"name": f"{self.name}-{layer}", "terms": tuple(t.at(layers) for t in terms)}
+        return Phase(**{**own, **changes})
+
+
+@dataclass(frozen=True)
+class LayerTurns(Phase):
+    """One phase in which each layer of the student has a turn as long as `epochs`."""
+
+    def at(self, layers: int) -> tuple[Phase, ...]:
+        assert self.epochs is not None  # the last phase is as long as the config sets
+        own = {each.name: getattr(self, each.name) for each in fields(Phase)}
+        return Phase(**{**own, "epochs": self.epochs * layers}).at(layers)
 
 
 def one_phase(*terms: Term) -> tuple[Phase, ...]:
@@ -132,14 +89,11 @@ def one_phase(*terms: Term) -> tuple[Phase, ...]:
     return (Phase("task", terms),)
 
 
-# --- from distill.methods.method
-# Distillation method: a student, the phases of its training, and its source.
-
-
 @dataclass(frozen=True)
 class General:
     """A method's phases on a corpus, before any task; all else is as on a task."""
 
+    summary: str
     phases: tuple[Phase, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of GeneralConfig that have another default here: the paper's."""
@@ -152,6 +106,7 @@ class Method:
     """A row of METHODS."""
 
     name: str
+    summary: str
     paper: str
     student: StudentKind
     phases: tuple[Phase, ...]
@@ -172,6 +127,7 @@ class Method:
         assert self.general is not None  # a row of GENERAL_METHODS has it
         return replace(
             self,
+            summary=self.general.summary,
             student=self.general.student or self.student,
             phases=self.general.phases,
             settings=self.general.settings,
@@ -193,8 +149,8 @@ class Method:
 
     @property
     def uses_teacher_layers(self) -> bool:
-        """Return whether the teacher's own layers run in the student's steps."""
-        return any(phase.training_module.uses_teacher_layers for phase in self.phases)
+        """Whether the teacher's own layers run in the student's steps."""
+        return any(phase.uses_teacher_layers for phase in self.phases)
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -209,22 +165,22 @@ class Method:
 
     @property
     def learns_from_teacher(self) -> bool:
-        """Return whether the teacher takes part at all: its outputs, or its layers."""
+        """Whether the teacher takes part at all: its outputs, or its layers."""
         return bool(self.needs) or self.uses_teacher_layers
 
     @property
     def predicts_words(self) -> bool:
-        """Return whether teacher and student are masked language models, not bare encoders."""
+        """Whether teacher and student are masked language models, not bare encoders."""
         return any(phase.masked for phase in self.phases)
 
     @property
     def reads_predicted_words(self) -> bool:
-        """Return whether a loss reads which words the teacher predicts, as its head has learned."""
+        """Whether a loss reads which words the teacher predicts, as its head has learned."""
         return self.predicts_words and "logits" in self.needs
 
     @property
     def wants_teacher_tokens(self) -> bool:
-        """Return whether single tokens are compared, so that both must read the same ones."""
+        """Whether single tokens are compared, so that both must read the same ones."""
         return self.uses_teacher_layers or bool(self.needs - TEXT_SIGNALS)
 
     @property
@@ -264,7 +220,7 @@ class Method:
 
     @property
     def has_phases(self) -> bool:
-        """Return whether there is a phase before the last."""
+        """Whether there is a phase before the last."""
         return len(self.phases) > 1
 
     def changed(self, weights: Mapping[str, float], **settings: Any) -> Method:
@@ -278,17 +234,6 @@ class Method:
             ConfigError: a weight names no term, no weight is left above 0, or no term has what is
                 to be changed.
         """
-        explicit = {name: value for name, value in settings.items() if value is not None}
-        self._check_known(weights)
-        self._check_used(explicit, weights)
-        changed = tuple(
-            replace(phase, terms=tuple(_changed(t, weights, explicit) for t in phase.terms))
-            for phase in self.phases
-        )
-        self._check_learns(changed)
-        return replace(self, phases=changed)
-
-    def _check_known(self, weights: Mapping[str, float]) -> None:
         names = [term.name for term in self.terms]
         for name in weights:
             if name not in names:
@@ -296,18 +241,21 @@ class Method:
                     f"weights: method {self.name!r} has no loss term {name!r}."
                     f"{nearest_hint(name, names)} Its terms: {', '.join(names)}."
                 )
-
-    def _check_used(self, explicit: Mapping[str, Any], weights: Mapping[str, float]) -> None:
+        explicit = {name: value for name, value in settings.items() if value is not None}
         active = [term for term in self.terms if weights.get(term.name, term.weight)]
-        names = ", ".join(term.name for term in active)
         for name, value in explicit.items():
             if not any(hasattr(term, name) for term in active):
+                # a layer map is a function, which the user gave by its name
+                known = next((known for known, row in LAYER_MAPS.items() if row is value), None)
+                given = f"layer_map={known}" if known else f"{name}={value}"
                 raise ConfigError(
-                    f"{_as_set(name, value)}: method {self.name!r} has no term with {name} to "
-                    f"change (its terms: {names}). Leave it out, or choose another method."
+                    f"{given}: method {self.name!r} has no term with {name} to change (its terms: "
+                    f"{', '.join(t.name for t in active)}). Leave it out, or choose another method."
                 )
-
-    def _check_learns(self, phases: tuple[Phase, ...]) -> None:
+        phases = tuple(
+            replace(phase, terms=tuple(_changed(t, weights, explicit) for t in phase.terms))
+            for phase in self.phases
+        )
         for phase in phases:
             if not any(term.weight and term.teaches for term in phase.terms):
                 where = f" in phase {phase.name!r}" if self.has_phases else ""
@@ -315,12 +263,7 @@ class Method:
                     f"weights: every term of {self.name!r} that the student learns from has "
                     f"weight 0{where}; raise one."
                 )
-
-
-def _as_set(name: str, value: Any) -> str:
-    """Return a setting of terms as the user gave it: of layer maps, its name."""
-    known = next((known for known, row in LAYER_MAPS.items() if row is value), None)
-    return f"layer_map={known}" if known else f"{name}={value}"
+        return replace(self, phases=phases)
 
 
 def _changed(term: Any, weights: Mapping[str, float], settings: Mapping[str, Any]) -> Term:

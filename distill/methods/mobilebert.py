@@ -1,9 +1,34 @@
-"""MobileBERT."""
+"""MobileBERT (Sun et al. 2020, arXiv 2004.02984), with progressive knowledge transfer.
+
+Student: the MobileBERT class: a bottleneck around each layer, stacked feed-forward parts, scales in
+the place of layer norms, relu, embeddings of 128 over three neighbouring tokens. `mobilebert` has
+four feed-forward parts a layer, `mobilebert-tiny` two and a light attention (table 1). As deep as
+the teacher, as each layer learns from one; fewer learn from evenly spread ones.
+Phase 1 (progressive knowledge transfer): layer after layer from the lowest up, each for as long,
+and one epoch each by default. Of the layer whose turn it is, feature map transfer (eq. 1, taken
+apart into normalised maps, means and variances, weighing 100, 5000 and 5 over the number of layers,
+as in the published code) and attention transfer (eq. 2). Lower layers learn at a tenth of the
+rate, as there; higher ones do not learn yet, and dropout is off.
+Phase 2: soft and hard labels at T = 1, weighing the same (eq. 3, with the task's labels instead of
+masked words).
+On a corpus (general distillation, the paper's own order): phase 1 on texts with masked words, then
+phase 2 as in eq. 3 on these words, without the sentences' order. The result is fine-tuned, or
+distilled on a task once more.
+Departures: any teacher, where the paper pre-trains one with inverted bottlenecks, so that the
+student is as wide as its teacher (512 in the paper) with as many heads; a student of another width
+reaches it through a linear layer, one for all layers, since its layers write into one stream of
+hidden states. The learning rates are ours. The layers' turns are stages of one phase, with one
+optimizer: its epochs are one for each layer, so that each has the paper's equal share however deep
+the student is, and `--earlier-epochs` sets how many all turns have together.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from bertender.core.errors import ModelError
 from distill.losses.functions import (
     attention_divergence,
     hidden_mean_mse,
@@ -11,17 +36,151 @@ from distill.losses.functions import (
     normalised_hidden_mse,
 )
 from distill.losses.terms import HardLabels, MaskedWords, Match, SoftLabels, SoftWords, uniform
-from distill.methods.method import (
-    General,
-    Method,
-    Phase,
-    TrainingModuleKind,
-    each_layer_in_turn,
-    one_phase,
-)
-from distill.students.student import MOBILEBERT_STUDENT, TINY_MOBILEBERT_STUDENT
+from distill.methods.method import General, LayerTurns, Method, Phase, one_phase
+from distill.students.student import StudentKind, StudentShape
 
-TRANSFER_RATE = 1e-3
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+EMBEDDING_SIZE = 128
+NARROWING = 4
+"""How many times narrower than the hidden states the bottleneck is: 512 and 128 in the paper."""
+FEED_FORWARD_FACTOR = 4
+"""How many times wider than the bottleneck a feed-forward part is: 512 and 128 in the paper."""
+
+
+@dataclass(frozen=True)
+class MobileBertStudent(StudentKind):
+    """A MobileBERT over the teacher's vocabulary, its layers with random weights.
+
+    The hidden states are as wide as the teacher's by default, the bottleneck a quarter of that,
+    rounded up to a multiple of the heads, which are as many as the teacher's. The word table
+    starts as the best narrow factor of the teacher's; where the widths agree, the embeddings as a
+    whole start as near to the teacher's as a MobileBERT without layer norms can come. A start that
+    is such a MobileBERT itself is taken as it is, layers and all.
+    """
+
+    tiny: bool = False
+    """Two feed-forward parts a layer instead of four, and a light attention: queries, keys and
+    values read the bottleneck. In the larger one values read the hidden states, and queries and
+    keys a bottleneck of their own."""
+    usual_layers = "all"
+    layer_by_layer = False
+    lacks = frozenset({"teacher_layers"})
+    model_type = "mobilebert"
+    heads_divide_width = False
+
+    def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
+        """Build the student.
+
+        Args:
+            start: a sequence classifier of a row of FAMILIES.
+            shape: `feed_forward_size` is the width of each feed-forward part, four times the
+                bottleneck by default.
+
+        Raises:
+            ModelError: the shape names layers to start from.
+        """
+        import torch
+        from transformers import MobileBertConfig, MobileBertForSequenceClassification
+
+        from bertender.models.families import FAMILIES
+        from distill.students.weights import (
+            factors,
+            positions_of,
+            token_types_of,
+            weight_of,
+            word_table,
+        )
+
+        if shape.teacher_layers:
+            raise ModelError(
+                f"teacher_layers={shape.teacher_layers}: a MobileBERT student starts from its "
+                "teacher's embeddings and from none of its layers. Leave it out."
+            )
+        layers = {
+            "num_hidden_layers": shape.layers,
+            "num_feedforward_networks": 2 if self.tiny else 4,
+            "use_bottleneck_attention": self.tiny,
+            "key_query_shared_bottleneck": not self.tiny,
+        }
+        source, words = start.config, word_table(start)
+        alike = isinstance(start, MobileBertForSequenceClassification) and all(
+            getattr(source, name) == value for name, value in layers.items()
+        )
+        if alike and not shape.other_widths(start):
+            return copy.deepcopy(start)
+        width = shape.hidden_size or source.hidden_size
+        heads = shape.heads or source.num_attention_heads
+        bottleneck = -(-width // (NARROWING * heads)) * heads
+        config = MobileBertConfig(
+            vocab_size=source.vocab_size,
+            embedding_size=min(EMBEDDING_SIZE, words.shape[1], width),
+            hidden_size=width,
+            num_attention_heads=heads,
+            intra_bottleneck_size=bottleneck,
+            intermediate_size=shape.feed_forward_size or FEED_FORWARD_FACTOR * bottleneck,
+            max_position_embeddings=positions_of(start),
+            type_vocab_size=token_types_of(start),
+            classifier_activation=False,  # the classifier reads [CLS] itself, as in the paper
+            pad_token_id=source.pad_token_id,
+            id2label=source.id2label,
+            label2id=source.label2id,
+            **layers,
+        )
+        student = MobileBertForSequenceClassification(config)
+        narrow, widening = factors(_centred(words), config.embedding_size)
+        with torch.no_grad():
+            table = weight_of(student.base_model, FAMILIES["mobilebert"].word_embeddings)
+            table.copy_(narrow)
+            table[config.pad_token_id] = 0  # a text's last token reads it as its right neighbour
+            if widening.shape[1] == width:
+                _start_hidden_states(start, student, widening)
+        return student
+
+
+def _start_hidden_states(
+    start: PreTrainedModel, student: PreTrainedModel, widening: torch.Tensor
+) -> None:
+    """Make the embeddings those of the teacher, as if its layer norm divided all by one number.
+
+    A layer norm takes the mean away, divides by the standard deviation, and scales; the first is
+    done in the tables here, the last two by the scale that MobileBERT has in its place.
+    """
+    import torch
+
+    from bertender.models.families import family_of
+    from distill.students.weights import position_table, weight_of, word_table
+
+    family, embeddings = family_of(start), student.base_model.embeddings
+    words = _centred(word_table(start))
+    positions = torch.zeros_like(embeddings.position_embeddings.weight)
+    if family.position_embeddings is not None:
+        positions = _centred(position_table(start, family))
+    types = torch.zeros(1, words.shape[1])
+    if family.token_type_embeddings is not None:  # as they differ from the first
+        types = _centred(weight_of(start.base_model, family.token_type_embeddings))
+        types = types - types[0]
+    # the mean square of the sums of every word with every position
+    product = words.mean(0) * positions.mean(0)
+    mean_square = words.square().mean() + positions.square().mean() + 2 * product.mean()
+    # of the next, own and last token, which the embeddings join, the own one counts
+    nothing = torch.zeros_like(widening.T)
+    joined = torch.cat([nothing, widening.T, nothing], dim=1)
+    norm = start.base_model.get_submodule(family.embedding_norm)
+    bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    embeddings.embedding_transformation.weight.copy_(joined)
+    embeddings.embedding_transformation.bias.zero_()
+    embeddings.position_embeddings.weight.copy_(positions)
+    embeddings.token_type_embeddings.weight.copy_(types)
+    embeddings.LayerNorm.weight.copy_(norm.weight / mean_square.sqrt())
+    embeddings.LayerNorm.bias.copy_(bias)
+
+
+def _centred(table: torch.Tensor) -> torch.Tensor:
+    """Return vectors (rows, width) with a mean of 0 each."""
+    return table - table.mean(-1, keepdim=True)
 
 
 MAPS = Match(
@@ -33,7 +192,7 @@ MAPS = Match(
     projected=True,
     divided_by_depth=True,
 )
-TRANSFER = Phase(
+TRANSFER = LayerTurns(
     "transfer",
     (
         MAPS,
@@ -42,23 +201,31 @@ TRANSFER = Phase(
         Match("attention", 1.0, "attention_scores", attention_divergence, layers=uniform),
     ),
     epochs=1,
-    settings={"schedule": "constant", "learning_rate": TRANSFER_RATE, "no_dropout": True},
-    training_module=TrainingModuleKind("distill.methods.training_modules:LayerAfterLayer"),
-    for_each_layer=each_layer_in_turn,
+    settings={"schedule": "constant", "learning_rate": 1e-3, "no_dropout": True},
+    training_module="layer after layer",
 )
 LABELS = (SoftLabels(0.5, temperature=1.0), HardLabels(0.5))
 WORDS = (SoftWords(0.5, temperature=1.0, masked_alone=True), MaskedWords(0.5))
 
 MOBILEBERT = Method(
     name="mobilebert",
+    summary="hidden states and attention of one layer after another, then soft and hard labels",
     paper="Sun et al. 2020, arXiv 2004.02984",
-    student=MOBILEBERT_STUDENT,
+    student=MobileBertStudent(),
     phases=(TRANSFER, *one_phase(*LABELS)),
     settings={"epochs": 5, "learning_rate": 5e-4},
     general=General(
+        summary="hidden states and attention of one layer after another, then masked words",
         phases=(replace(TRANSFER, masked=True), Phase("words", WORDS, masked=True)),
         settings={"learning_rate": 5e-4},
     ),
 )
 
-MOBILEBERT_TINY = replace(MOBILEBERT, name="mobilebert-tiny", student=TINY_MOBILEBERT_STUDENT)
+SMALLER = "as `mobilebert`, with two feed-forward parts a layer and a light attention"
+MOBILEBERT_TINY = replace(
+    MOBILEBERT,
+    name="mobilebert-tiny",
+    summary=SMALLER,
+    student=MobileBertStudent(tiny=True),
+    general=replace(MOBILEBERT.general, summary=SMALLER),
+)

@@ -1,14 +1,90 @@
-"""TinyBERT."""
+"""TinyBERT (Jiao et al. 2019, arXiv 1909.10351).
+
+Student: any depth and width. As wide as the teacher it is the teacher's own class, started from
+evenly spread layers, those that are matched; narrower ones are a BERT with random weights, which
+need the general stage.
+On a corpus (general distillation): the terms of phase 1 below, from a teacher that was not
+fine-tuned; 3 epochs at 5e-5.
+On a task, phase 1: embeddings and hidden states (eq. 8 and 9) through one projection shared by
+all layers, and attention scores before softmax (eq. 7), student layer m from teacher layer m N / M,
+summed over the layers; the learning rate stays constant, for 10 epochs by default. The projection
+goes on from a general stage's, as in the published code.
+Phase 2: cross-entropy with the teacher's softened distribution at T = 1, no labels (eq. 10).
+The paper trains on augmented texts: `--augmentation tinybert`, which is off by default.
+Departures: states as wide as the teacher's are not projected (the published code draws a square
+matrix at random, so that layers copied from the teacher start far from it); padding has no part in
+any mean (the published code leaves it in), the mean of the soft targets is over the batch (the
+code's is over the classes too), and the teacher is in eval mode, which the code forgets.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from bertender.core.errors import ModelError
 from bertender.training.heads import soft_cross_entropy
 from distill.losses.functions import attention_mse, hidden_mse
 from distill.losses.terms import Match, SoftLabels, uniform, with_embeddings
 from distill.methods.method import General, Method, Phase, one_phase
-from distill.students.student import ANY_WIDTH_STUDENT
+from distill.students.student import ShorterStudent, StudentKind, StudentShape
 
-INTERMEDIATE_EPOCHS = 10
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class AnyWidthStudent(StudentKind):
+    """A BERT of any depth and width over the teacher's vocabulary, or over its own.
+
+    A student as wide as its teacher, with its vocabulary, is a `ShorterStudent`. Any other starts
+    from random weights: it should then learn on much text, or from a general stage.
+    """
+
+    def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
+        """Build the student.
+
+        Raises:
+            ModelError: the heads do not divide the width, there are layers to start from that are
+                of another width, or the teacher is not a row of FAMILIES.
+        """
+        from transformers import BertConfig, BertForSequenceClassification
+
+        from distill.students.weights import positions_of, token_types_of
+
+        own, source = shape.tokenizer, start.config
+        if own is None and not shape.other_widths(start):
+            return ShorterStudent().build(start, shape)
+        if shape.teacher_layers:
+            raise ModelError(
+                f"teacher_layers={shape.teacher_layers}: a student of another width, or of another "
+                "vocabulary, starts from random weights, not from layers. Leave it out."
+            )
+        positions = positions_of(start)
+        width = shape.hidden_size or source.hidden_size
+        heads = shape.heads or source.num_attention_heads
+        if width % heads:
+            raise ModelError(
+                f"hidden_size={width} is not a multiple of heads={heads}. Choose heads to divide "
+                "it."
+            )
+        config = BertConfig(
+            vocab_size=len(own) if own else source.vocab_size,
+            hidden_size=width,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=heads,
+            intermediate_size=shape.feed_forward_size or 4 * width,
+            max_position_embeddings=positions,
+            # its own tokenizer tells the texts of a pair apart, even if the teacher's does not
+            type_vocab_size=max(token_types_of(start), 2 if own else 1),
+            pad_token_id=own.pad_token_id if own else source.pad_token_id,
+            id2label=source.id2label,
+            label2id=source.label2id,
+        )
+        return BertForSequenceClassification(config)
+
+
+ATTENTION = Match(
+    "attention", 1.0, "attention_scores", attention_mse, layers=uniform, over_layers="sum"
+)
 TRANSFORMER = (
     Match(
         "hidden",
@@ -19,23 +95,28 @@ TRANSFORMER = (
         over_layers="sum",
         projected=True,
     ),
-    Match("attention", 1.0, "attention_scores", attention_mse, layers=uniform, over_layers="sum"),
+    ATTENTION,
 )
 
 TINYBERT = Method(
     name="tinybert",
+    summary="hidden states and attention scores of evenly spread layers, then soft labels",
     paper="Jiao et al. 2019, arXiv 1909.10351",
-    student=ANY_WIDTH_STUDENT,
+    student=AnyWidthStudent(),
     phases=(
         Phase(
             "transformer",
             TRANSFORMER,
-            epochs=INTERMEDIATE_EPOCHS,
+            epochs=10,
             settings={"schedule": "constant", "learning_rate": 5e-5},
         ),
         Phase("prediction", (SoftLabels(weight=1.0, temperature=1.0, loss=soft_cross_entropy),)),
     ),
     settings={"epochs": 3, "learning_rate": 3e-5},
     augmentation="tinybert",
-    general=General(one_phase(*TRANSFORMER), {"learning_rate": 5e-5}),
+    general=General(
+        summary="hidden states and attention scores of evenly spread layers",
+        phases=one_phase(*TRANSFORMER),
+        settings={"learning_rate": 5e-5},
+    ),
 )

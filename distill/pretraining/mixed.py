@@ -15,13 +15,11 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.text.batch import tokens_of_words
 from bertender.training.examples import Padding, TensorBatch
+from distill.losses.terms import MIXED_INPUTS, MIXED_TARGETS
 from distill.pretraining.corpus import PASSAGES_AT_ONCE
 from distill.pretraining.masking import Masking, step_generator
 from distill.pretraining.rows import TokenRow
 
-MIXED_INPUTS = {"input_ids": "mixed_input_ids", "attention_mask": "mixed_attention_mask"}
-"""The columns that the teacher reads, by the names that it has for them."""
-MIXED_TARGETS = "mixed_targets"
 STUDENT_SHARE = 0.5
 """Share of the teacher's words that are split by the student's vocabulary."""
 

@@ -1,4 +1,4 @@
-"""Weights from one architecture to another, and heads on a student."""
+"""Weights from one architecture to another by the rows of FAMILIES, and heads on a student."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import family_of, has_distances_alone
-from bertender.models.family import Family, copy_weights
+from bertender.models.family import Family
 from bertender.models.own_models import OWN_MODELS
 from bertender.training.heads import Head
 
-# --- from distill.students.weights
-# Taking weights from one architecture to another, by the rows of FAMILIES.
+
+def weight_of(module: nn.Module, path: str) -> torch.Tensor:
+    """Return the weight of a part of a module."""
+    weight = module.get_submodule(path).weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
 
 
-def copy_layer(source: nn.Module, target: nn.Module, family: Family, own: Family) -> None:
-    """Copy every part of a layer of one family into one of another."""
-    copy_weights(family.layer_weights(source), own.layer_weights(target))
-
-
-def copy_module(source: nn.Module, target: nn.Module) -> None:
-    """Copy all weights of a module into one of the same shape."""
-    target.load_state_dict(source.state_dict())
+def word_table(model: PreTrainedModel) -> torch.Tensor:
+    """Return the word embeddings of a row of FAMILIES, (vocab, width)."""
+    return weight_of(model.base_model, family_of(model).word_embeddings)
 
 
 def factors(table: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,8 +54,8 @@ def position_table(teacher: PreTrainedModel, family: Family) -> torch.Tensor:
 
 def positions_of(teacher: PreTrainedModel) -> int:
     """Return how many tokens the teacher has positions for."""
-    family, config = family_of(teacher), teacher.config
-    return int(config.max_position_embeddings - family.first_position(config))
+    first = family_of(teacher).first_position(teacher.config)
+    return int(teacher.config.max_position_embeddings - first)
 
 
 def token_types_of(teacher: PreTrainedModel) -> int:
@@ -68,19 +67,8 @@ def token_types_of(teacher: PreTrainedModel) -> int:
     return max(getattr(teacher.config, "type_vocab_size", 0) or 0, 1)
 
 
-def weight_of(module: nn.Module, path: str) -> torch.Tensor:
-    """Return the weight of a part of a module."""
-    weight = module.get_submodule(path).weight
-    assert isinstance(weight, torch.Tensor)
-    return weight
-
-
-# --- from distill.students.language_head
-# Students that predict words: an encoder under a masked-language-model head from its teacher.
-
-
 def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) -> PreTrainedModel:
-    """Return a student's encoder under a head with the teacher's weights.
+    """Return a student's encoder under a masked-language-model head with the teacher's weights.
 
     Parts of the head that have another shape in the student start untrained, word scores too
     where it has a vocabulary of its own. The decoder is a table of its own where the teacher's is
@@ -93,16 +81,14 @@ def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) ->
     config = copy.deepcopy(student.config)
     config.tie_word_embeddings = teacher.config.tie_word_embeddings
     model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)
-    names = set(model.base_model.state_dict())  # which has no pooler
-    weights = student.base_model.state_dict()
-    model.base_model.load_state_dict({key: weights[key] for key in names})
+    _load_encoder(model, student)
     own, source = (family_of(each).language_head for each in (model, teacher))
     with torch.no_grad():
         for theirs, ours in zip(source.parts, own.parts, strict=False):
             _copy_fitting(teacher.get_submodule(theirs), model.get_submodule(ours))
-        bias, taught = model.get_parameter(own.bias), teacher.get_parameter(source.bias)
-        if bias.shape == taught.shape:
-            bias.copy_(taught)
+        bias, learned = model.get_parameter(own.bias), teacher.get_parameter(source.bias)
+        if bias.shape == learned.shape:
+            bias.copy_(learned)
         if not config.tie_word_embeddings:
             copied = _copy_fitting(teacher.get_output_embeddings(), model.get_output_embeddings())
             model.config.tie_word_embeddings = not copied
@@ -110,22 +96,8 @@ def masked_language_model(student: PreTrainedModel, teacher: PreTrainedModel) ->
     return model
 
 
-def _copy_fitting(source: nn.Module, target: nn.Module) -> bool:
-    """Copy the weights of a module where every one of them has the same shape; return whether."""
-    weights = source.state_dict()
-    shapes = {name: weight.shape for name, weight in weights.items()}
-    fitting = shapes == {name: weight.shape for name, weight in target.state_dict().items()}
-    if fitting:
-        target.load_state_dict(weights)
-    return fitting
-
-
-# --- from distill.students.word_head
-# The head of a student: methods build students that label texts, and a tagger labels words.
-
-
 def with_head(student: PreTrainedModel, head: Head) -> PreTrainedModel:
-    """Return a model with the student's encoder; its head is new where it is not one already.
+    """Return a student under a head of a problem type: methods build students that label texts.
 
     Raises:
         ModelError: the student is of a class of bertender's own, which labels texts alone.
@@ -140,7 +112,23 @@ def with_head(student: PreTrainedModel, head: Head) -> PreTrainedModel:
     tagger: PreTrainedModel = head.auto_class.from_config(student.config)
     if isinstance(student, type(tagger)):
         return student
-    own = tagger.base_model.state_dict()
-    encoder = student.base_model.state_dict()  # with a pooler, which taggers do not have
-    tagger.base_model.load_state_dict({name: encoder[name] for name in own})
+    _load_encoder(tagger, student)
     return tagger
+
+
+def _load_encoder(model: PreTrainedModel, student: PreTrainedModel) -> None:
+    """Copy the student's encoder; its pooler stays behind, which the model's class lacks."""
+    weights = student.base_model.state_dict()
+    model.base_model.load_state_dict(
+        {name: weights[name] for name in model.base_model.state_dict()}
+    )
+
+
+def _copy_fitting(source: nn.Module, target: nn.Module) -> bool:
+    """Copy the weights of a module where every one of them has the same shape; return whether."""
+    weights = source.state_dict()
+    shapes = {name: weight.shape for name, weight in weights.items()}
+    fitting = shapes == {name: weight.shape for name, weight in target.state_dict().items()}
+    if fitting:
+        target.load_state_dict(weights)
+    return fitting

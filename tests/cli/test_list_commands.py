@@ -24,7 +24,7 @@ def test_every_method_is_listed(name: str) -> None:
     listed = {row["method"]: row for row in last_line(succeed("methods", "--json"))}
     assert (listed[name]["on a corpus"] == "yes") == (name in GENERAL_METHODS)
     shown = " ".join(succeed("methods").stdout.split())
-    assert f"{name} {METHODS.places[name].summary}" in shown
+    assert f"{name} {METHODS[name].summary}" in shown
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -21,9 +21,10 @@ from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
-from distill.students.albert import albert_student
-from distill.students.mobilebert import mobilebert_student
-from distill.students.student import DISTILBERT_STUDENT, StudentShape
+from distill.methods.albert import AlbertStudent
+from distill.methods.distilbert import DistilBertStudent
+from distill.methods.mobilebert import MobileBertStudent
+from distill.students.student import StudentShape
 from distill.students.weights import masked_language_model
 from export.config import ExportConfig
 from export.exporter import export
@@ -114,7 +115,7 @@ def test_a_student_of_full_depth_computes_what_its_teacher_does(name: str) -> No
     """The usual kind of student is of another class only where that can hold all of the teacher."""
     model_type, changes = ODD[name]
     teacher = tiny_classifier(model_type, **{**changes, "return_dict": True})
-    student = DISTILBERT_STUDENT.build(teacher, StudentShape(4)).eval()
+    student = DistilBertStudent().build(teacher, StudentShape(4)).eval()
     mask = torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
     pad = teacher.config.pad_token_id or 0
     ids = torch.arange(5, 23).reshape(2, 9).where(mask.bool(), torch.tensor(pad))
@@ -128,12 +129,12 @@ def test_a_student_of_full_depth_computes_what_its_teacher_does(name: str) -> No
 def test_an_albert_refuses_a_teacher_whose_positions_it_would_lose() -> None:
     teacher = tiny_classifier("bert", position_embedding_type="relative_key")
     with pytest.raises(ModelError, match=r"'relative_key', .* an ALBERT student would lose"):
-        albert_student(teacher, StudentShape(2))
+        AlbertStudent().build(teacher, StudentShape(2))
 
 
 def test_a_position_table_that_nothing_reads_is_no_start() -> None:
     teacher = tiny_classifier("bert", position_embedding_type="relative_key")
-    student = mobilebert_student(teacher, StudentShape(2))
+    student = MobileBertStudent().build(teacher, StudentShape(2))
     positions = student.mobilebert.embeddings.position_embeddings.weight
     torch.testing.assert_close(positions, positions[:1].expand_as(positions))
 
@@ -160,6 +161,6 @@ def test_tied_words_or_not_a_student_predicts_words_as_its_teacher(tmp_path: Pat
     ).eval()
     classifier = tiny_classifier("bert", tie_word_embeddings=False)
     classifier.base_model.load_state_dict(teacher.base_model.state_dict(), strict=False)
-    student = masked_language_model(DISTILBERT_STUDENT.build(classifier, StudentShape(4)), teacher)
+    student = masked_language_model(DistilBertStudent().build(classifier, StudentShape(4)), teacher)
     ids = torch.arange(5, 14)[None]
     torch.testing.assert_close(student.eval()(ids).logits, teacher(ids).logits)

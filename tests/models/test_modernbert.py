@@ -17,10 +17,10 @@ from bertender.models.families import FAMILIES, encoder_layers
 from bertender.models.opening import load_torch_classifier
 from bertender.tasks.task import Task
 from distill.losses.signals import read_signals
+from distill.methods.distilbert import DistilBertStudent
 from distill.pruning.cutting import Remaining, cut, least_missed, without_layers
 from distill.pruning.rescaling import rescale
-from distill.students.own_class import shorter_student
-from distill.students.student import DISTILBERT_STUDENT, START_LAYERS, StudentShape
+from distill.students.student import START_LAYERS, ShorterStudent, StudentShape
 from tests.distill.pruning.toys import everything
 from tests.toy_models import save_artifact, tiny_classifier
 
@@ -62,13 +62,13 @@ def test_a_shorter_model_attends_with_each_layer_as_before(name: str) -> None:
     shape = StudentShape(len(layers), teacher_layers=layers)
     if every is None:
         for shorten in (
-            lambda: shorter_student(model, shape),
+            lambda: ShorterStudent().build(model, shape),
             lambda: without_layers(model, layers),
         ):
             with pytest.raises(ModelError, match="would compute them in another way"):
                 shorten()
         return
-    for shorter in (shorter_student(model, shape), without_layers(model, layers)):
+    for shorter in (ShorterStudent().build(model, shape), without_layers(model, layers)):
         assert shorter.config.global_attn_every_n_layers == every
         pairs = zip(encoder_layers(shorter), layers, strict=True)
         for ours, theirs in ((ours, encoder_layers(model)[layer]) for ours, layer in pairs):
@@ -82,7 +82,7 @@ def test_a_shorter_model_attends_with_each_layer_as_before(name: str) -> None:
 def test_layers_of_the_whole_run_alone_to_the_same_states() -> None:
     """The states of a model of the first and third layers are those of a run of these two."""
     model, layers = teacher(), (0, 2, 4)
-    shorter = shorter_student(model, StudentShape(3, teacher_layers=layers)).eval()
+    shorter = ShorterStudent().build(model, StudentShape(3, teacher_layers=layers)).eval()
     model.model.layers = torch.nn.ModuleList(model.model.layers[layer] for layer in layers)
     with torch.inference_mode():
         torch.testing.assert_close(shorter(**batch()).logits, model(**batch()).logits)
@@ -91,8 +91,8 @@ def test_layers_of_the_whole_run_alone_to_the_same_states() -> None:
 def test_a_refusal_names_layers_that_work() -> None:
     model = teacher()
     with pytest.raises(ModelError, match=r"teacher_layers=\(2, 5, 8\).*such as \(0, 5, 8\)"):
-        shorter_student(model, StudentShape(3, teacher_layers=(2, 5, 8)))
-    assert shorter_student(model, StudentShape(3, teacher_layers=(0, 5, 8))).num_labels == 2
+        ShorterStudent().build(model, StudentShape(3, teacher_layers=(2, 5, 8)))
+    assert ShorterStudent().build(model, StudentShape(3, teacher_layers=(0, 5, 8))).num_labels == 2
 
 
 def test_layers_of_choice_are_the_nearest_that_alternate() -> None:
@@ -100,9 +100,9 @@ def test_layers_of_choice_are_the_nearest_that_alternate() -> None:
     config = config_of(22, 3)
     assert spread == (1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21)
     assert ROW.nearest_layers(config, spread) == (0, 2, 5, 6, 8, 11, 12, 14, 17, 18, 20)
-    student = shorter_student(teacher(), StudentShape(4))
+    student = ShorterStudent().build(teacher(), StudentShape(4))
     assert student.config.global_attn_every_n_layers == 3
-    first = shorter_student(teacher(), StudentShape(2, start_layers="first"))
+    first = ShorterStudent().build(teacher(), StudentShape(2, start_layers="first"))
     words = encoder_layers(first)[1].attn.Wqkv.weight
     assert torch.equal(words, encoder_layers(teacher())[1].attn.Wqkv.weight)
 
@@ -136,7 +136,7 @@ def test_layers_that_go_leave_some_that_alternate() -> None:
 
 def test_a_student_of_another_class_is_none_of_its_layers() -> None:
     """The method of DistilBERT makes a shorter ModernBERT."""
-    student = DISTILBERT_STUDENT.build(teacher(), StudentShape(4))
+    student = DistilBertStudent().build(teacher(), StudentShape(4))
     assert student.config.model_type == "modernbert"
 
 

@@ -165,7 +165,7 @@ def test_a_control_starts_where_its_student_does(
     assert [type(student) for student in students] == [type(students[0])] * 2
     assert weights_digest(students[0]) == weights_digest(students[1])
     (phase,) = control.distillation.phases
-    assert not phase.needs and not phase.training_module.uses_teacher_layers
+    assert not phase.needs and not phase.uses_teacher_layers
     assert changed.epochs == 7 and not control.cached
 
 

@@ -17,19 +17,20 @@ from distill.distillation.general import GeneralTeacher, distill_general
 from distill.distillation.general_config import GeneralConfig
 from distill.losses.signals import Wanted
 from distill.losses.terms import LayerMap, last, uniform
+from distill.losses.training_modules import LayerAfterLayer
 from distill.methods import METHODS
-from distill.methods.training_modules import LayerAfterLayer
-from distill.students.mobilebert import mobilebert_student, tiny_mobilebert_student
-from distill.students.student import StudentBuilder, StudentShape
+from distill.methods.mobilebert import MobileBertStudent
+from distill.students.student import StudentKind, StudentShape
 from tests.distill.distillation.general_settings import settings_of
 from tests.toy_models import VOCABULARY, save_language_model, tiny_classifier
 from tests.toys import passages, tiny_tokenizer
 
 STEPS = 12
-BUILDERS: dict[str, StudentBuilder] = {
-    "mobilebert": mobilebert_student,
-    "mobilebert-tiny": tiny_mobilebert_student,
+KINDS: dict[str, StudentKind] = {
+    "mobilebert": MobileBertStudent(),
+    "mobilebert-tiny": MobileBertStudent(tiny=True),
 }
+mobilebert_student = MobileBertStudent().build
 
 
 def training_module(
@@ -40,9 +41,7 @@ def training_module(
     method = METHODS["mobilebert-tiny"].changed({}, layers=layer_map)
     student = method.build(teacher, StudentShape(layers, hidden_size=width))
     phase = method.at(layers).phases[0]
-    built = phase.training_module.of(student, teacher, phase, seed=0, steps=STEPS)
-    assert isinstance(built, LayerAfterLayer)
-    return built.train()
+    return LayerAfterLayer(student, teacher, phase.terms, seed=0, steps=STEPS).train()
 
 
 def tokens(*texts: str) -> dict[str, torch.Tensor]:
@@ -155,13 +154,13 @@ def test_of_a_factorised_teacher_the_student_has_the_word_table(
     assert float(torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]))[0, 1]) > 0.9
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("width", "heads"), [(None, None), (24, 3), (40, 4)])
 def test_the_bottleneck_is_a_quarter_and_a_multiple_of_the_heads(
     name: str, width: int | None, heads: int | None
 ) -> None:
     teacher = tiny_classifier("bert", labels=3)
-    student = BUILDERS[name](teacher, StudentShape(2, hidden_size=width, heads=heads)).eval()
+    student = KINDS[name].build(teacher, StudentShape(2, hidden_size=width, heads=heads)).eval()
     config = student.config
     assert (config.hidden_size, config.num_attention_heads) == (width or 32, heads or 4)
     assert 0 <= config.intra_bottleneck_size - config.hidden_size // 4 < config.num_attention_heads
@@ -173,16 +172,16 @@ def test_the_bottleneck_is_a_quarter_and_a_multiple_of_the_heads(
 def test_the_tiny_student_has_half_the_feed_forward_parts_and_no_idle_weights() -> None:
     teacher = tiny_classifier("bert")
     for name, parts in (("mobilebert", 4), ("mobilebert-tiny", 2)):
-        student = BUILDERS[name](teacher, StudentShape(1))
+        student = KINDS[name].build(teacher, StudentShape(1))
         assert len(student.base_model.encoder.layer[0].ffn) + 1 == parts
         student(**tokens("apple pear")).logits.square().sum().backward()
         assert all(weight.grad is not None for weight in student.parameters())
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_trained_student_answers_the_same_alone_and_beside_longer_texts(name: str) -> None:
     torch.manual_seed(0)
-    student = BUILDERS[name](tiny_classifier("bert"), StudentShape(2))
+    student = KINDS[name].build(tiny_classifier("bert"), StudentShape(2))
     with torch.no_grad():
         mixing = student.base_model.embeddings.embedding_transformation
         for parameter in (*student.base_model.encoder.parameters(), *mixing.parameters()):
@@ -210,24 +209,24 @@ def test_layers_to_start_from_are_refused() -> None:
         mobilebert_student(tiny_classifier("bert"), StudentShape(1, teacher_layers=(1,)))
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_mobilebert_of_the_same_kind_is_taken_whole(name: str) -> None:
-    source = BUILDERS[name](tiny_classifier("bert"), StudentShape(4))
-    again = BUILDERS[name](source, StudentShape(4))
+    source = KINDS[name].build(tiny_classifier("bert"), StudentShape(4))
+    again = KINDS[name].build(source, StudentShape(4))
     taken = again.state_dict()
     assert all(torch.equal(taken[key], weight) for key, weight in source.state_dict().items())
     with pytest.raises(ModelError, match=r"teacher_layers=\(0, 1, 2, 3\): a MobileBERT student"):
-        BUILDERS[name](source, StudentShape(4, teacher_layers=(0, 1, 2, 3)))
+        KINDS[name].build(source, StudentShape(4, teacher_layers=(0, 1, 2, 3)))
     with torch.no_grad():
         next(again.parameters()).add_(1)
     assert not torch.equal(next(again.parameters()), next(source.parameters())), "a copy"
-    (other,) = BUILDERS.keys() - {name}
-    for build, shape in ((BUILDERS[other], StudentShape(4)), (BUILDERS[name], StudentShape(2))):
-        anew = build(source, shape)
+    (other,) = KINDS.keys() - {name}
+    for kind, shape in ((KINDS[other], StudentShape(4)), (KINDS[name], StudentShape(2))):
+        anew = kind.build(source, shape)
         assert set(anew.state_dict()) != set(source.state_dict())
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", KINDS)
 def test_what_a_corpus_makes_pads_with_zeros(name: str, tmp_path: Path) -> None:
     config = GeneralConfig(**settings_of(name, epochs=1, earlier_epochs=1))
     teacher = GeneralTeacher.load(

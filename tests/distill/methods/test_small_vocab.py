@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,11 @@ from distill.distillation.distillation import DistillationObjective, check_compa
 from distill.distillation.distiller import distill
 from distill.distillation.general import GeneralTeacher, distill_general
 from distill.distillation.general_config import GeneralConfig
-from distill.losses.terms import ProjectedWeights, uniform
+from distill.losses.terms import MIXED_INPUTS, MIXED_TARGETS, ProjectedWeights, uniform
+from distill.losses.training_modules import DualTraining, SharedProjection
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-from distill.methods.training_modules import DualTraining, SharedProjection
 from distill.pretraining.mixed import (
-    MIXED_INPUTS,
-    MIXED_TARGETS,
     MixedMasking,
     MixedVocabulary,
 )
@@ -192,7 +189,7 @@ def test_the_weights_that_are_compared_are_those_of_the_same_words_and_layers(
 ) -> None:
     teacher = tiny_language_model("bert")
     training_module, _ = dual_losses(METHOD, teacher, own)
-    (up,) = training_module._projected
+    (up,) = training_module.projected
     ours, theirs = training_module._weights(up)
     table = training_module.teacher.get_input_embeddings().weight
     assert torch.equal(theirs[0], table[VOCABULARY:]) and len(table) == VOCABULARY + len(own)
@@ -214,12 +211,10 @@ def test_the_weights_that_are_compared_are_those_of_the_same_words_and_layers(
 def test_the_side_that_is_projected_is_a_field_of_the_term(
     projects_student: bool, own: PreTrainedTokenizerBase
 ) -> None:
-    teacher, (phase,) = tiny_language_model("bert"), METHOD.phases
+    teacher = tiny_language_model("bert")
     student = dual_losses(METHOD, teacher, own)[0].student
     term = ProjectedWeights("any", 1.0, layers=uniform, projects_student=projects_student)
-    training_module = DualTraining.of(
-        student, teacher, replace(phase, terms=(term,)), seed=0, steps=1
-    )
+    training_module = DualTraining(student, teacher, [term], seed=0, steps=1)
     sizes = {tuple(each.shape) for each in training_module.projections["any"].matrices.values()}
     narrow, wide = student.config.hidden_size, teacher.config.hidden_size
     assert ((wide, narrow) in sizes, (narrow, wide) in sizes) == (
@@ -294,7 +289,7 @@ def dual_losses(
     source = GeneralTeacher("", tiny_classifier(teacher.config.model_type), teacher)
     student = source.student(method, StudentShape(2, hidden_size=16, heads=4, tokenizer=own))
     (phase,) = method.phases
-    training_module = DualTraining.of(student, teacher, phase, seed=0, steps=10)
+    training_module = DualTraining(student, teacher, phase.terms, seed=0, steps=10)
     objective = DistillationObjective(teacher, {}, prepare=MixedMasking(vocabulary, 0.3, 0))
     return training_module, dict(
         objective(training_module, dataset.collate([dataset[0], dataset[1]]), 0)

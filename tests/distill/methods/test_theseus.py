@@ -7,8 +7,8 @@ import torch
 
 from bertender.training.loop import switch_off_dropout
 from distill.losses.signals import Signals
+from distill.losses.training_modules import TRAINING_MODULES, Replacing
 from distill.methods import METHODS
-from distill.methods.training_modules import Replacing
 from distill.students.student import StudentShape
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
@@ -23,7 +23,8 @@ def training_module(
     row = METHODS[method].at(layers)
     student = row.build(teacher, StudentShape(layers))
     trained = row.phases[phase]
-    built = trained.training_module.of(student, teacher, trained, seed=0, steps=STEPS)
+    module = TRAINING_MODULES[trained.training_module]
+    built = module(student, teacher, trained.terms, seed=0, steps=STEPS)
     assert isinstance(built, Replacing)
     return built.train()
 
@@ -43,7 +44,7 @@ def drawn(module: Replacing, step: int) -> list[bool]:
     ("passed", "probability"), [(0, 0.3), (1 / 3, 0.65), (2 / 3, 1.0), (0.9, 1.0)]
 )
 def test_the_probability_grows_to_one(passed: float, probability: float) -> None:
-    assert Replacing.probability(passed) == pytest.approx(probability)
+    assert training_module().probability(passed) == pytest.approx(probability)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedModel
 
 from bertender.core.files import CACHE_VARIABLE
-from distill.students.static import RARE, static_student
+from distill.methods.static import RARE, StaticStudent
 from distill.students.student import StudentShape
-from distill.students.token_use import TokenUse, token_use
+from distill.tokenizers import TokenUse, token_use
 from tests.toy_models import VOCABULARY, tiny_classifier
 from tests.toys import tiny_tokenizer
 
@@ -24,7 +24,7 @@ USE = TokenUse(torch.tensor([90, 0, 4, 4, *[0] * 20]), (0, 2, 3), before=(2,), a
 def test_a_static_student_starts_from_what_its_teacher_makes_of_each_token() -> None:
     """In all directions, vectors are only turned, moved and scaled: distances stay alike."""
     teacher = tiny_classifier("bert", labels=3).train()
-    student = static_student(teacher, StudentShape(1, tokens=USE, texts=2))
+    student = StaticStudent().build(teacher, StudentShape(1, tokens=USE, texts=2))
     assert teacher.training and (student.config.hidden_size, student.config.texts) == (32, 2)
     assert (student.config.num_labels, student.config.feed_forward_size) == (3, 256)
     words, tokens = student.get_input_embeddings().weight.detach(), [5, 9, 40]
@@ -39,7 +39,9 @@ def test_a_static_student_starts_from_what_its_teacher_makes_of_each_token() -> 
 
 
 def test_a_static_student_weighs_tokens_by_how_rare_they_are() -> None:
-    student = static_student(tiny_classifier("bert"), StudentShape(1, hidden_size=8, tokens=USE))
+    student = StaticStudent().build(
+        tiny_classifier("bert"), StudentShape(1, hidden_size=8, tokens=USE)
+    )
     weights = student.encoder.word_weights.detach().sigmoid()
     assert not weights[[0, 2, 3]].any(), "special tokens have no part"
     counts = torch.ones(VOCABULARY)
@@ -56,7 +58,7 @@ def test_the_vectors_are_computed_once(monkeypatch: pytest.MonkeyPatch, tmp_path
     tables, runs = [], []
     for model, width in ((teacher, 32), (teacher, 32), (teacher, 8), (other(teacher), 32)):
         with counted_runs(model) as count:
-            student = static_student(model, StudentShape(1, tokens=USE, hidden_size=width))
+            student = StaticStudent().build(model, StudentShape(1, tokens=USE, hidden_size=width))
         runs.append(bool(count))
         tables.append(student.get_input_embeddings().weight.detach())
     assert runs == [True, False, True, True]
@@ -97,7 +99,7 @@ def test_names_of_labels_and_folders_compute_nothing_anew(
 
 
 def vectors_of(model: PreTrainedModel) -> torch.Tensor:
-    student = static_student(model, StudentShape(1, tokens=USE))
+    student = StaticStudent().build(model, StudentShape(1, tokens=USE))
     return student.get_input_embeddings().weight.detach()
 
 
@@ -120,7 +122,7 @@ def other(teacher: PreTrainedModel) -> PreTrainedModel:
 @pytest.mark.parametrize("model_type", ["bertender-bilstm", "bertender-static"])
 def test_a_static_student_of_a_model_without_layers_has_its_vectors(model_type: str) -> None:
     teacher = tiny_classifier(model_type)
-    student = static_student(teacher, StudentShape(1, tokens=USE, feed_forward_size=0))
+    student = StaticStudent().build(teacher, StudentShape(1, tokens=USE, feed_forward_size=0))
     ours, theirs = (each.get_input_embeddings().weight.detach() for each in (student, teacher))
     products = centred(theirs) @ centred(theirs).T
     wanted = products / centred(theirs).var()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,21 +13,24 @@ from transformers import DistilBertForSequenceClassification, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, encoder_layers
-from distill.students.albert import albert_student
-from distill.students.bilstm import bilstm_student, strongest_directions
-from distill.students.distilbert import distilbert_student
-from distill.students.minibert import minibert_student
-from distill.students.own_class import any_width_student, shorter_student
-from distill.students.static import static_student
-from distill.students.student import (
-    DISTILBERT_STUDENT,
-    START_LAYERS,
-    StudentBuilder,
-    StudentShape,
-)
+from distill.methods.albert import AlbertStudent
+from distill.methods.bilstm import BiLstmStudent, strongest_directions
+from distill.methods.compact import MiniBertStudent
+from distill.methods.distilbert import DistilBertStudent, distilbert_student
+from distill.methods.static import StaticStudent
+from distill.methods.tinybert import AnyWidthStudent
+from distill.students.student import START_LAYERS, ShorterStudent, StudentShape
 from distill.students.weights import factors, position_table, weight_of
 from tests.toy_models import BERT_SHAPE, UNKNOWN, VOCABULARY, tiny_classifier
 from tests.toys import tiny_tokenizer
+
+StudentBuilder = Callable[[PreTrainedModel, StudentShape], PreTrainedModel]
+albert_student = AlbertStudent().build
+any_width_student = AnyWidthStudent().build
+bilstm_student = BiLstmStudent().build
+minibert_student = MiniBertStudent().build
+shorter_student = ShorterStudent().build
+static_student = StaticStudent().build
 
 MASK = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
 
@@ -90,7 +93,7 @@ def test_a_student_of_full_depth_has_the_teachers_hidden_states(model_type: str)
 def test_a_student_of_distilbert_loses_nothing_of_its_teachers_layers(model_type: str) -> None:
     """Those whose layers the class cannot hold get students of their own class."""
     teacher = tiny_classifier(model_type)
-    student = DISTILBERT_STUDENT.build(teacher, StudentShape(4)).eval()
+    student = DistilBertStudent().build(teacher, StudentShape(4)).eval()
     for ours, theirs in zip(hidden_states(student), hidden_states(teacher), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 

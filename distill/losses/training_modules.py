@@ -1,4 +1,10 @@
-"""Training modules: a student, and what only its training needs."""
+"""TRAINING_MODULES: a student, and what only its training needs.
+
+The loss is computed inside the module, so that a distributed run sees which parameters it used.
+A module holds the model as `student`; its forward(batch, teacher signals, step) returns the
+weighted parts of the loss, and `finished()` the student, free of what its training needed.
+Where it has `rates`, parts of it learn at a rate of their own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -17,62 +23,45 @@ from bertender.models.families import encoder_layers, family_of
 from bertender.training.examples import TensorBatch, model_inputs
 from bertender.training.loop import Rates
 from distill.losses.signals import Signals, read_signals
-from distill.losses.terms import Match, ProjectedWeights, Term, wanted_by
-from distill.methods.method import Phase
-from distill.pretraining.mixed import MIXED_INPUTS
+from distill.losses.terms import MIXED_INPUTS, Match, ProjectedWeights, Term, wanted_by
 
-# --- from distill.losses.training_module
-# Training module of distillation: the student, and what only its training needs.
-#
-# The loss is computed inside the module, so that a distributed run sees which parameters it used.
+Parts = dict[str, torch.Tensor]
+"""Weighted parts of a loss, by the names of the terms."""
 
 
 class TrainingModule(nn.Module):
     """A student with the projections that bring its states to the teacher's width.
 
+    States as wide as the teacher's are compared as they are.
+
     Args:
         student: the model that is written in the end.
+        teacher: what it learns from.
         terms: the loss; those of weight 0 are left out.
-        projections: by the signal that they bring to the teacher's width, for all terms that want
-            it projected; trained with the student.
+        seed: the new projections are drawn from it.
+        steps: of the whole phase.
     """
 
     def __init__(
         self,
         student: PreTrainedModel,
-        terms: Sequence[Term],
-        projections: Mapping[str, nn.Module] | None = None,
-    ) -> None:
-        super().__init__()
-        self.student = student
-        self.projections = nn.ModuleDict(projections or {})
-        self.terms = tuple(term for term in terms if term.weight)
-
-    @classmethod
-    def of(
-        cls,
-        student: PreTrainedModel,
         teacher: PreTrainedModel,
-        phase: Any,
+        terms: Sequence[Term],
         *,
         seed: int,
         steps: int,
-    ) -> Self:
-        """Build the training module of a phase, with new projections drawn from `seed`.
-
-        States as wide as the teacher's are compared as they are.
-        """
+    ) -> None:
+        super().__init__()
         torch.manual_seed(seed)
+        self.student = student
+        self.terms = tuple(term for term in terms if term.weight)
+        matches = [term for term in self.terms if isinstance(term, Match)]
+        projected = {term.signal for term in matches if term.projected}
         widths = student.config.hidden_size, teacher.config.hidden_size
-        projected: set[str] = {
-            term.signal
-            for term in phase.terms
-            if isinstance(term, Match) and term.projected and term.weight
-        }
         wanted = sorted(projected) if widths[0] != widths[1] else []
-        return cls(student, phase.terms, {signal: nn.Linear(*widths) for signal in wanted})
+        self.projections = nn.ModuleDict({signal: nn.Linear(*widths) for signal in wanted})
 
-    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
+    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> Parts:
         """Return the weighted parts of the loss."""
         depth = self.student.config.num_hidden_layers
         wanted, _ = wanted_by(self.terms, depth, teacher.depth)
@@ -94,46 +83,31 @@ class TrainingModule(nn.Module):
         return replace(signals, hidden_states=states)
 
 
-# --- from distill.methods.mobilebert_module
-# Training module of MobileBERT's progressive transfer: one layer of the student after another.
-
-RATE_AFTERWARDS = 0.1
-"""Factor of the learning rate of layers that had their turn."""
-
-
 class LayerAfterLayer(TrainingModule):
-    """The training module of the transfer: in each step one pair of layers is matched."""
+    """MobileBERT's progressive transfer: in each step one pair of layers is matched."""
 
-    turns: tuple[tuple[Match, ...], ...] = ()
-    """The terms of each turn."""
-    learning: tuple[int, ...] = ()
-    """The student's layer of each turn, counted from 1."""
-    steps: int = 1
+    RATE_AFTERWARDS = 0.1
+    """Factor of the learning rate of layers that had their turn."""
 
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
-        phase: Any,
+        terms: Sequence[Term],
         *,
         seed: int,
         steps: int,
-    ) -> Self:
-        """Build the training module, with the turns of the layers."""
-        training_module = super().of(student, teacher, phase, seed=seed, steps=steps)
-        terms = [term for term in training_module.terms if isinstance(term, Match)]
-        pairs = terms[0].pairs(student.config.num_hidden_layers, teacher.config.num_hidden_layers)
-        training_module.turns = tuple(
-            tuple(replace(term, only=turn) for term in terms) for turn in range(len(pairs))
-        )
-        training_module.learning = tuple(layer for layer, _ in pairs)
-        training_module.steps = steps
-        return training_module
+    ) -> None:
+        super().__init__(student, teacher, terms, seed=seed, steps=steps)
+        self.steps = steps
+        matches = [term for term in self.terms if isinstance(term, Match)]
+        pairs = matches[0].pairs(student.config.num_hidden_layers, teacher.config.num_hidden_layers)
+        self.turns = [[replace(term, only=turn) for term in matches] for turn in range(len(pairs))]
+        self.learning = [layer for layer, _ in pairs]  # of each turn, counted from 1
 
-    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
+    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> Parts:
         """Return the weighted parts of the loss of the layers whose turn it is."""
-        self.terms = self.turns[self.turn(step / self.steps)]
+        self.terms = tuple(self.turns[self.turn(step / self.steps)])
         return super().forward(batch, teacher, step)
 
     def turn(self, passed: float) -> int:
@@ -156,18 +130,10 @@ class LayerAfterLayer(TrainingModule):
         """Return the factor of a layer's learning rate; those above have no gradient yet."""
         turn = self.turn(passed)
         had_its_turn = turn > 0 and layer <= self.learning[turn - 1]
-        return RATE_AFTERWARDS if had_its_turn else 1.0
+        return self.RATE_AFTERWARDS if had_its_turn else 1.0
 
 
-# --- from distill.methods.theseus_module
-# Training modules of BERT-of-Theseus: which modules of the predecessor are replaced in a step.
-
-FIRST_PROBABILITY = 0.3
-CONSTANT_PROBABILITY = 0.5
-SHARE_OF_REPLACING = 2 / 3
-
-
-class _Module(nn.Module):
+class _Replaced(nn.Module):
     """A successor's layer that replaces some of the predecessor's; alone in eval mode."""
 
     differs_in_training: ClassVar[bool] = True
@@ -188,61 +154,56 @@ class _Module(nn.Module):
 
 
 class Replacing(nn.Module):
-    """The training module: the student with modules that are drawn again in each step."""
+    """BERT-of-Theseus: the student with modules that are drawn again in each step.
+
+    Args:
+        student, teacher, seed, steps: as of TrainingModule.
+        terms: one, on the student's logits.
+        first: probability of a successor's module at the beginning.
+        last: likewise after two thirds of the steps, up to which it grows linearly (eq. 5).
+    """
 
     def __init__(
-        self, student: PreTrainedModel, teacher: PreTrainedModel, term: Term, seed: int, steps: int
+        self,
+        student: PreTrainedModel,
+        teacher: PreTrainedModel,
+        terms: Sequence[Term],
+        *,
+        seed: int,
+        steps: int,
+        first: float = 0.3,
+        last: float = 1.0,
     ) -> None:
         super().__init__()
         self.student = student
-        self.term, self.seed, self.steps = term, seed, steps
+        self.seed, self.steps = seed, steps
+        self.first, self.last = first, last
+        (self.term,) = terms
         successors, predecessors = encoder_layers(student), encoder_layers(teacher)
         bounds = [i * len(predecessors) // len(successors) for i in range(len(successors) + 1)]
         student.requires_grad_(False)
         self.drawn = [
-            _Module(layer.requires_grad_(True), predecessors[start:end])
+            _Replaced(layer.requires_grad_(True), predecessors[start:end])
             for layer, (start, end) in zip(successors, pairwise(bounds), strict=True)
         ]
         self._place(self.drawn)
 
-    @classmethod
-    def of(
-        cls,
-        student: PreTrainedModel,
-        teacher: PreTrainedModel,
-        phase: Phase,
-        *,
-        seed: int,
-        steps: int,
-    ) -> Self:
-        """Build the training module of a phase, which has one term."""
-        (term,) = phase.terms
-        return cls(student, teacher, term, seed, steps)
+    def probability(self, passed: float) -> float:
+        """Return the successor's, when this share of the phase has passed, 0 to 1."""
+        return min(self.last, self.first + (self.last - self.first) * 1.5 * passed)
 
-    @staticmethod
-    def probability(passed: float) -> float:
-        """Return the successor's, when this share of the phase has passed, 0 to 1 (eq. 5)."""
-        rate = (1 - FIRST_PROBABILITY) / SHARE_OF_REPLACING
-        return min(1.0, FIRST_PROBABILITY + rate * passed)
-
-    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
+    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> Parts:
         """Return the task's loss with the modules that this step draws."""
-        self._draw(step)
-        logits = self.student(**model_inputs(self.student, batch)).logits
-        loss = self.term.weight * self.term(Signals(logits), teacher, batch)
-        return {self.term.name: loss + self._nothing()}
-
-    def _draw(self, step: int) -> None:
         generator = torch.Generator().manual_seed(hash((self.seed, step)))
         draws = torch.rand(len(self.drawn), generator=generator)
         probability = self.probability(step / self.steps)
         for module, draw in zip(self.drawn, draws.tolist(), strict=True):
             module.replaced = draw < probability
-
-    def _nothing(self) -> torch.Tensor:
-        """Return 0 with a gradient of 0 for every weight, whichever modules were drawn."""
+        logits = self.student(**model_inputs(self.student, batch)).logits
+        loss = self.term.weight * self.term(Signals(logits), teacher, batch)
+        # a gradient of 0 for every weight, whichever modules were drawn
         learning = (weight for module in self.drawn for weight in module.successor.parameters())
-        return torch.stack([weight.sum() * 0 for weight in learning]).sum()
+        return {self.term.name: loss + torch.stack([w.sum() * 0 for w in learning]).sum()}
 
     def finished(self) -> PreTrainedModel:
         """Return the student with its own layers and nothing of the predecessor."""
@@ -256,26 +217,6 @@ class Replacing(nn.Module):
         assert isinstance(place, nn.ModuleList)
         for index, layer in enumerate(layers):
             place[index] = layer
-
-
-class HalfReplacing(Replacing):
-    """Each module is the successor's in half of the steps."""
-
-    @staticmethod
-    def probability(passed: float) -> float:
-        return CONSTANT_PROBABILITY
-
-
-class Replaced(Replacing):
-    """The successor is alone."""
-
-    @staticmethod
-    def probability(passed: float) -> float:
-        return 1.0
-
-
-# --- from distill.methods.small_vocab_module
-# Training module of a smaller vocabulary: the student, a copy of the teacher, and projections.
 
 
 class SharedProjection(nn.Module):
@@ -297,71 +238,62 @@ class SharedProjection(nn.Module):
             for side, (size, target) in enumerate(zip(weight.shape, aim.shape, strict=True))
             if size != target
         }
-        matrices = {_name(*each): torch.empty(each[2], each[1]) for each in sorted(sizes)}
+        matrices = {self.name_of(*each): torch.empty(each[2], each[1]) for each in sorted(sizes)}
         self.matrices = nn.ParameterDict(
             {name: nn.init.orthogonal_(matrix) for name, matrix in matrices.items()}
         )
+
+    @staticmethod
+    def name_of(side: int, size: int, target: int) -> str:
+        """Return the name of a matrix."""
+        return f"{'in' if side else 'out'}-{size}-{target}"
 
     def forward(self, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Return the weight at the size of the target."""
         for side, (size, aim) in enumerate(zip(weight.shape, target.shape, strict=True)):
             if size != aim:
-                matrix = self.matrices[_name(side, size, aim)]
+                matrix = self.matrices[self.name_of(side, size, aim)]
                 weight = weight @ matrix.T if side else matrix @ weight
         return weight
 
 
-def _name(side: int, size: int, target: int) -> str:
-    return f"{'in' if side else 'out'}-{size}-{target}"
-
-
 class DualTraining(nn.Module):
-    """The student, a copy of its teacher that reads both vocabularies, and projections."""
+    """A smaller vocabulary: the student, a copy of its teacher that reads both, and projections.
+
+    Arguments are those of TrainingModule.
+    """
 
     def __init__(
-        self, student: PreTrainedModel, teacher: PreTrainedModel, terms: Sequence[Term]
-    ) -> None:
-        super().__init__()
-        self.terms = tuple(term for term in terms if term.weight)
-        self.student = student
-        self.teacher = _reading_both(teacher, student.config.vocab_size)
-        self.projections = nn.ModuleDict()
-        for term in self._projected:
-            self.projections[term.name] = SharedProjection(*self._weights(term))
-
-    @classmethod
-    def of(
-        cls,
+        self,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
-        phase: Phase,
+        terms: Sequence[Term],
         *,
         seed: int,
         steps: int,
-    ) -> Self:
-        """Build the training module of a phase, with what is random in it drawn from `seed`."""
+    ) -> None:
+        super().__init__()
         torch.manual_seed(seed)
-        return cls(student, teacher, phase.terms)
+        self.terms = tuple(term for term in terms if term.weight)
+        self.projected = [term for term in self.terms if isinstance(term, ProjectedWeights)]
+        self.student = student
+        self.teacher = copy.deepcopy(teacher).requires_grad_(True)
+        # `vocab_size` is the number of rows of the table, not of the tokenizer's tokens
+        entries = teacher.config.vocab_size + student.config.vocab_size
+        self.teacher.resize_token_embeddings(entries, mean_resizing=False)
+        self.projections = nn.ModuleDict(
+            {term.name: SharedProjection(*self._weights(term)) for term in self.projected}
+        )
 
-    @property
-    def _projected(self) -> list[ProjectedWeights]:
-        return [term for term in self.terms if isinstance(term, ProjectedWeights)]
-
-    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> dict[str, torch.Tensor]:
+    def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> Parts:
         """Return the weighted parts of the loss; outputs of the teacher itself are not read."""
-        mixed = {name: batch[column] for name, column in MIXED_INPUTS.items()}
         # products of weights in full precision, whatever the models compute in
         with torch.autocast(batch["input_ids"].device.type, enabled=False):
-            compared = {term.name: self._compared(term) for term in self._projected}
-        ours, theirs = (
-            Signals(logits, weights={name: sides[side] for name, sides in compared.items()})
-            for side, logits in enumerate(
-                (
-                    self.student(**model_inputs(self.student, batch)).logits,
-                    self.teacher(**mixed).logits,
-                )
-            )
-        )
+            compared = {term.name: self._compared(term) for term in self.projected}
+        mine, others = ({name: sides[side] for name, sides in compared.items()} for side in (0, 1))
+        mixed = {name: batch[column] for name, column in MIXED_INPUTS.items()}
+        ours = Signals(self.student(**model_inputs(self.student, batch)).logits, weights=mine)
+        theirs = Signals(self.teacher(**mixed).logits, weights=others)
         return {term.name: term.weight * term(ours, theirs, batch) for term in self.terms}
 
     def finished(self) -> PreTrainedModel:
@@ -381,24 +313,26 @@ class DualTraining(nn.Module):
         """Return what is projected, and what has the sizes that it is brought to."""
         depths = (self.student.config.num_hidden_layers, self.teacher.config.num_hidden_layers)
         mine, others = zip(*term.layers(*depths), strict=True)
-        own = _weights_of(self.student, mine)
-        entries = len(own[0])
-        theirs = [weight.detach() for weight in _weights_of(self.teacher, others)]
-        theirs[0] = theirs[0][-entries:]
+        own = _words_and_layers(self.student, mine)
+        theirs = [weight.detach() for weight in _words_and_layers(self.teacher, others)]
+        theirs[0] = theirs[0][-len(own[0]) :]  # the student's tokens come after the teacher's
         return (own, theirs) if term.projects_student else (theirs, own)
 
 
-def _reading_both(teacher: PreTrainedModel, student_entries: int) -> PreTrainedModel:
-    """Return a copy of a language model with new entries after its own, which learns."""
-    both = copy.deepcopy(teacher).requires_grad_(True)
-    # `vocab_size` is the number of rows of the table, not of the tokenizer's tokens
-    both.resize_token_embeddings(teacher.config.vocab_size + student_entries, mean_resizing=False)
-    return both
-
-
-def _weights_of(model: PreTrainedModel, layers: Sequence[int]) -> list[torch.Tensor]:
+def _words_and_layers(model: PreTrainedModel, layers: Sequence[int]) -> list[torch.Tensor]:
     """Return the word embeddings, and all weights of some layers, counted from 1."""
     family, every = family_of(model), encoder_layers(model)
     parts = [family.layer_weights(every[number - 1]) for number in layers]
     words = model.base_model.get_parameter(f"{family.word_embeddings}.weight")
     return [words, *(weight for part in parts for weight in part.values())]
+
+
+TRAINING_MODULES: Mapping[str, Any] = {
+    "student": TrainingModule,
+    "layer after layer": LayerAfterLayer,
+    "replacing": Replacing,
+    "half replacing": partial(Replacing, first=0.5, last=0.5),
+    "replaced": partial(Replacing, first=1.0),
+    "dual": DualTraining,
+}
+"""Training modules of phases, by the name that a phase has for them."""
