@@ -85,7 +85,7 @@ class BiLstmStudent(TableStudent):
         from bertender.models.table_models import BiLstmConfig, BiLstmForSequenceClassification
 
         self.check(start, shape, "a BiLSTM student")
-        table: torch.Tensor = start.get_input_embeddings().weight.detach().float()
+        table = start.get_input_embeddings().get_parameter("weight").detach().float()
         # of a model without weights there is nothing to bring
         words = strongest_directions(table if table.is_meta else table.cpu(), EMBEDDING_SIZE)
         widths = {"hidden_size": shape.hidden_size, "feed_forward_size": shape.feed_forward_size}

@@ -67,7 +67,7 @@ class LayerPhases(Phase):
         return tuple(self._of(layer, layers) for layer in range(1, layers + 1))
 
     def _of(self, layer: int, layers: int) -> Phase:
-        pairs = {"up_to": layer} if self.keeps_lower else {"only": layer - 1}
+        pairs: dict[str, Any] = {"up_to": layer} if self.keeps_lower else {"only": layer - 1}
         terms = (replace(term, **pairs) if isinstance(term, Match) else term for term in self.terms)
         own = {each.name: getattr(self, each.name) for each in fields(Phase)}
         changes = {"name": f"{self.name}-{layer}", "terms": tuple(t.at(layers) for t in terms)}

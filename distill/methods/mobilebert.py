@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertender.core.errors import ModelError
 from distill.losses.functions import (
@@ -153,7 +153,8 @@ def _start_hidden_states(
     from bertender.models.families import family_of
     from distill.students.weights import position_table, weight_of, word_table
 
-    family, embeddings = family_of(start), student.base_model.embeddings
+    family = family_of(start)
+    embeddings: Any = student.base_model.get_submodule("embeddings")
     words = _centred(word_table(start))
     positions = torch.zeros_like(embeddings.position_embeddings.weight)
     if family.position_embeddings is not None:
@@ -168,7 +169,7 @@ def _start_hidden_states(
     # of the next, own and last token, which the embeddings join, the own one counts
     nothing = torch.zeros_like(widening.T)
     joined = torch.cat([nothing, widening.T, nothing], dim=1)
-    norm = start.base_model.get_submodule(family.embedding_norm)
+    norm: Any = start.base_model.get_submodule(family.embedding_norm)
     bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
     embeddings.embedding_transformation.weight.copy_(joined)
     embeddings.embedding_transformation.bias.zero_()
@@ -207,6 +208,12 @@ TRANSFER = LayerTurns(
 LABELS = (SoftLabels(0.5, temperature=1.0), HardLabels(0.5))
 WORDS = (SoftWords(0.5, temperature=1.0, masked_alone=True), MaskedWords(0.5))
 
+ON_CORPUS = General(
+    summary="hidden states and attention of one layer after another, then masked words",
+    phases=(replace(TRANSFER, masked=True), Phase("words", WORDS, masked=True)),
+    settings={"learning_rate": 5e-4},
+)
+
 MOBILEBERT = Method(
     name="mobilebert",
     summary="hidden states and attention of one layer after another, then soft and hard labels",
@@ -214,11 +221,7 @@ MOBILEBERT = Method(
     student=MobileBertStudent(),
     phases=(TRANSFER, *one_phase(*LABELS)),
     settings={"epochs": 5, "learning_rate": 5e-4},
-    general=General(
-        summary="hidden states and attention of one layer after another, then masked words",
-        phases=(replace(TRANSFER, masked=True), Phase("words", WORDS, masked=True)),
-        settings={"learning_rate": 5e-4},
-    ),
+    general=ON_CORPUS,
 )
 
 SMALLER = "as `mobilebert`, with two feed-forward parts a layer and a light attention"
@@ -227,5 +230,5 @@ MOBILEBERT_TINY = replace(
     name="mobilebert-tiny",
     summary=SMALLER,
     student=MobileBertStudent(tiny=True),
-    general=replace(MOBILEBERT.general, summary=SMALLER),
+    general=replace(ON_CORPUS, summary=SMALLER),
 )

@@ -78,7 +78,7 @@ class StaticStudent(TableStudent):
 
         self.check(start, shape, "a static student")
         source = start.config
-        rows, widest = start.get_input_embeddings().weight.shape
+        rows, widest = start.get_input_embeddings().get_parameter("weight").shape
         if source.num_hidden_layers:
             widest = source.hidden_size
         width = shape.hidden_size or min(HIDDEN_SIZE, widest)
@@ -136,7 +136,7 @@ def _vectors(start: PreTrainedModel, tokens: TokenUse) -> torch.Tensor:
 
     from bertender.core.progress import track
 
-    table: torch.Tensor = start.get_input_embeddings().weight
+    table = start.get_input_embeddings().get_parameter("weight")
     if not start.config.num_hidden_layers:
         return table.detach().float().cpu()
     was_training, encoder = start.training, start.eval().base_model

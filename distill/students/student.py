@@ -252,8 +252,7 @@ def check_widths(start: PreTrainedModel, shape: StudentShape, what: str) -> None
 
 def embedding_width(start: PreTrainedModel) -> int:
     """Return the width of the word embeddings, which is not that of the layers in ELECTRA."""
-    width: int = start.get_input_embeddings().weight.shape[1]
-    return width
+    return int(start.get_input_embeddings().get_parameter("weight").shape[1])
 
 
 def check_not_factorised(start: PreTrainedModel, what: str) -> None:
