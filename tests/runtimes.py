@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertender.core.hardware import gpu_problem
-from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS, lacking_flags
+from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS
 
 __all__ = ["ATOL", "EVERY_RUNTIME", "EVERY_RUNTIME_WITH_INTEGERS", "needs"]
 
@@ -16,7 +16,7 @@ ATOL = {"float32": 1e-5, "bfloat16": 5e-2}
 def needs(name: str) -> pytest.MarkDecorator:
     """Return the mark that skips a test where a runtime is not installed."""
     runtime = RUNTIMES[name]
-    flags = lacking_flags(runtime)
+    flags = runtime.lacking_flags()
     return pytest.mark.skipif(
         runtime.version is None or bool(flags) or (runtime.needs_gpu and gpu_problem() != ""),
         reason=f"needs {runtime.title}: {runtime.install} {' or '.join(flags)}",

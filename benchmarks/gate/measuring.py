@@ -40,9 +40,9 @@ from bertender.gate.judge import Parity, check_parity, labelled_sample
 from bertender.gate.tolerances import TOLERANCES
 from bertender.metrics.resampling import Change, LabelSet
 from bertender.metrics.scores import paired_change
-from bertender.models.onnx_session import OnnxPredictor
 from bertender.models.opening import onnx_file
 from bertender.models.predictor import Classifier
+from bertender.models.runtimes import RUNTIMES
 from quantize.graph import run_cut
 from quantize.graph_check import check_rest, compare_rest
 from quantize.kernels import probe
@@ -69,7 +69,9 @@ def judged(subject: Subject, variant: str, name: str | None) -> Judged:
     fault = FAULTS[name] if name else None
     with TemporaryDirectory(dir=subject.folder) as folder:
         graph, ranges = subject.written(variant, fault, Path(folder))
-        candidate = replace(subject.reference, name=variant, predictor=OnnxPredictor(graph))
+        candidate = replace(
+            subject.reference, name=variant, predictor=RUNTIMES["onnxruntime"].open(graph)
+        )
         if fault and fault.classifier:
             candidate = fault.classifier(candidate)
         of_graph = _refusals_of_graph(subject, graph, ranges, fault) if ranges is not None else ()

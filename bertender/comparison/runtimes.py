@@ -12,7 +12,6 @@ from bertender.models.runtimes import (
     FLOAT_PRECISIONS,
     RUNTIMES,
     check_suits,
-    lacking_flags,
     suits,
 )
 
@@ -62,7 +61,7 @@ def _obstacle(name: str) -> str:
     runtime = RUNTIMES[name]
     if runtime.version is None:
         return f"is not installed. Install it with `{runtime.install}`, or use one that is"
-    if lacking := lacking_flags(runtime):
+    if lacking := runtime.lacking_flags():
         flags = " or ".join(lacking)
         return f"needs a CPU with {flags}, and this one has neither. Use another"
     problem = gpu_problem() if runtime.needs_gpu else ""

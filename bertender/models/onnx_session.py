@@ -1,4 +1,8 @@
-"""Graphs in ONNX Runtime: sessions, the predictor, and a check of the rows for tokens."""
+"""Graphs in ONNX Runtime: sessions, the predictor, and a check that every token has a row.
+
+ONNX Runtime is imported where a session is opened, so that what only names a runtime starts
+without it; PyTorch and the package onnx are not, so that an endpoint starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,12 @@ if TYPE_CHECKING:
 
     from bertender.text.tokenizer import FileTokenizer
 
-# --- from bertender.models.onnx_session
-# Opening a graph in ONNX Runtime, quietly.
+ONNX_NAME = "model.onnx"
+"""The graph's file in an onnx artifact, where Optimum looks for it too."""
+ONNX_DATA_NAME = "model.onnx_data"
+"""Where the weights of a graph are that is too large for one file; Optimum's name for it."""
+MOST_MB = 2000
+"""Of a file that protobuf reads; it stops at 2 GiB."""
 
 Provider = str | tuple[str, Mapping[str, str]]
 """A name of ONNX Runtime, or one with its options."""
@@ -74,7 +82,7 @@ def open_session(
     Raises:
         ModelError: ONNX Runtime cannot open it.
     """
-    import onnxruntime  # here, so that what only names a runtime starts without it
+    import onnxruntime
 
     options = session_options(threads, spinning)
     if left_out is None:
@@ -138,64 +146,24 @@ def create_session(
         ) from None
 
 
-# --- from bertender.models.onnx_predictor
-# ONNX Runtime as a predictor. PyTorch is not imported here, so that an endpoint starts quickly.
-
-ONNX_NAME = "model.onnx"
-"""The graph's file in an onnx artifact, where Optimum looks for it too."""
-
-ONNX_DATA_NAME = "model.onnx_data"
-"""Where the weights of a graph are that is too large for one file; Optimum's name for it."""
-
-MOST_MB = 2000
-"""Of a file that protobuf reads; it stops at 2 GiB."""
-
-
 class OnnxPredictor:
-    """An ONNX Runtime session on the CPU; arrays that its graph does not take are left out.
+    """An ONNX Runtime session; arrays that its graph does not take are left out."""
 
-    Args:
-        path: the graph.
-        threads, spinning: see `open_session`.
-        concurrent_runs: calls of `logits` at once, each of `threads`. All share one pool, and each
-            has the thread that calls in it.
-
-    Raises:
-        ModelError: ONNX Runtime cannot open the graph.
-    """
-
-    def __init__(
-        self, path: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
-    ) -> None:
-        self.session = self._opened(path, _pool(threads, concurrent_runs), spinning)
-        self.inputs = tuple(node.name for node in self.session.get_inputs())
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self.session = session
+        self.inputs = tuple(node.name for node in session.get_inputs())
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Return the logits (batch, labels) of a batch."""
         arrays = {name: batch.arrays[name] for name in self.inputs}
         return np.asarray(self.session.run(["logits"], arrays)[0], dtype=np.float32)
 
-    def _opened(self, path: Path, threads: int, spinning: bool) -> onnxruntime.InferenceSession:
-        return open_session(path, threads=threads, spinning=spinning)
 
-
-def _pool(threads: int, runs: int) -> int:
-    """Return the size of a session's pool, which counts one calling thread; see `open_session`."""
-    threads = threads or threads_by_default()
-    return threads * runs - (runs - 1) if threads else 0
-
-
-# --- from bertender.models.table_rows
-# Rows of the table that a graph looks tokens up in, for a check of its tokenizer's numbers.
-#
-# An endpoint has no package onnx, ONNX Runtime tells nothing of a graph's constants, and its
-# look-up
-# in a table of 4 bits reads on past the end. So the few fields of onnx.proto that say it are read
-# here from the mapped file, weights passed over.
-#
-# https://protobuf.dev/programming-guides/encoding,
+# The rest reads the few fields of onnx.proto that say how many tokens a graph has rows for, from
+# the mapped file, weights passed over. ONNX Runtime tells nothing of a graph's constants, and its
+# look-up in a table of 4 bits reads on past the end.
+# https://protobuf.dev/programming-guides/encoding
 # https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
-
 GRAPH = 7
 """Number of the field of a model."""
 NODE, INITIALIZER = 1, 5
@@ -252,15 +220,11 @@ def _rows(data: mmap.mmap) -> int | None:
         if node.operator in RENAMES and node.inputs[0] in tokens:
             tokens.update(node.outputs)
         if node.operator in LOOKUPS and node.inputs[1] in tokens:
-            return _rows_of(node.inputs[0], rows, makers)
+            table = node.inputs[0]
+            while table not in rows and table in makers:  # computed from a constant of integers
+                table = makers[table].inputs[0]
+            return rows.get(table)
     return None
-
-
-def _rows_of(table: str, rows: Mapping[str, int], makers: Mapping[str, _Node]) -> int | None:
-    """Return the rows of a constant, or of what is computed from it alone (a table of integers)."""
-    while table not in rows and table in makers:
-        table = makers[table].inputs[0]
-    return rows.get(table)
 
 
 def _node(data: mmap.mmap, part: tuple[int, int]) -> _Node:

@@ -1,4 +1,9 @@
-"""RUNTIMES: the engines that run ONNX files; one is imported when it opens a graph."""
+"""RUNTIMES: the engines that run ONNX files; one is imported when it opens a graph.
+
+x86 CPUs without 8-bit dot products add pairs of 8-bit products in 16 bits, which saturate where
+weights have more than 7 bits: wrong outputs, without an error. ONNX Runtime has an option against
+it, which sessions here set; OpenVINO has none, so that it refuses such a graph.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,8 @@ import importlib
 import platform
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.artifact import Artifact
-from bertender.core.config import Table, on_demand
+from bertender.core.config import Table
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError
 from bertender.core.hardware import (
     cpu_facts,
@@ -30,29 +36,25 @@ from bertender.models.onnx_session import (
     OTHER_VERSION,
     OnnxPredictor,
     create_session,
+    open_session,
     session_options,
 )
 from bertender.text.batch import Batch
 
-if TYPE_CHECKING:
-    import onnxruntime
-
+if TYPE_CHECKING:  # it loads PyTorch
     from bertender.models.predictor import Predictor
 
-# --- from bertender.models.runtimes
-# RUNTIMES: the engines that run ONNX files; one is imported when it opens a graph.
+FLOAT_PRECISIONS = ("float32", "float16", "bfloat16")
+"""Of artifacts that were not quantized."""
+X86 = ("x86_64", "amd64")
 
 
 @dataclass(frozen=True)
-class Runtime:
+class Runtime(ABC):
     """A row of RUNTIMES. All of them read the same format."""
 
     title: str
     summary: str
-    open: Callable[..., Predictor]
-    """(path, threads=0, spinning=True, concurrent_runs=1): a predictor whose `logits` so many
-    threads may call at once. `threads` are of one run; those that do not spin suit a busy machine
-    """
     package: str
     install: str
     float_type: str = "float32"
@@ -65,9 +67,6 @@ class Runtime:
     """It adds 8-bit products exactly on x86 CPUs without instructions for them, too."""
     dynamic_scales: bool = False
     """It multiplies in integers also where the scales of activations are found while running."""
-    compiles_shapes: Callable[[Path], bool] = lambda graph: False
-    """Whether it takes much longer for the first batch of each shape (`benchmarks/new_lengths`)
-    """
     needs_gpu: bool = False
     """It runs on an NVIDIA GPU, and nowhere else."""
     integer_products: bool = True
@@ -75,9 +74,35 @@ class Runtime:
     own_operators: bool = False
     """It has ONNX Runtime's own operators: look-ups in tables of 4 bits, attention of 8 bits."""
 
+    @abstractmethod
+    def open(
+        self, graph: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
+    ) -> Predictor:
+        """Open a graph.
+
+        Args:
+            graph: its file.
+            threads: of one run; 0 takes OMP_NUM_THREADS, and the runtime's default without it.
+            spinning: let idle threads wait in a loop, which suits a quiet machine alone.
+            concurrent_runs: calls of `logits` at once, each of `threads`.
+
+        Raises:
+            RuntimeMissingError: the runtime is not installed, or this machine is not for it.
+            ModelError: it cannot open the graph.
+        """
+
+    def compiles_shapes(self, graph: Path) -> bool:
+        """Return whether the first batch of each shape takes much longer."""
+        return False
+
     def runs_on(self, flags: Collection[str]) -> bool:
         """Return whether a CPU with these flags has what it needs."""
         return not self.cpu_flags or bool({*self.cpu_flags} & {*flags})
+
+    def lacking_flags(self) -> tuple[str, ...]:
+        """Return the flags of which it needs one, where this CPU has none of them."""
+        _, there = cpu_facts()
+        return () if self.runs_on(there) else self.cpu_flags
 
     def activations_of(self, precision: str) -> str:
         """Return the data type that activations of a float artifact are rounded to."""
@@ -89,51 +114,113 @@ class Runtime:
         return installed_version(self.package)
 
 
-DEFAULT_RUNTIME = "onnxruntime"
-ONNXRUNTIME_GPU = (
-    "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]'"
-)
-"""Both have the same files: of two that are installed, the removal of one leaves half of the other.
-"""
-OPENVINO = "pip install 'bertender[openvino]'"
+class OnnxRuntime(Runtime):
+    """ONNX Runtime on the CPU."""
 
-RUNTIMES = Table(
+    def open(
+        self, graph: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
+    ) -> OnnxPredictor:
+        threads = _shared_threads(threads, concurrent_runs)
+        return OnnxPredictor(open_session(graph, threads=threads, spinning=spinning))
+
+
+class CudaRuntime(Runtime):
+    """ONNX Runtime on the first GPU; operators without a kernel for GPUs run on the CPU."""
+
+    def open(
+        self, graph: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
+    ) -> OnnxPredictor:
+        import onnxruntime
+
+        if problem := gpu_problem():
+            raise RuntimeMissingError(f"runtime {CUDA!r} {problem}. Use runtime 'onnxruntime'.")
+        if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+            raise RuntimeMissingError(
+                f"runtime {CUDA!r}: the installed onnxruntime {onnxruntime.__version__} is made "
+                f"for the CPU alone. Install the other with `{self.install}`."
+            )
+        with redirect_stdout(sys.stderr):  # it prints what it does not find
+            onnxruntime.preload_dlls()  # of pip's packages, which are on no search path
+        session = create_session(
+            graph,
+            session_options(_shared_threads(threads, concurrent_runs), spinning),
+            # else products of float32 are rounded to the 10 bits of TF32
+            providers=((CUDA_PROVIDER, {"use_tf32": "0"}), "CPUExecutionProvider"),
+            advice=f"{OTHER_VERSION} If the GPU has no memory left, or is too old, use runtime "
+            "'onnxruntime'.",
+        )
+        if CUDA_PROVIDER not in session.get_providers():  # else everything would run on the CPU
+            raise ModelError(
+                f"ONNX Runtime cannot load its CUDA provider for {graph}: the libraries of CUDA "
+                "and cuDNN that its version needs are not found. Install them with "
+                f"`{self.install}`, or use runtime 'onnxruntime'."
+            )
+        return OnnxPredictor(session)
+
+
+class OpenVino(Runtime):
+    """OpenVINO on the CPU; floats are computed in `float_type`, where it would take bfloat16.
+
+    Its threads sleep when idle, whatever `spinning` is.
+    """
+
+    def open(
+        self, graph: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
+    ) -> OpenVinoPredictor:
+        if lacking := self.lacking_flags():
+            raise RuntimeMissingError(
+                f"runtime 'openvino-bf16' needs a CPU with {' or '.join(lacking)}, and this one "
+                "has neither. Use runtime 'openvino'."
+            )
+        _check_sums(graph)
+        hint = OPENVINO_TYPES[self.float_type]
+        return OpenVinoPredictor(compiled(graph, threads, concurrent_runs, hint))
+
+    def compiles_shapes(self, graph: Path) -> bool:
+        """Return whether the graph has static scales: their products are prepared for each shape
+        anew; floats are hardly (`docs/runtimes.md`)."""
+        return _rounds_activations(_nodes(graph))
+
+
+DEFAULT_RUNTIME = "onnxruntime"
+CUDA, CUDA_PROVIDER = "onnxruntime-cuda", "CUDAExecutionProvider"
+OPENVINO_TYPES = {"float32": "f32", "bfloat16": "bf16"}
+"""OpenVINO's names of them."""
+INSTALL_OPENVINO = "pip install 'bertender[openvino]'"
+
+RUNTIMES = Table[Runtime](
     "runtime",
     {
-        "onnxruntime": Runtime(
+        "onnxruntime": OnnxRuntime(
             title="ONNX Runtime",
             summary="runs every graph that bertender writes",
-            open=OnnxPredictor,
             package="onnxruntime",
             install="pip install 'bertender[serve]', or 'bertender[train]'",
             exact_on_x86=True,
             dynamic_scales=True,
             own_operators=True,
         ),
-        "openvino": Runtime(
+        "openvino": OpenVino(
             title="OpenVINO",
             summary="runs float graphs, and static 8-bit ones in integers, dynamic ones in float",
-            open=on_demand("bertender.models.runtimes:OpenVinoPredictor"),
             package="openvino",
-            install=OPENVINO,
-            compiles_shapes=on_demand("bertender.models.runtimes:compiles_shapes"),
+            install=INSTALL_OPENVINO,
         ),
-        "openvino-bf16": Runtime(
+        "openvino-bf16": OpenVino(
             title="OpenVINO bfloat16",
             summary="the same with bfloat16 for floats: less exact, and with AMX faster",
-            open=on_demand("bertender.models.runtimes:Bfloat16Predictor"),
             package="openvino",
-            install=OPENVINO,
+            install=INSTALL_OPENVINO,
             float_type="bfloat16",
-            compiles_shapes=on_demand("bertender.models.runtimes:compiles_shapes"),
             cpu_flags=("avx512_bf16", "amx_bf16"),
         ),
-        "onnxruntime-cuda": Runtime(
+        CUDA: CudaRuntime(
             title="ONNX Runtime CUDA",
             summary="runs float graphs on an NVIDIA GPU, meant for those of float16",
-            open=on_demand("bertender.models.runtimes:CudaPredictor"),
             package="onnxruntime-gpu",
-            install=ONNXRUNTIME_GPU,
+            # both have the same files: the removal of one of two leaves half of the other
+            install="pip uninstall -y onnxruntime onnxruntime-gpu && "
+            "pip install 'onnxruntime-gpu[cuda,cudnn]'",
             own_float_types=("float16",),
             needs_gpu=True,
             integer_products=False,
@@ -146,12 +233,6 @@ WITH_INTEGERS = tuple(name for name, row in RUNTIMES.items() if row.integer_prod
 
 RuntimeName = Annotated[str, RUNTIMES.validator()]
 """A row of RUNTIMES, as a setting."""
-
-# --- from bertender.models.runtime_fit
-# Which runtimes suit an artifact.
-
-FLOAT_PRECISIONS = ("float32", "float16", "bfloat16")
-"""Of artifacts that were not quantized."""
 
 
 def suits(runtime: str, artifact: Artifact) -> bool:
@@ -181,18 +262,6 @@ def check_suits(runtime: str, artifact: Artifact) -> None:
         )
 
 
-# --- from bertender.models.cpu_flags
-# Flags of the CPU that a runtime needs, and those that 8-bit sums need.
-
-X86 = ("x86_64", "amd64")
-
-
-def lacking_flags(runtime: Runtime) -> tuple[str, ...]:
-    """Return the flags of which a runtime needs one, where this CPU has none of them."""
-    _, there = cpu_facts()
-    return () if runtime.runs_on(there) else runtime.cpu_flags
-
-
 def saturates() -> bool:
     """Return whether this CPU adds pairs of 8-bit products in 16 bits: x86 without dot products.
 
@@ -203,148 +272,18 @@ def saturates() -> bool:
     return not cpu_has_int8_acceleration()
 
 
-# --- from bertender.models.cuda_predictor
-# ONNX Runtime on an NVIDIA GPU as a predictor. It is imported when a graph is opened.
-
-CUDA = "onnxruntime-cuda"
-PROVIDER = "CUDAExecutionProvider"
-ADVICE = f"{OTHER_VERSION} If the GPU has no memory left, or is too old, use runtime 'onnxruntime'."
-EXACT = {"use_tf32": "0"}
-"""Products of float32 are not rounded to the 10 bits of TF32, which is that provider's default."""
-
-
-class CudaPredictor(OnnxPredictor):
-    """An ONNX Runtime session on the first GPU; arrays that its graph does not take are left out.
-
-    Args:
-        path: the graph.
-        threads, spinning: of the operators that have no kernel for GPUs, and run on the CPU.
-        concurrent_runs: calls of `logits` at once; all share the GPU.
-
-    Raises:
-        RuntimeMissingError: there is no GPU, or the installed ONNX Runtime is not made for one.
-        ModelError: ONNX Runtime cannot open the graph, or cannot load CUDA's libraries.
-    """
-
-    def _opened(self, path: Path, threads: int, spinning: bool) -> onnxruntime.InferenceSession:
-        _check_gpu()
-        options = session_options(threads, spinning)
-        providers = (PROVIDER, EXACT), "CPUExecutionProvider"
-        session = create_session(path, options, providers, advice=ADVICE)
-        if PROVIDER not in session.get_providers():  # else everything would run on the CPU
-            raise ModelError(
-                f"ONNX Runtime cannot load its CUDA provider for {path}: the libraries of CUDA and "
-                "cuDNN that its version needs are not found. Install them with "
-                f"`{RUNTIMES[CUDA].install}`, or use runtime 'onnxruntime'."
-            )
-        return session
-
-
-def _check_gpu() -> None:
-    import onnxruntime
-
-    if problem := gpu_problem():
-        raise RuntimeMissingError(f"runtime {CUDA!r} {problem}. Use runtime 'onnxruntime'.")
-    if PROVIDER not in onnxruntime.get_available_providers():
-        raise RuntimeMissingError(
-            f"runtime {CUDA!r}: the installed onnxruntime {onnxruntime.__version__} is made for "
-            f"the CPU alone. Install the other with `{RUNTIMES[CUDA].install}`."
-        )
-    with redirect_stdout(sys.stderr):  # it prints what it does not find
-        onnxruntime.preload_dlls()  # of pip's packages, which are on no search path
-
-
-# --- from bertender.models.openvino_sums
-# Sums of 8-bit products that OpenVINO would add wrongly on this CPU.
-#
-# x86 without 8-bit dot products adds pairs of products in 16 bits, which saturate where weights
-# have
-# more than 7 bits: wrong outputs, without an error. OpenVINO has no option against it.
-
-LARGEST = 64
-"""Of weights whose products with two numbers of 0 to 255 fit into 16 bits."""
-
-
-def check_sums(openvino: ModuleType, graph: Path) -> None:
-    """Raise ModelError where a graph's sums would saturate on this CPU."""
-    if saturates() and (largest := largest_weight(openvino, graph)) > LARGEST:
-        raise ModelError(
-            f"this CPU has no 8-bit dot products, and OpenVINO would not add those of {graph} "
-            f"exactly: weights are up to {largest}, allowed is {LARGEST}. Use runtime "
-            "'onnxruntime', which adds them exactly, or quantize again with --target avx2."
-        )
-
-
-def largest_weight(openvino: ModuleType, graph: Path) -> int:
-    """Return the largest 8-bit weight, by size, of products in integers; 0 without any.
-
-    OpenVINO multiplies in integers where activations are rounded by scales that the graph has; else
-    it turns weights back into floats, whose sums are exact.
-    """
-    nodes = _nodes(openvino, graph)
-    if not _rounds_activations(nodes):
-        return 0
-    weights = (node.data for node in nodes if _is_weight(node))
-    return max((int(np.abs(each.astype(np.int16)).max(initial=0)) for each in weights), default=0)
-
-
-def has_static_scales(openvino: ModuleType, graph: Path) -> bool:
-    """Return whether activations are rounded by scales that the graph has."""
-    return _rounds_activations(_nodes(openvino, graph))
-
-
-def _nodes(openvino: ModuleType, graph: Path) -> list[Any]:
-    """Return the nodes of a graph; none of one that cannot be opened, which says so elsewhere."""
-    try:
-        return list(openvino.Core().read_model(str(graph)).get_ops())
-    except RuntimeError:
-        return []
-
-
-def _rounds_activations(nodes: list[Any]) -> bool:
-    return any(node.get_type_name() == "FakeQuantize" for node in nodes)
-
-
-def _is_weight(node: Any) -> bool:
-    """Return whether a node is a constant of 8-bit integers (inputs, outputs), and not a table."""
-    if node.get_type_name() != "Constant" or node.get_element_type().get_type_name() != "i8":
-        return False
-    readers = {each.get_node().get_type_name() for each in node.output(0).get_target_inputs()}
-    return len(node.get_shape()) == 2 and "Gather" not in readers
-
-
-# --- from bertender.models.openvino_graph
-# OpenVINO as a predictor, on the CPU and quietly. It is imported when a graph is opened.
-
-TELEMETRY = "openvino_telemetry"
+def _shared_threads(threads: int, runs: int) -> int:
+    """Return the size of a session's pool, which all runs share; it counts one calling thread."""
+    threads = threads or threads_by_default()
+    return threads * runs - (runs - 1) if threads else 0
 
 
 class OpenVinoPredictor:
-    """A graph compiled by OpenVINO for this CPU; arrays that it does not take are left out.
+    """A graph compiled by OpenVINO; arrays that it does not take are left out."""
 
-    What is not 8-bit is computed in float32, where OpenVINO would take bfloat16 by itself.
-
-    Args:
-        path: the graph.
-        threads: of one inference; 0 takes OMP_NUM_THREADS, and OpenVINO's default where it is not
-            set.
-        spinning: as ONNX Runtime takes it; threads of OpenVINO sleep when idle in either case.
-        concurrent_runs: inferences at once, each of `threads`.
-
-    Raises:
-        RuntimeMissingError: OpenVINO is not installed.
-        ModelError: OpenVINO cannot open the graph, or would add its products wrongly on this CPU.
-    """
-
-    float_type = "f32"
-    """By OpenVINO's name."""
-
-    def __init__(
-        self, path: Path, threads: int = 0, *, spinning: bool = True, concurrent_runs: int = 1
-    ) -> None:
-        check_sums(import_openvino(), path)
-        self.compiled = compiled(path, threads, concurrent_runs, self.float_type)
-        self.inputs = tuple(each.get_any_name() for each in self.compiled.inputs)
+    def __init__(self, graph: Any) -> None:
+        self.compiled = graph
+        self.inputs = tuple(each.get_any_name() for each in graph.inputs)
         self._requests = threading.local()  # a request runs one batch at a time
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
@@ -357,55 +296,6 @@ class OpenVinoPredictor:
         return np.asarray(logits, dtype=np.float32)
 
 
-class Bfloat16Predictor(OpenVinoPredictor):
-    """The same, and what is not 8-bit is computed in bfloat16.
-
-    Raises:
-        RuntimeMissingError: OpenVINO is not installed, or this CPU has no bfloat16.
-        ModelError: OpenVINO cannot open the graph.
-    """
-
-    float_type = "bf16"
-
-    def __init__(self, path: Path, threads: int = 0, **settings: Any) -> None:
-        if lacking := lacking_flags(RUNTIMES["openvino-bf16"]):
-            raise RuntimeMissingError(
-                f"runtime 'openvino-bf16' needs a CPU with {' or '.join(lacking)}, and this one "
-                "has neither. Use runtime 'openvino'."
-            )
-        super().__init__(path, threads, **settings)
-
-
-def import_openvino() -> ModuleType:
-    """Import OpenVINO without its telemetry.
-
-    Raises:
-        RuntimeMissingError: it is not installed.
-    """
-    with _no_telemetry():
-        try:
-            return importlib.import_module("openvino")
-        except ImportError as error:
-            raise RuntimeMissingError(
-                f"runtime 'openvino' cannot be imported: {error}. Install it with "
-                f"`{RUNTIMES['openvino'].install}`, or use runtime {DEFAULT_RUNTIME!r}."
-            ) from None
-
-
-@contextmanager
-def _no_telemetry() -> Iterator[None]:
-    """Hide the package by which the import of OpenVINO would send an event."""
-    absent = object()
-    before: Any = sys.modules.get(TELEMETRY, absent)
-    sys.modules[TELEMETRY] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[TELEMETRY]
-        if before is not absent:
-            sys.modules[TELEMETRY] = before
-
-
 def compiled(
     graph: Path | bytes,
     threads: int = 0,
@@ -414,7 +304,7 @@ def compiled(
     *,
     profile: bool = False,
 ) -> Any:
-    """Compile a graph for this CPU; see `OpenVinoPredictor`.
+    """Compile a graph by OpenVINO for this CPU; see `Runtime.open`.
 
     With `profile`, an inference request knows how long each node took.
     """
@@ -438,22 +328,87 @@ def compiled(
         return core.compile_model(model, "CPU", settings)
     except RuntimeError as error:
         name = "a part of a graph" if isinstance(graph, bytes) else graph
+        # the first line that says something: the others trace C++ files
+        lines = (line.strip().rstrip(".") for line in str(error).splitlines())
+        said = (line for line in lines if line and not line.startswith("Exception from"))
         raise ModelError(
-            f"OpenVINO {openvino.__version__} cannot open {name}: {_first_line(error)}. Use "
-            "runtime 'onnxruntime', or export and quantize the model again."
+            f"OpenVINO {openvino.__version__} cannot open {name}: {next(said, '')}. Use runtime "
+            "'onnxruntime', or export and quantize the model again."
         ) from None
 
 
-def compiles_shapes(graph: Path) -> bool:
-    """Return whether the first batch of each shape takes much longer: with static scales it does.
+def import_openvino() -> ModuleType:
+    """Import OpenVINO without its telemetry.
 
-    Its 8-bit products are prepared for each shape anew; floats are hardly
-    (`benchmarks/reports/engines.md`).
+    Raises:
+        RuntimeMissingError: it is not installed.
     """
-    return has_static_scales(import_openvino(), graph)
+    with _hidden("openvino_telemetry"):  # by which the import would send an event
+        try:
+            return importlib.import_module("openvino")
+        except ImportError as error:
+            raise RuntimeMissingError(
+                f"runtime 'openvino' cannot be imported: {error}. Install it with "
+                f"`{INSTALL_OPENVINO}`, or use runtime {DEFAULT_RUNTIME!r}."
+            ) from None
 
 
-def _first_line(error: RuntimeError) -> str:
-    """Return the first line of a message that says something: the others trace C++ files."""
-    lines = (line.strip().rstrip(".") for line in str(error).splitlines())
-    return next((line for line in lines if line and not line.startswith("Exception from")), "")
+@contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """Let a package be one that cannot be imported."""
+    absent = object()
+    before: Any = sys.modules.get(package, absent)
+    sys.modules[package] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[package]
+        if before is not absent:
+            sys.modules[package] = before
+
+
+LARGEST_EXACT = 64
+"""Of weights whose products with two numbers of 0 to 255 fit into 16 bits."""
+
+
+def _check_sums(graph: Path) -> None:
+    """Raise ModelError where a graph's sums would saturate on this CPU in OpenVINO."""
+    if saturates() and (largest := largest_weight(graph)) > LARGEST_EXACT:
+        raise ModelError(
+            f"this CPU has no 8-bit dot products, and OpenVINO would not add those of {graph} "
+            f"exactly: weights are up to {largest}, allowed is {LARGEST_EXACT}. Use runtime "
+            "'onnxruntime', which adds them exactly, or quantize again with --target avx2."
+        )
+
+
+def largest_weight(graph: Path) -> int:
+    """Return the largest 8-bit weight, by size, of products in integers; 0 without any.
+
+    OpenVINO multiplies in integers where activations are rounded by scales that the graph has; else
+    it turns weights back into floats, whose sums are exact.
+    """
+    nodes = _nodes(graph)
+    if not _rounds_activations(nodes):
+        return 0
+    weights = (node.data for node in nodes if _is_weight(node))
+    return max((int(np.abs(each.astype(np.int16)).max(initial=0)) for each in weights), default=0)
+
+
+def _nodes(graph: Path) -> list[Any]:
+    """Return the nodes of a graph; none of one that cannot be opened, which says so elsewhere."""
+    try:
+        return list(import_openvino().Core().read_model(str(graph)).get_ops())
+    except RuntimeError:
+        return []
+
+
+def _rounds_activations(nodes: list[Any]) -> bool:
+    return any(node.get_type_name() == "FakeQuantize" for node in nodes)
+
+
+def _is_weight(node: Any) -> bool:
+    """Return whether a node is a constant of 8-bit integers (inputs, outputs), and not a table."""
+    if node.get_type_name() != "Constant" or node.get_element_type().get_type_name() != "i8":
+        return False
+    readers = {each.get_node().get_type_name() for each in node.output(0).get_target_inputs()}
+    return len(node.get_shape()) == 2 and "Gather" not in readers

@@ -52,14 +52,14 @@ def test_verify_runs_the_candidate_in_it(
 
 def count_opened(runtime: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Record what a runtime opens."""
-    row, opened = RUNTIMES[runtime], list[object]()
+    kind, opened = type(RUNTIMES[runtime]), list[object]()
+    really = kind.open
 
-    def opening(*arguments: Any, **settings: Any) -> Any:
+    def opening(row: Runtime, *arguments: Any, **settings: Any) -> Any:
         opened.append(arguments)
-        return row.open(*arguments, **settings)
+        return really(row, *arguments, **settings)
 
-    columns = {name: getattr(row, name) for name in Runtime.__dataclass_fields__}
-    monkeypatch.setitem(RUNTIMES, runtime, Runtime(**{**columns, "open": opening}))
+    monkeypatch.setattr(kind, "open", opening)
     return opened
 
 

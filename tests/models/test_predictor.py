@@ -16,7 +16,7 @@ from transformers import BertForMaskedLM, BertForSequenceClassification
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.onnx_session import ONNX_NAME, OnnxPredictor
+from bertender.models.onnx_session import ONNX_NAME
 from bertender.models.opening import (
     OPENERS,
     Opening,
@@ -25,6 +25,7 @@ from bertender.models.opening import (
     open_classifier,
 )
 from bertender.models.predictor import Classifier, FakePredictor
+from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, keep_text
 from distill.finetuning.baseline import train_bag_of_words
@@ -191,6 +192,6 @@ def test_onnx_predictor_takes_what_its_graph_takes(
 ) -> None:
     batch = open_classifier(artifacts["onnx"]).encode(task.dev.examples)
     more = Batch(batch.examples, {**batch.arrays, "position_ids": batch.arrays["input_ids"]})
-    calm = OnnxPredictor(onnx_file(artifacts["onnx"]), threads=1, spinning=False)
+    calm = RUNTIMES["onnxruntime"].open(onnx_file(artifacts["onnx"]), 1, spinning=False)
     np.testing.assert_allclose(calm.logits(more), calm.logits(batch))
     assert set(calm.inputs) <= set(batch.arrays)

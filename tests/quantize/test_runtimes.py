@@ -19,14 +19,12 @@ from bertender.core.errors import (
     RuntimeMissingError,
     UnknownNameError,
 )
-from bertender.models import runtimes as cpu_flags
-from bertender.models import runtimes as openvino_sums
+from bertender.models import runtimes
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.runtimes import (
     RUNTIMES,
     WITH_INTEGERS,
     Runtime,
-    import_openvino,
     largest_weight,
 )
 from bertender.tasks.task import Task
@@ -116,14 +114,14 @@ def test_what_it_would_add_wrongly_on_this_cpu_is_not_opened(
 ) -> None:
     graph = tmp_path / "model.onnx"
     write_static(context_of(float_model, task, tmp_path, target, calibration_texts=16), graph)
-    assert largest_weight(import_openvino(), graph) == largest
-    monkeypatch.setattr(openvino_sums, "saturates", lambda: True)
+    assert largest_weight(graph) == largest
+    monkeypatch.setattr(runtimes, "saturates", lambda: True)
     if target == "avx2":
         RUNTIMES["openvino"].open(graph)
     else:
         with pytest.raises(ModelError, match=r"up to 127, allowed is 64.*'onnxruntime'.*avx2"):
             RUNTIMES["openvino"].open(graph)
-        monkeypatch.setattr(openvino_sums, "saturates", lambda: False)
+        monkeypatch.setattr(runtimes, "saturates", lambda: False)
         RUNTIMES["openvino"].open(graph)
 
 
@@ -133,7 +131,7 @@ def test_products_that_it_runs_in_float_saturate_nowhere(
 ) -> None:
     write_dynamic(context_of(float_model, task, tmp_path), tmp_path / "dynamic.onnx")
     for graph in (onnx_file(float_model), tmp_path / "dynamic.onnx"):
-        assert largest_weight(import_openvino(), graph) == 0
+        assert largest_weight(graph) == 0
 
 
 @pytest.mark.parametrize(
@@ -154,10 +152,10 @@ def test_x86_without_dot_products_saturates(
     expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cpu_flags.platform, "system", lambda: system)
-    monkeypatch.setattr(cpu_flags.platform, "machine", lambda: processor)
+    monkeypatch.setattr(runtimes.platform, "system", lambda: system)
+    monkeypatch.setattr(runtimes.platform, "machine", lambda: processor)
     monkeypatch.setattr(cpu, "cpu_facts", lambda: ("a CPU", flags))
-    assert cpu_flags.saturates() is expected
+    assert runtimes.saturates() is expected
 
 
 DYNAMIC_SCALES = [

@@ -16,9 +16,10 @@ from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact, read_timing
 from bertender.core.card import TIMING_NAME
 from bertender.core.errors import ArtifactError
-from bertender.models.onnx_session import OnnxPredictor
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS
+from bertender.models.predictor import Predictor
+from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.distill_config import DistillConfig
@@ -158,11 +159,11 @@ def test_the_student_in_8_bits_is_served(
     np.testing.assert_allclose(found, logits, atol=1e-6)
 
 
-def as_float16(artifact: Artifact, file: Path) -> OnnxPredictor:
+def as_float16(artifact: Artifact, file: Path) -> Predictor:
     """The graph of an onnx artifact with every number in float16."""
     graph = convert_float_to_float16(onnx.load(onnx_file(artifact)), keep_io_types=True)
     onnx.save(graph, file)
-    return OnnxPredictor(file)
+    return RUNTIMES["onnxruntime"].open(file)
 
 
 def test_the_card_says_where_the_student_comes_from(
