@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
-from bertender.core.config import Rule
+from bertender.core.config import Rule, Table
 from bertender.core.errors import ConfigError
 from bertender.training.config import JudgedConfig
 from distill.distillation.unlabelled_config import UnlabelledConfig
-from distill.pruning.importance import ACROSS, IMPORTANCES, Across
+
+IMPORTANCES = Table(
+    "importance",
+    {"gradient": True, "fisher": True, "taylor": True, "magnitude": False, "random": False},
+)
+"""Whether an importance of heads and neurons reads texts. `importance.SCORERS` computes them."""
+
+Across = Literal["model", "layer"]
+"""Heads among which the least important ones are looked for."""
 
 OF_RECOVERY = frozenset(
     {
@@ -200,7 +208,8 @@ class PruneConfig(UnlabelledConfig, JudgedConfig):
         "gradient", description=f"importance of heads and neurons: {', '.join(IMPORTANCES)}"
     )
     across: Across = Field(
-        "model", description=f"where the least important ones are looked for: {', '.join(ACROSS)}"
+        "model",
+        description="where the least important ones are looked for: model, layer",
     )
     rounds: int = Field(
         1, ge=1, description="cut heads and neurons in so many steps, scored again before each"
@@ -245,5 +254,5 @@ class PruneConfig(UnlabelledConfig, JudgedConfig):
     @property
     def scores_texts(self) -> bool:
         """Whether what is cut depends on the model's outputs on training texts."""
-        by_texts = self.cuts_parts and IMPORTANCES[self.importance].reads_text
+        by_texts = self.cuts_parts and IMPORTANCES[self.importance]
         return bool(by_texts or self.layers or self.retraining_free)

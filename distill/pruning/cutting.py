@@ -1,11 +1,10 @@
-"""Cutting heads, neurons and layers out of a model."""
+"""Cutting heads, neurons and layers out of a model: smaller matrices, and fewer layers."""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +19,6 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import HEADS, Head
 
-# --- from distill.pruning.cutting
-# Cutting heads and neurons out of a model: smaller matrices, the outputs of closed gates.
-
 OF_A_CLASS = frozenset(
     {
         "architectures",
@@ -36,6 +32,8 @@ OF_A_CLASS = frozenset(
     }
 )
 """Settings of a config that do not go over to another class."""
+BY_LAYER = ("head_numbers", "heads_kept", "neurons_kept")
+"""Settings of pruned models that have a value a layer."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,17 @@ def cut(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     """
     check_prunable(model)
     _check_possible(model.config, remaining)
-    return filled(_untrained(model, remaining), _remaining_weights(model, remaining), model)
+    family, size = family_of(model), head_size(model.config)
+    weights = dict(model.state_dict())
+    for number, (heads, neurons) in enumerate(zip(remaining.heads, remaining.neurons, strict=True)):
+        prefix = f"{model.base_model_prefix}.{family.layers}.{number}"
+        channels = [head * size + channel for head in sorted(heads) for channel in range(size)]
+        family.projections.select(weights, prefix, channels)
+        family.feed_forward.select(weights, prefix, sorted(neurons))
+    return _filled(_untrained(model, remaining), weights, model)
 
 
-def filled(
+def _filled(
     smaller: PreTrainedModel, weights: Mapping[str, torch.Tensor], model: PreTrainedModel
 ) -> PreTrainedModel:
     """Return a smaller model with these weights, in the precision and mode of the larger one."""
@@ -80,29 +85,19 @@ def _untrained(model: PreTrainedModel, remaining: Remaining) -> PreTrainedModel:
     """Return a model of the remaining shape."""
     config, row = model.config, PRUNABLE[family_name(model.config)]
     origin, pruned = row.classes_of(model)
-    settings = {**_of_any_class(config), **family_of(model).loading}
-    heads, neurons = (
-        [len(layer) for layer in layers] for layers in (remaining.heads, remaining.neurons)
-    )
+    taken_over = {name: value for name, value in config.to_dict().items() if name not in OF_A_CLASS}
+    settings = {**taken_over, **family_of(model).loading}
+    heads = [len(layer) for layer in remaining.heads]
+    neurons = [len(layer) for layer in remaining.neurons]
     if set(heads) == {config.num_attention_heads} and len(set(neurons)) == 1:
         own: Any = origin.config_class
         return origin(own(**{**settings, row.width: neurons[0]}))
-    numbers = _head_numbers(config, remaining)
+    numbers = [  # that each layer's remaining heads had before any cut
+        [before[head] for head in sorted(remain)]
+        for before, remain in zip(head_numbers_of(config), remaining.heads, strict=True)
+    ]
     uneven = row.config(**settings, heads_kept=heads, neurons_kept=neurons, head_numbers=numbers)
     return pruned(uneven)
-
-
-def _of_any_class(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the settings of a config that another class takes too."""
-    return {name: value for name, value in config.to_dict().items() if name not in OF_A_CLASS}
-
-
-def _head_numbers(config: PretrainedConfig, remaining: Remaining) -> list[list[int]]:
-    """Return the numbers that each layer's remaining heads had before any cut."""
-    return [
-        [before[head] for head in sorted(stay)]
-        for before, stay in zip(head_numbers_of(config), remaining.heads, strict=True)
-    ]
 
 
 def check_prunable(model: PreTrainedModel) -> None:
@@ -129,87 +124,17 @@ def _check_possible(config: PretrainedConfig, remaining: Remaining) -> None:
                 )
 
 
-def _remaining_weights(model: PreTrainedModel, remaining: Remaining) -> dict[str, torch.Tensor]:
-    """Return a model's weights without the rows and columns of cut heads and neurons."""
-    family, size = family_of(model), head_size(model.config)
-    weights = dict(model.state_dict())
-    for number, (heads, neurons) in enumerate(zip(remaining.heads, remaining.neurons, strict=True)):
-        prefix = f"{model.base_model_prefix}.{family.layers}.{number}"
-        family.projections.select(weights, prefix, _channels(heads, size))
-        family.feed_forward.select(weights, prefix, sorted(neurons))
-    return weights
-
-
-def _channels(heads: Sequence[int], size: int) -> list[int]:
-    """Return the numbers of the channels of some heads, in order."""
-    return [head * size + channel for head in sorted(heads) for channel in range(size)]
-
-
-# --- from distill.pruning.gates
-# Gates on the heads and neurons of a model, through hooks: 1 lets one pass, 0 closes it.
-#
-# Heads are gated where their contexts enter the output projection, neurons where their
-# activations
-# enter the second layer of the feed-forward part, so that no model code is copied and every row
-# of
-# FAMILIES has them. (transformers had head masks of its own, and dropped them.)
-
-
-@contextmanager
-def gated(
-    model: PreTrainedModel,
-    heads: Sequence[torch.Tensor] = (),
-    neurons: Sequence[torch.Tensor] = (),
-) -> Iterator[None]:
-    """Multiply what heads and neurons give by gates, inside the block.
-
-    Args:
-        model: a row of FAMILIES.
-        heads: a tensor each layer, (heads,) or one for each example, (batch, heads).
-        neurons: a tensor each layer, (neurons,) or (batch, neurons).
-    """
-    family = family_of(model)
-    hooks = []
-    for path, gates in ((family.projections.output, heads), (family.feed_forward.output, neurons)):
-        for layer, gate in zip(encoder_layers(model), gates, strict=False):
-            hooks.append(layer.get_submodule(path).register_forward_pre_hook(_times(gate)))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _times(gate: torch.Tensor) -> Callable[..., Any]:
-    """Return a hook that multiplies states (batch, seq, gates * width) by gates."""
-
-    def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        states, *others = inputs
-        by_gate = states.unflatten(-1, (gate.shape[-1], -1))  # (batch, seq, gates, width)
-        each = gate[..., None] if gate.ndim == 1 else gate[:, None, :, None]
-        return ((by_gate * each).flatten(-2), *others)
-
-    return hook
-
-
-# --- from distill.pruning.layers
-# Layer pruning: the layers with the least effect on the loss are left out as a whole.
-#
-# One after another: of those that are left, the layer goes without which the loss on some
-# labelled
-# texts is lowest. No paper's in particular; it is the plainest control for cleverer ones.
-
-BY_LAYER = ("head_numbers", "heads_kept", "neurons_kept")
-"""Settings of pruned models that have a value a layer."""
-
-
 def least_missed(
     model: PreTrainedModel,
     batches: Sequence[TensorBatch],
     count: int,
     head: Head = HEADS[SINGLE_LABEL.name],
 ) -> tuple[int, ...]:
-    """Return the layers that stay when some are dropped, from 0.
+    """Return the layers that remain when those with the least effect on the loss go, from 0.
+
+    One after another: of those that are left, the layer goes without which the loss on some
+    labelled texts is lowest. No paper's in particular; it is the plainest control for cleverer
+    ones.
 
     Args:
         model: a classifier of a row of FAMILIES, put into eval mode.
@@ -221,14 +146,19 @@ def least_missed(
         ModelError: no layer would be left.
     """
     check_layers_left(model, count)
-    depth = len(encoder_layers(model))
     model.eval()
-    gone: list[int] = []
+    every = range(len(encoder_layers(model)))
+    left = list(every)
     for _ in range(count):
-        left = [layer for layer in range(depth) if _may_go(model, [*gone, layer])]
-        losses = {layer: _loss_without(model, [*gone, layer], batches, head) for layer in left}
-        gone.append(min(left, key=losses.__getitem__))
-    return tuple(layer for layer in range(depth) if layer not in gone)
+        losses = {}
+        for layer in left:
+            others = [each for each in left if each != layer]
+            # where layers differ, a model of the same class cannot do without just any of them
+            if family_of(model).settings_of_layers(model.config, others) is not None:
+                gone = [each for each in every if each not in others]
+                losses[layer] = _loss_without(model, gone, batches, head)
+        left.remove(min(losses, key=losses.__getitem__))
+    return tuple(left)
 
 
 def check_layers_left(model: PreTrainedModel, count: int) -> None:
@@ -267,38 +197,22 @@ def without_layers(model: PreTrainedModel, remaining: Sequence[int]) -> PreTrain
             weights[name] = weight
         elif match[1] in numbers:
             weights[f"{prefix}{numbers[match[1]]}{match[2]}"] = weight
-    return filled(shorter, weights, model)
-
-
-def _may_go(model: PreTrainedModel, gone: Sequence[int]) -> bool:
-    """Return whether a model of the same class can do without some layers, which differ."""
-    left = [layer for layer in range(len(encoder_layers(model))) if layer not in gone]
-    settings = family_of(model).settings_of_layers(model.config, left)
-    return len(set(gone)) == len(gone) and settings is not None
+    return _filled(shorter, weights, model)
 
 
 @torch.no_grad()
 def _loss_without(
     model: PreTrainedModel, layers: Sequence[int], batches: Sequence[TensorBatch], head: Head
 ) -> float:
-    total = 0.0
-    with ExitStack() as skipped:
-        for layer in layers:
-            skipped.enter_context(_skipped(encoder_layers(model)[layer]))
-        for batch in batches:
-            total += float(head.summed_loss(model, batch))
-    return total
+    """Return the loss of a model whose layers of these numbers return their input."""
 
-
-@contextmanager
-def _skipped(layer: nn.Module) -> Iterator[None]:
-    """Let a layer return its input, inside the block."""
-
-    def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> Any:
+    def skip(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> Any:
         return (inputs[0], *output[1:]) if isinstance(output, tuple) else inputs[0]
 
-    handle = layer.register_forward_hook(hook)
+    every = encoder_layers(model)
+    hooks = [every[layer].register_forward_hook(skip) for layer in layers]
     try:
-        yield
+        return sum(float(head.summed_loss(model, batch)) for batch in batches)
     finally:
-        handle.remove()
+        for hook in hooks:
+            hook.remove()

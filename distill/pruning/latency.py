@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +25,10 @@ from bertender.core.machine_load import watched_load
 from bertender.core.progress import track
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import heads_of, neurons_of
-from bertender.training.examples import TensorBatch, model_inputs
+from bertender.training.examples import model_inputs
 from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import Importance, shares_of_rounds, the_best
-
-# --- from distill.pruning.latency
-# Times of the parts of a model on this machine, by their numbers of heads and neurons.
-#
-# Copies of the model with fewer heads and neurons run in turns, in an order shuffled from round
-# to
-# round, while hooks read the clock between the parts of each layer. So what is timed is the
-# model's
-# own code, in the order and with the caches that it runs with. The times are PyTorch's on the
-# CPU.
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Of the heads and of the neurons, at which a part is timed; 0 stands for one."""
@@ -49,6 +38,10 @@ NEURON_STEP = 16
 ROUNDS = 15
 RUNS = 5
 """In a row of one model, of which the median counts, after one that does not."""
+TABLE_NAME = "table.json"
+BISECTIONS = 60
+LEAST_MS = 1e-12
+"""Stands for a time of 0, by which nothing can be divided."""
 
 _Key = tuple[str, int]
 """A part of a layer and how many heads or neurons it has."""
@@ -56,6 +49,81 @@ _Times = Mapping[_Key, float]
 """Milliseconds of a run."""
 REST: _Key = ("rest", 0)
 TOTAL: _Key = ("total", 0)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model's time now, and its target."""
+
+    factor: float
+    """How many times as fast."""
+    table: LatencyTable
+    before: PreTrainedModel
+
+    @property
+    def before_ms(self) -> float:
+        """Latency that the table predicts for the model as it is."""
+        return self._predicted_ms(self.before)
+
+    def limits_ms(self, rounds: int) -> list[float]:
+        """Return what the model may take after each round; each round saves the same share."""
+        shares = shares_of_rounds(1 - 1 / self.factor, rounds)
+        return [self.before_ms * (1 - share) for share in shares]
+
+    def reached(self, model: PreTrainedModel, stopwatches: Stopwatches) -> LatencyFindings:
+        """Return how fast a model is, as predicted and as measured, and what was measured first."""
+        return LatencyFindings(
+            target=self.factor,
+            predicted=self.before_ms / self._predicted_ms(model),
+            measured=stopwatches.speedup(self.before, model, self.table.load),
+            table=self.table,
+        )
+
+    def _predicted_ms(self, model: PreTrainedModel) -> float:
+        return self.table.predicted_ms(heads_of(model.config), neurons_of(model.config))
+
+
+def find_target(
+    model: PreTrainedModel,
+    lengths: Sequence[int],
+    config: PruneConfig,
+    stopwatches: Stopwatches,
+    work: Path,
+) -> Target | None:
+    """Time a model's parts, once a run, for the target of a config; None where it has none.
+
+    Args:
+        model: as it is before anything is pruned.
+        lengths: tokens of the task's training texts.
+        config: what is asked for.
+        stopwatches: where times come from.
+        work: where the table is stored, so that a resumed run reads the same one.
+
+    Raises:
+        ConfigError: no pruning makes the model so fast.
+    """
+    if config.target_latency is None:
+        return None
+    tokens = config.latency_tokens or max(round(sum(lengths) / len(lengths)), 1)
+    load = LatencyLoad(texts=config.latency_texts, tokens=tokens, threads=environment().cores)
+
+    def write_table(directory: Path) -> None:
+        table = stopwatches.table(model, load)
+        (directory / TABLE_NAME).write_text(table.model_dump_json(), encoding="utf-8")
+
+    directory = directory_once(work / "latency", load.model_dump(mode="json"), write_table)
+    table = LatencyTable.model_validate_json((directory / TABLE_NAME).read_bytes())
+    target = Target(config.target_latency, table, model)
+    layers = model.config.num_hidden_layers - config.layers
+    best = target.before_ms / fastest_ms(table, layers)
+    if target.factor > best:
+        raise ConfigError(
+            f"target_latency={target.factor:g}x: with one head and one neuron in each of its "
+            f"{layers} layers the model is {best:.2f}x as fast as before, for {load.texts} texts "
+            f"of {load.tokens} tokens on this machine. Ask for less, or drop layers as well "
+            f"(layers=1 or more)."
+        )
+    return target
 
 
 class Point(PartTimes):
@@ -94,110 +162,102 @@ def _between(points: Sequence[Point], counts: Sequence[int] | range) -> list[flo
     return [float(each) for each in np.interp(counts, [p.count for p in points], times_ms)]
 
 
-@dataclass(frozen=True)
 class Stopwatches:
-    """Source of times: this machine, or a test's made-up ones."""
+    """Times of models on this machine: PyTorch's, on the CPU.
 
-    table: Callable[[PreTrainedModel, LatencyLoad], LatencyTable]
-    """(model, load) -> the times of its parts, for up to as many heads and neurons as it has"""
-    speedup: Callable[[PreTrainedModel, PreTrainedModel, LatencyLoad], Speedup]
-    """(reference, candidate, load) -> how many times as fast the candidate is"""
+    Models run in turns, in an order shuffled from round to round, while hooks read the clock
+    between the parts of each layer. So what is timed is the model's own code, in the order and with
+    the caches that it runs with.
+    """
+
+    def table(self, model: PreTrainedModel, load: LatencyLoad) -> LatencyTable:
+        """Return the times of a model's parts, for up to as many heads and neurons as it has.
+
+        Copies of the model with fewer heads and neurons are timed.
+        """
+        models = [_copied(model, share) for share in SHARES]
+        samples: dict[_Key, list[float]] = defaultdict(list)
+        with watched_load(noisy=True) as meter:  # a rough table is better than no pruning
+            for _, times_ms in _in_turns(models, load, "time heads and neurons"):
+                for key, time_ms in times_ms.items():
+                    samples[key].append(round(time_ms, 5))
+
+        def points(part: str) -> tuple[Point, ...]:
+            counts = sorted(count for name, count in samples if name == part)
+            return tuple(Point(count=each, rounds_ms=tuple(samples[part, each])) for each in counts)
+
+        return LatencyTable(
+            load=load,
+            cpu_model=environment().cpu_model,
+            attention=points("attention"),
+            feed_forward=points("feed_forward"),
+            rest_ms=tuple(samples[REST]),
+            machine_load=meter.load,
+        )
+
+    def speedup(
+        self, reference: PreTrainedModel, candidate: PreTrainedModel, load: LatencyLoad
+    ) -> Speedup:
+        """Return how many times as fast the candidate is."""
+        models = [_copied(each, 1.0) for each in (reference, candidate)]
+        rounds_ms: list[list[list[float]]] = [[], []]
+        for place, times_ms in _in_turns(models, load, "time the pruned model"):
+            rounds_ms[place].append([times_ms[TOTAL]])
+        return speedup(rounds_ms[0], rounds_ms[1])
 
 
-def _measured_table(model: PreTrainedModel, load: LatencyLoad) -> LatencyTable:
-    models = [_copied(model, share) for share in SHARES]
-    samples: dict[_Key, list[float]] = defaultdict(list)
-    with watched_load(noisy=True) as meter:  # a rough table is better than no pruning
-        for _, times_ms in _in_turns(models, load, "time heads and neurons"):
-            for key, time_ms in times_ms.items():
-                samples[key].append(round(time_ms, 5))
-    return LatencyTable(
-        load=load,
-        cpu_model=environment().cpu_model,
-        attention=_points(samples, "attention"),
-        feed_forward=_points(samples, "feed_forward"),
-        rest_ms=tuple(samples[REST]),
-        machine_load=meter.load,
-    )
-
-
-def _points(samples: Mapping[_Key, list[float]], part: str) -> tuple[Point, ...]:
-    counts = sorted(count for name, count in samples if name == part)
-    return tuple(Point(count=each, rounds_ms=tuple(samples[part, each])) for each in counts)
-
-
-def _measured_speedup(
-    reference: PreTrainedModel, candidate: PreTrainedModel, load: LatencyLoad
-) -> Speedup:
-    models = [_copied(each, 1.0) for each in (reference, candidate)]
-    rounds_ms: list[list[list[float]]] = [[], []]
-    for place, times_ms in _in_turns(models, load, "time the pruned model"):
-        rounds_ms[place].append([times_ms[TOTAL]])
-    return speedup(rounds_ms[0], rounds_ms[1])
-
-
-HERE = Stopwatches(_measured_table, _measured_speedup)
-"""This machine's own times."""
+HERE = Stopwatches()
 
 
 def _copied(model: PreTrainedModel, share: float) -> PreTrainedModel:
     """Return a copy on the CPU with a share of each layer's heads and neurons, one at least."""
-    heads, neurons = (
-        tuple(tuple(range(_share_of(count, share, step))) for count in counts)
-        for counts, step in ((heads_of(model.config), 1), (neurons_of(model.config), NEURON_STEP))
-    )
+
+    def numbers(count: int, step: int) -> tuple[int, ...]:
+        if share < 1:
+            count = max(min(round(count * share / step) * step, count), 1)
+        return tuple(range(count))
+
+    heads = tuple(numbers(count, 1) for count in heads_of(model.config))
+    neurons = tuple(numbers(count, NEURON_STEP) for count in neurons_of(model.config))
     smaller = cut(model, Remaining(heads, neurons))  # which is built on the CPU
     smaller.eval()
     return smaller
-
-
-def _share_of(count: int, share: float, step: int) -> int:
-    """Return a share of a count, in steps, one at least."""
-    return count if share == 1 else max(min(round(count * share / step) * step, count), 1)
 
 
 def _in_turns(
     models: Sequence[PreTrainedModel], load: LatencyLoad, description: str
 ) -> Iterator[tuple[int, _Times]]:
     """Time each of the models once a round, in an order of its own; yield its place and times."""
-    generator = np.random.default_rng(0)
-    turns = [place for _ in range(ROUNDS) for place in generator.permutation(len(models)).tolist()]
+    shuffle = np.random.default_rng(0)
+    turns = [place for _ in range(ROUNDS) for place in shuffle.permutation(len(models)).tolist()]
     with quiet(load.threads), torch.inference_mode():
         for place in track(turns, description, len(turns)):
-            tokens = _tokens(models[place], load)
-            _, *runs = (_timed(models[place], tokens) for _ in range(1 + RUNS))
+            model, generator = models[place], torch.Generator().manual_seed(0)
+            # which words they have makes no difference in time
+            shape = (load.texts, load.tokens)
+            ids = torch.randint(model.config.vocab_size, shape, generator=generator)
+            tokens = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            _, *runs = (_timed(model, model_inputs(model, tokens)) for _ in range(1 + RUNS))
             yield place, {key: float(np.median([run[key] for run in runs])) for key in runs[0]}
 
 
-def _tokens(model: PreTrainedModel, load: LatencyLoad) -> TensorBatch:
-    """Return texts of the load's size; which words they have makes no difference in time."""
-    shape = (load.texts, load.tokens)
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(model.config.vocab_size, shape, generator=generator)
-    return model_inputs(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-
-
-def _timed(model: PreTrainedModel, tokens: TensorBatch) -> _Times:
+def _timed(model: PreTrainedModel, tokens: Mapping[str, torch.Tensor]) -> _Times:
     """Run a model once; return the time of its parts, of layers alike the median."""
     with _ticking(model) as ticks:
         started = time.perf_counter_ns()
         model(**tokens)
         total_ms = (time.perf_counter_ns() - started) / 1e6
     attention_ms, feed_forward_ms = (np.diff(np.reshape(ticks, (-1, 3))).T / 1e6).tolist()
+    by_key: dict[_Key, list[float]] = defaultdict(list)
+    for count, time_ms in zip(heads_of(model.config), attention_ms, strict=True):
+        by_key["attention", count].append(time_ms)
+    for count, time_ms in zip(neurons_of(model.config), feed_forward_ms, strict=True):
+        by_key["feed_forward", count].append(time_ms)
     return {
-        **_medians("attention", heads_of(model.config), attention_ms),
-        **_medians("feed_forward", neurons_of(model.config), feed_forward_ms),
+        **{key: float(np.median(each)) for key, each in by_key.items()},
         TOTAL: total_ms,
         REST: total_ms - sum(attention_ms) - sum(feed_forward_ms),
     }
-
-
-def _medians(part: str, counts: Sequence[int], times_ms: Sequence[float]) -> _Times:
-    """Return the median time of a part of the layers that have as many heads or neurons."""
-    by_key: dict[_Key, list[float]] = defaultdict(list)
-    for count, time_ms in zip(counts, times_ms, strict=True):
-        by_key[part, count].append(time_ms)
-    return {key: float(np.median(each)) for key, each in by_key.items()}
 
 
 @contextmanager
@@ -221,48 +281,15 @@ def _ticking(model: PreTrainedModel) -> Iterator[list[int]]:
             hook.remove()
 
 
-# --- from distill.pruning.search
-# Search for the heads and neurons to cut for a speed: most time for the least importance.
-#
-# Mask search of Kwon et al. 2022 (arXiv 2204.09656): the summed importance of what goes is least
-# under a limit on the time that a latency table predicts. They try every number of heads and
-# spend
-# the rest on neurons, which takes a time that grows in proportion to either. Here every part of
-# a layer (its heads, its neurons) has a curve of its own from the table, and a price of a
-# millisecond in importance, a Lagrange multiplier, is sought by bisection: at a price, each part
-# by
-# itself keeps the number of heads or neurons for which lost importance plus priced time is least,
-# and the whole fits as soon as the price is high enough. The remaining time then buys the heads
-# and
-# neurons with the most importance a millisecond that still fit. Neurons stay in steps of 16,
-# since
-# other widths are slower than their size.
-# Importance must mean the same for heads and neurons, as squared gradients do: halved, they are
-# what
-# the loss rises by (the diagonal of the Fisher information). The paper compares them across
-# layers as
-# they are; the pruner gives each layer's share of its sum (`Importance.by_layer`). As they are, a
-# 6-layer teacher of SST-2 at twice its speed had 7 to 79 neurons left in its upper three layers
-# and
-# scored 0.71, untrained, and by shares 0.78.
-
-BISECTIONS = 60
-LEAST_MS = 1e-12
-"""Stands for a time of 0, by which nothing can be divided."""
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-
-
 @dataclass(frozen=True)
 class _Part:
     """The heads or the neurons of a layer: arrays (choices,), from the fewest that may stay."""
 
-    counts: IntArray
+    counts: npt.NDArray[np.int64]
     """How many may stay."""
-    lost: FloatArray
+    lost: npt.NDArray[np.float64]
     """Importance of all others when the best stay."""
-    time_ms: FloatArray
+    time_ms: npt.NDArray[np.float64]
 
     def choice_at(self, price: float) -> int:
         """Return the place of the choice when a millisecond is worth so much importance."""
@@ -289,6 +316,20 @@ def fitting(
     """Return the heads and neurons that are worth most together of those that fit into a time.
 
     Each layer keeps one head and one neuron at least, whatever the limit (see `fastest_ms`).
+    Mask search of Kwon et al. 2022 (arXiv 2204.09656): the summed importance of what goes is least
+    under a limit on the time that a latency table predicts. They try every number of heads and
+    spend the rest on neurons, which takes a time that grows in proportion to either. Here every
+    part of a layer (its heads, its neurons) has a curve of its own from the table, and a price of a
+    millisecond in importance, a Lagrange multiplier, is sought by bisection: at a price, each part
+    by itself keeps the number of heads or neurons for which lost importance plus priced time is
+    least, and the whole fits as soon as the price is high enough. The remaining time then buys the
+    heads and neurons with the most importance a millisecond that still fit. Neurons remain in steps
+    of 16, since other widths are slower than their size.
+    Importance must mean the same for heads and neurons, as squared gradients do: halved, they are
+    what the loss rises by (the diagonal of the Fisher information). The paper compares them across
+    layers as they are; the pruner gives each layer's share of its sum (`Importance.by_layer`). As
+    they are, a 6-layer teacher of SST-2 at twice its speed had 7 to 79 neurons left in its upper
+    three layers and scored 0.71, untrained, and by shares 0.78.
 
     Args:
         importance: such that heads and neurons of all layers can be compared.
@@ -352,91 +393,3 @@ def _filled(parts: Sequence[_Part], places: Sequence[int], limit_ms: float) -> l
         _, number = max(more)
         left_ms -= parts[number].next_ms(places[number])
         places[number] += 1
-
-
-# --- from distill.pruning.target
-# Target speed of a pruned model, and its measured speed.
-
-TABLE_NAME = "table.json"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A model's time now, and its target."""
-
-    factor: float
-    """How many times as fast."""
-    table: LatencyTable
-    before: PreTrainedModel
-
-    @property
-    def before_ms(self) -> float:
-        """Latency that the table predicts for the model as it is."""
-        return self._predicted_ms(self.before)
-
-    def limits_ms(self, rounds: int) -> list[float]:
-        """Return what the model may take after each round; each round saves the same share."""
-        shares = shares_of_rounds(1 - 1 / self.factor, rounds)
-        return [self.before_ms * (1 - share) for share in shares]
-
-    def reached(self, model: PreTrainedModel, stopwatches: Stopwatches) -> LatencyFindings:
-        """Return how fast a model is, as predicted and as measured, and what was measured first."""
-        return LatencyFindings(
-            target=self.factor,
-            predicted=self.before_ms / self._predicted_ms(model),
-            measured=stopwatches.speedup(self.before, model, self.table.load),
-            table=self.table,
-        )
-
-    def _predicted_ms(self, model: PreTrainedModel) -> float:
-        return self.table.predicted_ms(heads_of(model.config), neurons_of(model.config))
-
-
-def find_target(
-    model: PreTrainedModel,
-    lengths: Sequence[int],
-    config: PruneConfig,
-    stopwatches: Stopwatches,
-    work: Path,
-) -> Target | None:
-    """Time a model's parts, once a run, for the target of a config; None where it has none.
-
-    Args:
-        model: as it is before anything is pruned.
-        lengths: tokens of the task's training texts.
-        config: what is asked for.
-        stopwatches: where times come from.
-        work: where the table is stored, so that a resumed run reads the same one.
-
-    Raises:
-        ConfigError: no pruning makes the model so fast.
-    """
-    if config.target_latency is None:
-        return None
-    tokens = config.latency_tokens or max(round(sum(lengths) / len(lengths)), 1)
-    load = LatencyLoad(texts=config.latency_texts, tokens=tokens, threads=environment().cores)
-    write = partial(_write_table, model, load, stopwatches)
-    directory = directory_once(work / "latency", load.model_dump(mode="json"), write)
-    table = LatencyTable.model_validate_json((directory / TABLE_NAME).read_bytes())
-    target = Target(config.target_latency, table, model)
-    _check_reachable(target, model.config.num_hidden_layers - config.layers)
-    return target
-
-
-def _write_table(
-    model: PreTrainedModel, load: LatencyLoad, stopwatches: Stopwatches, directory: Path
-) -> None:
-    table = stopwatches.table(model, load)
-    (directory / TABLE_NAME).write_text(table.model_dump_json(), encoding="utf-8")
-
-
-def _check_reachable(target: Target, layers: int) -> None:
-    """Raise ConfigError where one head and one neuron in each layer take longer."""
-    best, load = target.before_ms / fastest_ms(target.table, layers), target.table.load
-    if target.factor > best:
-        raise ConfigError(
-            f"target_latency={target.factor:g}x: with one head and one neuron in each of its "
-            f"{layers} layers the model is {best:.2f}x as fast as before, for {load.texts} texts "
-            f"of {load.tokens} tokens on this machine. Ask for less, or drop layers as well "
-            f"(layers=1 or more)."
-        )

@@ -1,12 +1,16 @@
-"""Pruning: the least important parts of a classifier go, and the rest recovers."""
+"""Pruning: the least important parts of a classifier go, and the others recover.
+
+torch artifact + task + PruneConfig
+  -> tokens of the vocabulary, then layers, then heads and neurons in rounds (`pruning.rounds`)
+  -> torch artifact, of the pruned form where its layers are uneven
+"""
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ from bertender.models.families import check_positions, family_name
 from bertender.models.own_models import PRUNABLE, ExpectedModel, heads_of, neurons_of
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer, longest_input
+from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from bertender.training.loop import TrainingReport, Writer, trained_artifact, training_findings
 from distill.pretraining.corpus import Corpus
@@ -34,7 +39,6 @@ from distill.pruning.cutting import check_layers_left, check_prunable
 from distill.pruning.latency import HERE, Stopwatches, find_target
 from distill.pruning.rounds import (
     PruningContext,
-    RecoveryTexts,
     check_unlabelled_read,
     in_rounds,
     recovery_texts,
@@ -50,13 +54,6 @@ from distill.trained import (
     evaluated,
     final_score,
 )
-
-# --- from distill.pruning.pruner
-# Pruning: the least important parts of a classifier go, and the rest recovers.
-#
-# torch artifact + task + PruneConfig
-#   -> tokens of the vocabulary, then layers, then heads and neurons in rounds (`pruning.rounds`)
-#   -> torch artifact, of the pruned form where its layers are uneven
 
 logger = logging.getLogger(__name__)
 
@@ -89,147 +86,72 @@ def prune(
     check_writable(out, parent)
     if config.teacher is not None:
         check_writable(out, artifact_at(str(config.teacher)))
-    ready = _ready(parent, task, config, stopwatches)
-    train = partial(ready.prune, f"prune {out.name}")
-    return trained_artifact(out, "prune", config, train, identity=ready.identity, parent=parent)
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """A classifier to prune, loaded and checked."""
-
-    unpruned: Teacher
-    whole: PreTrainedTokenizerBase
-    """Its tokenizer."""
-    model: PreTrainedModel
-    """The one to cut; tokens of its vocabulary that are not needed are removed already."""
-    tokenizer: PreTrainedTokenizerBase
-    vocabulary: VocabularyFindings | None
-    """How both tokenizers read held-out texts, where they differ."""
-    task: Task
-    config: PruneConfig
-    stopwatches: Stopwatches
-    recovery: RecoveryTexts
-    """The texts that the recovery learns from, and its teacher."""
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """Inputs of the run besides the settings."""
-        tokens = sorted(self.tokenizer.get_vocab().items())
-        return (
-            self.recovery.task.fingerprint(),
-            self.unpruned.artifact.digest,
-            tokens,
-            *self.recovery.other_teacher(self.unpruned),
-        )
-
-    def prune(self, description: str, work: Path) -> Writer:
-        """Cut layers, heads and neurons, and recover; return what writes the rest.
-
-        Raises:
-            AccuracyError: it lost more than `max_drop`.
-            ConstantError: it predicts one label everywhere, though it was to recover.
-        """
-        task, context = self.task, self._context(description, work)
-        before = choice_score(self.unpruned.model, self.whole, task)[task.metric]
-        model, layers = without_some_layers(self.model, context)
-        model, reports, rounds = in_rounds(model, context)
-        _check_drop(task.metric, before, rounds[-1].score, self.config)
-        pruning = PruningFindings(
-            unpruned=before, rounds=rounds, layers=layers, vocabulary=self.vocabulary
-        )
-        scores = _held_out(self.whole, model, context, pruning)
-        self._check_varied(scores)
-
-        def write(**artifact_settings: Any) -> None:
-            findings = self._findings(model, context, _joined(reports), pruning, scores)
-            record = replace(task, left_out=self.recovery.task.left_out)
-            trained = TrainedModel.classifier(model, self.tokenizer, record, findings)
-            trained.write(**artifact_settings)
-
-        return write
-
-    def _check_varied(self, scores: ScoreFindings) -> None:
-        """Raise ConstantError for a model of one label; only warn where no recovery was wanted.
-
-        Without recovery, a later stage is to train what was cut, and may well recover it.
-        """
-        config, task = self.config, self.task
-        if scores.constant is None or config.allow_constant:
-            return
-        if config.recover:
-            check_varied(scores, task, config, _settings_of(config), self._advice())
-            return
-        logger.warning(
-            "task %s: on the held-out texts, the pruned model %s, and nothing has trained it since "
-            "the cut (recover=False). If no later stage trains it, try %s",
-            task.name,
-            scores.constant.words,
-            self._advice(),
-        )
-
-    def _advice(self) -> str:
-        """Return what to try where the pruned model predicts one label."""
-        config = self.config
-        if config.recovers:
-            return f"to cut less, in more rounds; more epochs; or {another_rate(config)}"
-        choices = self.task.choices  # the held-out texts are read for the scores alone
-        _, predictions = evaluated(self.unpruned.model, self.whole, self.task, choices)
-        if found_constant(self.task, choices, predictions):
-            return "another model to prune: this one predicts one label before it is cut, too"
-        return "to cut less, or a recovery"
-
-    def _findings(
-        self,
-        model: PreTrainedModel,
-        context: PruningContext,
-        report: TrainingReport,
-        pruning: PruningFindings,
-        scores: ScoreFindings,
-    ) -> Findings:
-        """Return the card's findings; the pruned model is timed here, once."""
-        latency = context.target.reached(model, self.stopwatches) if context.target else None
-        return Findings(
-            training=training_findings({"recovery": report}, **self.recovery.added()),
-            scores=scores,
-            pruning=pruning.model_copy(update={"latency": latency}),
-        )
-
-    def _context(self, description: str, work: Path) -> PruningContext:
-        """Return what all rounds share; the teacher reads the texts where it is learned from."""
-        unpruned, config, texts = self.unpruned, self.config, self.recovery
-        lengths = texts.tokenised(self.tokenizer, self.task).lengths
-        target = find_target(unpruned.model, lengths, config, self.stopwatches, work)
-        examples = texts.examples(self.tokenizer)
-        return PruningContext(
-            unpruned=unpruned,
-            teacher=texts.teacher,
-            task=self.task,
-            config=config,
-            tokenizer=self.tokenizer,
-            examples=examples,
-            work=work,
-            description=description,
-            target=target,
-        )
-
-
-def _ready(parent: Artifact, task: Task, config: PruneConfig, stopwatches: Stopwatches) -> _Ready:
-    """Load a classifier and check that the config can cut it; cut its vocabulary."""
     unpruned = Teacher.load(parent, task)
     check_architecture(unpruned.model, config)
     check_possible(unpruned.model, config)
-    recovery = recovery_texts(unpruned, task, config)
+    texts = recovery_texts(unpruned, task, config)
     if config.recovers:
-        check_teacher(recovery.teacher, task, config)
-    whole, model = _tokenizer(parent, unpruned.model, config), copy.deepcopy(unpruned.model)
-    tokenizer, vocabulary = _with_fewer_tokens(model, whole, recovery.task, config)
-    return _Ready(
-        unpruned, whole, model, tokenizer, vocabulary, task, config, stopwatches, recovery
-    )
+        check_teacher(texts.teacher, task, config)
+    whole = _whole_tokenizer(parent, unpruned.model, config)
+    fewer_tokens = copy.deepcopy(unpruned.model)
+    tokenizer, vocabulary = _with_fewer_tokens(fewer_tokens, whole, texts.task, config)
+
+    def pruned(work: Path) -> Writer:
+        labelled = token_dataset(task.train, tokenizer, task.problem_type)
+        target = find_target(unpruned.model, labelled.lengths, config, stopwatches, work)
+        context = PruningContext(
+            teacher=texts.teacher,
+            task=task,
+            config=config,
+            tokenizer=tokenizer,
+            examples=texts.examples(tokenizer),
+            work=work,
+            description=f"prune {out.name}",
+            target=target,
+        )
+        before = choice_score(unpruned.model, whole, task)[task.metric]
+        model, layers = without_some_layers(fewer_tokens, context)
+        model, reports, rounds = in_rounds(model, context)
+        _check_drop(task.metric, before, rounds[-1].score, config)
+        held_out = before
+        if task.chosen_on == "selection":  # and the held-out texts are read once, here
+            held_out = dev_score(unpruned.model, whole, task)[task.metric]
+        scores = final_score(model, tokenizer, task, score_before=held_out)
+        _check_varied(scores, unpruned, whole, task, config)
+
+        def write(**artifact_settings: Any) -> None:
+            recovery = TrainingReport(
+                steps=sum(report.steps for report in reports),
+                losses=[loss for report in reports for loss in report.losses],
+                epochs=[scores for report in reports for scores in report.epochs],
+            )
+            findings = Findings(
+                training=training_findings({"recovery": recovery}, **texts.added()),
+                scores=scores,
+                pruning=PruningFindings(
+                    unpruned=before,
+                    rounds=rounds,
+                    layers=layers,
+                    vocabulary=vocabulary,
+                    latency=target.reached(model, stopwatches) if target else None,
+                ),
+            )
+            record = replace(task, left_out=texts.task.left_out)
+            TrainedModel.classifier(model, tokenizer, record, findings).write(**artifact_settings)
+
+        return write
+
+    identity: list[Any] = [
+        texts.task.fingerprint(),
+        parent.digest,
+        sorted(tokenizer.get_vocab().items()),
+    ]
+    if texts.teacher is not unpruned:
+        identity.append(texts.teacher.artifact.digest)
+    return trained_artifact(out, "prune", config, pruned, identity=identity, parent=parent)
 
 
-def _tokenizer(
+def _whole_tokenizer(
     parent: Artifact, model: PreTrainedModel, config: PruneConfig
 ) -> PreTrainedTokenizerBase:
     """Return the tokenizer of the model to prune, with the longest input of the config, if any.
@@ -249,24 +171,68 @@ def _tokenizer(
     return tokenizer
 
 
-def _held_out(
+def _with_fewer_tokens(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
+) -> tuple[PreTrainedTokenizerBase, VocabularyFindings | None]:
+    """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
+
+    The held-out texts choose nothing: the training texts, those without labels too, or a corpus
+    choose the tokens that stay.
+    """
+    if config.vocab is None:
+        return tokenizer, None
+    needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)
+    tokens = needed_tokens(tokenizer, needed, config.vocab_floor, config.vocab_size)
+    return tokens.tokenizer, cut_and_read(model, tokenizer, tokens, _texts(task.dev))
+
+
+def _texts(split: Split) -> Iterator[str]:
+    return (text for example in split.examples for text in example)
+
+
+def _check_drop(metric: str, before: float, after: float, config: PruneConfig) -> None:
+    drop = round(100 * (before - after), 6)  # 0.5 points are not more than 0.5
+    if config.max_drop is not None and drop > config.max_drop:
+        raise AccuracyError(
+            f"the pruned model lost {drop:.2f} points of {metric} ({before:.4f} to {after:.4f}), "
+            f"and max_drop={config.max_drop:g} allows no more. Cut less, in more rounds, or "
+            "recover for more epochs; with another max_drop the same run need not train again."
+        )
+
+
+def _check_varied(
+    scores: ScoreFindings,
+    unpruned: Teacher,
     whole: PreTrainedTokenizerBase,
-    model: PreTrainedModel,
-    context: PruningContext,
-    pruning: PruningFindings,
-) -> ScoreFindings:
-    """Return the held-out scores before and after, read once where other texts have chosen."""
-    task = context.task
-    before = pruning.unpruned
-    if task.chosen_on == "selection":
-        before = dev_score(context.unpruned.model, whole, task)[task.metric]
-    return final_score(model, context.tokenizer, task, score_before=before)
+    task: Task,
+    config: PruneConfig,
+) -> None:
+    """Raise ConstantError for a model of one label; only warn where no recovery was wanted.
 
-
-def _settings_of(config: PruneConfig) -> tuple[str, ...]:
-    """Return the settings that an error of a model which predicts one label names."""
-    cuts = ("heads", "ffn", "layers", "target_latency", "vocab")
-    return (*filter(config.is_explicit, cuts), *(SETTINGS_OF_RUN if config.recovers else ()))
+    Without recovery, a later stage is to train what was cut, and may well recover it.
+    """
+    if scores.constant is None or config.allow_constant:
+        return
+    if config.recovers:
+        advice = f"to cut less, in more rounds; more epochs; or {another_rate(config)}"
+    else:
+        advice = "to cut less, or a recovery"
+        choices = task.choices  # the held-out texts are read for the scores alone
+        _, predictions = evaluated(unpruned.model, whole, task, choices)
+        if found_constant(task, choices, predictions):
+            advice = "another model to prune: this one predicts one label before it is cut, too"
+    if config.recover:
+        cuts = filter(config.is_explicit, ("heads", "ffn", "layers", "target_latency", "vocab"))
+        settings = (*cuts, *(SETTINGS_OF_RUN if config.recovers else ()))
+        check_varied(scores, task, config, settings, advice)
+        return
+    logger.warning(
+        "task %s: on the held-out texts, the pruned model %s, and nothing has trained it since "
+        "the cut (recover=False). If no later stage trains it, try %s",
+        task.name,
+        scores.constant.words,
+        advice,
+    )
 
 
 def check_architecture(model: PreTrainedModel, config: PruneConfig) -> None:
@@ -300,48 +266,6 @@ def check_vocabulary_stays(config: PruneConfig, task: Task) -> None:
             f"its tokens stay, and task {task.name!r} is one of {task.problem_type!r}. Leave it "
             "out, and cut heads, ffn or layers."
         )
-
-
-def _with_fewer_tokens(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: PruneConfig
-) -> tuple[PreTrainedTokenizerBase, VocabularyFindings | None]:
-    """Cut the vocabulary in place; return what reads it, and how that reads held-out texts.
-
-    The held-out texts choose nothing: the training texts, those without labels too, or a corpus
-    choose the tokens that stay.
-    """
-    if config.vocab is None:
-        return tokenizer, None
-    needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)
-    tokens = needed_tokens(tokenizer, needed, config.vocab_floor, config.vocab_size)
-    return tokens.tokenizer, cut_and_read(model, tokenizer, tokens, _texts(task.dev))
-
-
-def _texts(split: Split) -> Iterator[str]:
-    return (text for example in split.examples for text in example)
-
-
-def _joined(reports: Sequence[TrainingReport]) -> TrainingReport:
-    """Return the reports of all rounds as one."""
-    return TrainingReport(
-        steps=sum(report.steps for report in reports),
-        losses=[loss for report in reports for loss in report.losses],
-        epochs=[scores for report in reports for scores in report.epochs],
-    )
-
-
-def _check_drop(metric: str, before: float, after: float, config: PruneConfig) -> None:
-    drop = round(100 * (before - after), 6)  # 0.5 points are not more than 0.5
-    if config.max_drop is not None and drop > config.max_drop:
-        raise AccuracyError(
-            f"the pruned model lost {drop:.2f} points of {metric} ({before:.4f} to {after:.4f}), "
-            f"and max_drop={config.max_drop:g} allows no more. Cut less, in more rounds, or "
-            "recover for more epochs; with another max_drop the same run need not train again."
-        )
-
-
-# --- from distill.pruning.expected
-# The model that a pruning leaves, before any importance is measured.
 
 
 def expected_pruned(config: PruneConfig, source: ExpectedModel | None) -> ExpectedModel | None:

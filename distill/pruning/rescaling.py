@@ -1,8 +1,27 @@
-"""Rescaling: what remains after a cut makes up for what went, by least squares and no training."""
+"""Rescaling: what remains after a cut makes up for what went, by least squares and no training.
+
+Mask tuning of Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers" (arXiv
+2204.09656). Part by part, from the first layer's attention to the last layer's feed-forward part,
+each remaining head or neuron gets a scale s of its own, and the part a constant vector c, which
+minimise over the real tokens
+    |r - c - sum of (s - 1) * what the head or neuron writes|^2 + damping * |s - 1|^2,
+where r is by how much the part's sum with its shortcut (what its layer norm reads) differs from
+that of the unpruned model, which reads the same text from its own embeddings on. The scales go into
+the weights that read the head or the neuron and the constant into their bias, so that the model
+keeps its shape. Of the last layer only the first token counts, the one that the classifier reads,
+as in the published code; of one that reads the mean of all tokens, all of them.
+Departures: the constant is ours, for what is cut writes something else than 0 on average; linear
+layers without a bias go without it. The
+normal equations are solved as they are, in float64, where the published code runs LSMR (they have
+no more unknowns than a layer has neurons, and need no second look at the texts). The damping is a
+share of their mean diagonal, so that it means the same for any number of texts. Where scales leave
+[-10, 10] a part gets its constant alone and tuning continues with the next one; the published code
+ends there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -10,13 +29,13 @@ from typing import cast
 
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from bertender.core.errors import DataError
 from bertender.core.findings import RescaledPart
 from bertender.core.progress import track
 from bertender.models.families import encoder_layers, family_of
-from bertender.models.family import Family, Place, Sublayer
+from bertender.models.family import Place
 from bertender.models.own_models import heads_of, neurons_of
 from bertender.training.examples import TensorBatch, model_inputs
 
@@ -24,40 +43,107 @@ DAMPING = 1e-2
 LARGEST_SCALE = 10.0
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A row of PARTS: what a layer adds to its shortcut."""
-
-    name: str
-    sublayer: Callable[[Family], Sublayer]
-    sum: Callable[[Family], Place]
-    """Where it has been added."""
-    counts: Callable[[PretrainedConfig], list[int]]
-
-    def places(self, family: Family) -> tuple[Place, Place]:
-        """Return what the part's last linear layer reads, and the sum with the shortcut."""
-        return Place(self.sublayer(family).output), self.sum(family)
-
-
-PARTS = (
-    _Part(
-        "heads",
-        lambda family: family.projections,
-        lambda family: family.norms.attention_sum,
-        heads_of,
-    ),
-    _Part(
-        "neurons",
-        lambda family: family.feed_forward,
-        lambda family: family.norms.feed_forward_sum,
-        neurons_of,
-    ),
-)
-"""The parts of a layer in the order they run."""
-
-
 class _Reached(Exception):  # noqa: N818  # no error: a run has all that it was started for
     """Ends a run of a model."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What each layer adds to its shortcut: the output of its heads, or of its neurons."""
+
+    name: str
+    linear: str
+    """Where in a layer the linear layer is that reads the heads or neurons."""
+    sum: Place
+    """Where its output has been added to the shortcut."""
+    counts: list[int]
+    """How many heads or neurons each layer has."""
+
+
+def rescale(
+    pruned: PreTrainedModel,
+    whole: PreTrainedModel,
+    batches: Sequence[TensorBatch],
+    damping: float = DAMPING,
+    *,
+    per_token: bool = False,
+) -> list[RescaledPart]:
+    """Scale the heads and neurons of a pruned model, in place, and return what it did.
+
+    Args:
+        pruned: a row of PRUNABLE, put into eval mode.
+        whole: the model before the cut, with as many layers, on the same device.
+        batches: texts with an `attention_mask`, where the models are.
+        damping: how much scales are held at 1, over what the mean head or neuron of a part writes.
+        per_token: whether the head reads all tokens of the last layer, and not the first alone.
+
+    Raises:
+        DataError: there is no text.
+    """
+    if not batches:
+        raise DataError("there is no text to rescale heads and neurons on. Give some.")
+    pruned.eval(), whole.eval()
+    family = family_of(pruned)
+    parts = (
+        _Part(
+            "heads", family.projections.output, family.norms.attention_sum, heads_of(pruned.config)
+        ),
+        _Part(
+            "neurons",
+            family.feed_forward.output,
+            family.norms.feed_forward_sum,
+            neurons_of(pruned.config),
+        ),
+    )
+    # in the order in which they run
+    places = [(layer, part) for layer in range(len(encoder_layers(pruned))) for part in parts]
+    per_token = per_token or family.pools_all_tokens(pruned.config)
+    return [
+        _rescale_part(pruned, whole, layer, part, batches, damping, per_token)
+        for layer, part in track(places, "rescale", len(places))
+    ]
+
+
+@torch.no_grad()
+def fold(linear: nn.Linear, scales: torch.Tensor, constant: torch.Tensor | None = None) -> None:
+    """Scale what a linear layer reads, (heads,) or (neurons,), in its weights.
+
+    A constant (hidden,) is added to what it writes, where it has a bias.
+    """
+    width = linear.in_features // len(scales)
+    linear.weight.mul_(scales.to(linear.weight).repeat_interleave(width))
+    if constant is not None and linear.bias is not None:
+        linear.bias.add_(constant.to(linear.bias))
+
+
+@torch.no_grad()
+def _rescale_part(
+    pruned: PreTrainedModel,
+    whole: PreTrainedModel,
+    layer: int,
+    part: _Part,
+    batches: Sequence[TensorBatch],
+    damping: float,
+    per_token: bool,
+) -> RescaledPart:
+    linear = cast(nn.Linear, encoder_layers(pruned)[layer].get_submodule(part.linear))
+    first_alone = layer == len(encoder_layers(pruned)) - 1 and not per_token
+    sums = _Sums.of(linear)
+    for batch in batches:
+        # the tokens that the next layer, or the head, reads: (batch, seq)
+        read = batch["attention_mask"].bool().clone()
+        if first_alone:
+            read[:, 1:] = False
+        inputs, output = _states_at(pruned, layer, (Place(part.linear), part.sum), batch)
+        (wanted,) = _states_at(whole, layer, (part.sum,), batch)
+        sums.add(inputs[read], output[read], wanted[read])
+    changes, error = _solved(sums, linear, part.counts[layer], damping)
+    width = linear.in_features // len(changes)
+    written = linear.weight.double() @ (changes.repeat_interleave(width) * sums.inputs)
+    fold(linear, 1 + changes, (sums.shift - written) / sums.tokens)
+    square = max(sums.whole, torch.finfo(torch.float64).tiny)
+    errors = {"error_before": sums.missing / square, "error_after": error / square}
+    return RescaledPart(layer=layer, part=part.name, **errors)
 
 
 @dataclass
@@ -109,93 +195,6 @@ class _Sums:
             self.moments - self.inputs.outer(mean),
             self.missing - float(self.shift @ mean),
         )
-
-
-def rescale(
-    pruned: PreTrainedModel,
-    whole: PreTrainedModel,
-    batches: Sequence[TensorBatch],
-    damping: float = DAMPING,
-    *,
-    per_token: bool = False,
-) -> list[RescaledPart]:
-    """Scale the heads and neurons of a pruned model, in place, and return what it did.
-
-    Args:
-        pruned: a row of PRUNABLE, put into eval mode.
-        whole: the model before the cut, with as many layers, on the same device.
-        batches: texts with an `attention_mask`, where the models are.
-        damping: how much scales are held at 1, over what the mean head or neuron of a part writes.
-        per_token: whether the head reads all tokens of the last layer, and not the first alone.
-
-    Raises:
-        DataError: there is no text.
-    """
-    if not batches:
-        raise DataError("there is no text to rescale heads and neurons on. Give some.")
-    pruned.eval(), whole.eval()
-    depth = len(encoder_layers(pruned))
-    places = [(layer, part) for layer in range(depth) for part in PARTS]
-    return [
-        _rescale_part(pruned, whole, layer, part, batches, damping, per_token)
-        for layer, part in track(places, "rescale", len(places))
-    ]
-
-
-@torch.no_grad()
-def fold(linear: nn.Linear, scales: torch.Tensor, constant: torch.Tensor | None = None) -> None:
-    """Scale what a linear layer reads, (heads,) or (neurons,), in its weights.
-
-    A constant (hidden,) is added to what it writes, where it has a bias.
-    """
-    width = linear.in_features // len(scales)
-    linear.weight.mul_(scales.to(linear.weight).repeat_interleave(width))
-    if constant is not None and linear.bias is not None:
-        linear.bias.add_(constant.to(linear.bias))
-
-
-@torch.no_grad()
-def _rescale_part(
-    pruned: PreTrainedModel,
-    whole: PreTrainedModel,
-    layer: int,
-    part: _Part,
-    batches: Iterable[TensorBatch],
-    damping: float,
-    per_token: bool,
-) -> RescaledPart:
-    places = part.places(family_of(pruned))
-    linear = cast(nn.Linear, encoder_layers(pruned)[layer].get_submodule(places[0].path))
-    sums = _Sums.of(linear)
-    for tokens in _tokens(pruned, whole, layer, places, batches, per_token):
-        sums.add(*tokens)
-    changes, error = _solved(sums, linear, part.counts(pruned.config)[layer], damping)
-    width = linear.in_features // len(changes)
-    written = linear.weight.double() @ (changes.repeat_interleave(width) * sums.inputs)
-    fold(linear, 1 + changes, (sums.shift - written) / sums.tokens)
-    square = max(sums.whole, torch.finfo(torch.float64).tiny)
-    errors = {"error_before": sums.missing / square, "error_after": error / square}
-    return RescaledPart(layer=layer, part=part.name, **errors)
-
-
-def _tokens(
-    pruned: PreTrainedModel,
-    whole: PreTrainedModel,
-    layer: int,
-    places: tuple[Place, Place],
-    batches: Iterable[TensorBatch],
-    per_token: bool,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield what `_Sums.add` takes of each batch: the tokens that the next layer reads."""
-    per_token = per_token or family_of(pruned).pools_all_tokens(pruned.config)
-    first_alone = layer == len(encoder_layers(pruned)) - 1 and not per_token
-    for batch in batches:
-        read = batch["attention_mask"].bool().clone()  # (batch, seq)
-        if first_alone:
-            read[:, 1:] = False
-        inputs, output = _states_at(pruned, layer, places, batch)
-        (wanted,) = _states_at(whole, layer, places[1:], batch)
-        yield inputs[read], output[read], wanted[read]
 
 
 def _states_at(

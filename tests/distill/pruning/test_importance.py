@@ -12,12 +12,13 @@ from transformers import PreTrainedModel
 from bertender.core.errors import DataError, UnknownNameError
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import PRUNABLE
-from distill.pruning.cutting import Remaining, cut, gated
+from distill.pruning.config import IMPORTANCES
+from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import (
-    IMPORTANCES,
     Across,
     Importance,
     chosen,
+    gated,
     importance_of,
     shares_of_rounds,
 )
@@ -25,7 +26,7 @@ from tests.distill.pruning.toys import everything
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer
 
-READING_TEXT = sorted(name for name, row in IMPORTANCES.items() if row.reads_text)
+READING_TEXT = sorted(name for name, reads_text in IMPORTANCES.items() if reads_text)
 SIZE = 8
 """Width of a toy's head."""
 

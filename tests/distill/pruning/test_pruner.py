@@ -20,10 +20,8 @@ from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.methods import METHODS
 from distill.pruning import pruner, rounds
-from distill.pruning import rounds as recovery_texts
-from distill.pruning.config import RULES, PruneConfig
-from distill.pruning.importance import IMPORTANCES
-from distill.pruning.latency import LatencyTable, Stopwatches
+from distill.pruning.config import IMPORTANCES, RULES, PruneConfig
+from distill.pruning.latency import LatencyTable
 from distill.pruning.pruner import prune
 from distill.pruning.rounds import PruningContext
 from export.config import ExportConfig
@@ -50,7 +48,7 @@ RESCALED: dict[str, Any] = {"retraining_free": True, "heads": 0.5}
 def test_half_of_it_goes_and_the_rest_answers(
     name: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    settings = {**QUICK, **({} if IMPORTANCES[name].reads_text else {"scored_texts": 1000})}
+    settings = {**QUICK, **({} if IMPORTANCES[name] else {"scored_texts": 1000})}
     config = PruneConfig(heads=0.5, ffn=0.5, importance=name, **settings)
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
     card = pruned.card
@@ -252,14 +250,14 @@ def test_a_target_without_training(trained_teacher: Artifact, task: Task, tmp_pa
 
 
 def test_a_killed_run_goes_by_the_table_that_it_began_with(
-    trained_teacher: Artifact, task: Task, tmp_path: Path
+    trained_teacher: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = PruneConfig.parse({**TARGET, "checkpoint_steps": 2})
     whole = prune(trained_teacher, task, config, tmp_path / "whole", stopwatches=MADE_UP)
     with interrupted_at(6), pytest.raises(KeyboardInterrupt):
         prune(trained_teacher, task, config, tmp_path / "killed", stopwatches=MADE_UP)
-    measured = Stopwatches(lambda *given: pytest.fail("measured again"), MADE_UP.speedup)
-    again = prune(trained_teacher, task, config, tmp_path / "killed", stopwatches=measured)
+    monkeypatch.setattr(MADE_UP, "table", lambda *given: pytest.fail("measured again"))
+    again = prune(trained_teacher, task, config, tmp_path / "killed", stopwatches=MADE_UP)
     assert again.digest == whole.digest
 
 
@@ -281,7 +279,7 @@ def test_what_no_pruning_reaches_is_refused_before_anything_is_computed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module, name in ((pruner, "choice_score"), (recovery_texts, "teacher_outputs")):
+    for module, name in ((pruner, "choice_score"), (rounds, "teacher_outputs")):
         monkeypatch.setattr(module, name, lambda *given: pytest.fail("too late"))
     config = PruneConfig(target_latency=20, layers=layers)
     said = rf"target_latency=20x.*each of its {4 - layers} layers the model is {best}x.*Ask for"

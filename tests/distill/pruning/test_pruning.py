@@ -22,7 +22,8 @@ from bertender.models.own_models import (
     neurons_of,
 )
 from distill.losses.signals import read_signals
-from distill.pruning.cutting import Remaining, cut, gated, least_missed, without_layers
+from distill.pruning.cutting import Remaining, cut, least_missed, without_layers
+from distill.pruning.importance import gated
 from tests.distill.pruning.toys import everything
 from tests.toy_models import tiny_classifier
 from tests.toys import tiny_tokenizer

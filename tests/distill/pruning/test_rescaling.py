@@ -15,7 +15,8 @@ from bertender.models.opening import load_torch_classifier
 from bertender.models.own_models import PRUNABLE, heads_of, neurons_of
 from bertender.tasks.task import Task
 from bertender.training.examples import token_dataset
-from distill.pruning.cutting import Remaining, cut, gated
+from distill.pruning.cutting import Remaining, cut
+from distill.pruning.importance import gated
 from distill.pruning.rescaling import fold, rescale
 from distill.trained import dev_score
 from tests.distill.pruning.toys import everything, twice_as_wide, with_copied_parts
