@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,14 +17,15 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.config import computes_in_bf16
-from distill.augmentation.config import (
-    AUGMENTATIONS,
-    Augmentation,
-    AugmentedConfig,
-    Material,
-    Rewrite,
-)
-from distill.augmentation.tinybert import find_language_model
+from distill.augmentation import bilstm, tinybert
+from distill.augmentation.config import AUGMENTATIONS, AugmentedConfig
+from distill.augmentation.words import Material, Rewrite, find_language_model
+
+REWRITERS: Mapping[str, Callable[[Material], Rewrite]] = {
+    "bilstm": bilstm.rewriter,
+    "tinybert": tinybert.rewriter,
+}
+"""What rewrites a text, by each row of AUGMENTATIONS."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +52,23 @@ def augmented(
         ModelError, HubUnreachableError, DamagedArtifactError: the language model cannot be had, or
             a tokenizer cannot read what the augmentation writes.
     """
-    if config.augmentation is None:
+    name = config.augmentation
+    if name is None:
         return task
-    row = AUGMENTATIONS[config.augmentation]
-    examples = task.train.examples
-    material = _material(row, examples, teacher, model, config)
+    row, examples = AUGMENTATIONS[name], task.train.examples
+    language_model = None
+    if row.asks_language_model:
+        language_model = find_language_model(teacher, config.augmentation_model)
+    material = Material(
+        texts=tuple(dict.fromkeys(text for example in examples for text in example)),
+        teacher=model,
+        tokenizer=load_tokenizer(teacher.path),
+        language_model=language_model,
+        bf16=computes_in_bf16(config),
+    )
     if row.writes_mask:
-        _check_masks(row, material.tokenizer, readers)
-    rewrite = row.rewriter(material)
+        _check_masks(name, material.tokenizer, readers)
+    rewrite = REWRITERS[name](material)
     rewritten: list[Example] = []
     for number, example in enumerate(track(examples, "augmented texts", len(examples))):
         generator = np.random.default_rng((config.seed, number))
@@ -66,10 +76,10 @@ def augmented(
         rewritten += copies_of(example, rewrite, row.pair_turns, copies, generator)
     logger.info(
         "augmentation %s: %d texts made of %d; language model: %s",
-        row.name,
+        name,
         len(rewritten),
         len(examples),
-        material.language_model.source if material.language_model else "none",
+        language_model.source if language_model else "none",
     )
     labels = (*task.train.label_ids, *(NO_LABEL for _ in rewritten))
     return replace(task, train=Split((*examples, *rewritten), labels))
@@ -92,38 +102,15 @@ def copies_of(
     return list(rewritten)[1:]
 
 
-def _material(
-    row: Augmentation,
-    examples: Sequence[Example],
-    teacher: Artifact,
-    model: PreTrainedModel,
-    config: AugmentedConfig,
-) -> Material:
-    language_model = None
-    if row.asks_language_model:
-        language_model = find_language_model(teacher, config.augmentation_model)
-    return Material(
-        texts=tuple(dict.fromkeys(text for example in examples for text in example)),
-        teacher=model,
-        tokenizer=load_tokenizer(teacher.path),
-        language_model=language_model,
-        bf16=computes_in_bf16(config),
-    )
-
-
-def _check_masks(
-    row: Augmentation,
-    tokenizer: PreTrainedTokenizerBase,
-    readers: Sequence[str],
-) -> None:
+def _check_masks(name: str, tokenizer: PreTrainedTokenizerBase, readers: Sequence[str]) -> None:
     """Raise ModelError unless every reader takes the mask that is written for one token."""
     mask = tokenizer.mask_token or tokenizer.unk_token
     for reader in readers:
         ids = load_tokenizer(reader).encode(mask, add_special_tokens=False)
         if len(ids) != 1:
-            free = [name for name, each in AUGMENTATIONS.items() if not each.writes_mask]
+            free = [other for other, each in AUGMENTATIONS.items() if not each.writes_mask]
             raise ModelError(
-                f"augmentation {row.name!r} writes the teacher's {mask}, which the tokenizer of "
+                f"augmentation {name!r} writes the teacher's {mask}, which the tokenizer of "
                 f"{reader} does not read as one token. Take {', '.join(free)}, or a "
                 "student and teachers of the same tokens."
             )

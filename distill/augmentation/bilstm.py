@@ -1,4 +1,14 @@
-"""Data augmentation for a BiLSTM student (Tang et al. 2019, arXiv 1903.12136, section 3.2)."""
+"""Data augmentation for a BiLSTM student (Tang et al. 2019, arXiv 1903.12136, section 3.2).
+
+Each word is masked with probability 0.1, or, with another 0.1, replaced by a word of its class,
+drawn as often as it stands in the texts. Then, with probability 0.25, one run of 1 to 5 words is
+all that remains of the text. Of a pair the first text alone is rewritten, then the second alone,
+then both, in turn.
+Departures: classes replace the tags of a part-of-speech tagger, and are found by the
+form and the company of words (`WordClasses`): they are coarser than tags, a word has one class
+wherever it stands, and they are made for English; words of other languages fall into few classes.
+Words keep what stands between them, where the paper joins tokens with spaces.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from distill.augmentation.config import Material, Rewrite
-from distill.augmentation.words import Span, with_words, word_spans
+from distill.augmentation.words import Material, Rewrite, with_words, word_spans
 
-# --- from distill.augmentation.word_classes
-# Word classes without a tagger: English words by their form and by what stands before them.
-#
-# Closed classes are lists. An open word belongs to the class of its ending where that is clear
-# (-ly, -ness); otherwise to a class by its ending, the closed class that most often stands before
-# it
-# in the texts, and whether open words or none mostly follow: after determiners, nouns end a
-# phrase
-# and adjectives do not.
+MASKED_SHARE = 0.1
+SWAPPED_SHARE = 0.1
+CUT_SHARE = 0.25
+LONGEST_RUN = 5
 
 CLOSED_CLASSES: Mapping[str, str] = {
     "determiner": "a an the this that these those my your his her its our their some any no every "
@@ -51,11 +55,44 @@ SHORTEST_STEM = 2
 _CLOSED = {word: name for name, words in CLOSED_CLASSES.items() for word in words.split()}
 
 
+def rewriter(material: Material) -> Rewrite:
+    """Return what rewrites a text."""
+    tokenizer = material.tokenizer
+    return dropping_and_swapping(
+        WordClasses(material.texts), tokenizer.mask_token or tokenizer.unk_token
+    )
+
+
+def dropping_and_swapping(classes: WordClasses, mask: str) -> Rewrite:
+    """Mask words, swap words within their class, and cut out a run of them."""
+
+    def rewrite(text: str, generator: np.random.Generator) -> str:
+        spans = word_spans(text)
+        draws = generator.random((len(spans), 2))
+        cut, length, place = generator.random(3)
+        words = {}
+        for span, (chance, pick) in zip(spans, draws, strict=True):
+            if chance < MASKED_SHARE:
+                words[span] = mask
+            elif chance < MASKED_SHARE + SWAPPED_SHARE:
+                words[span] = classes.draw(text[slice(*span)], pick)
+        longest = 1 + int(length * LONGEST_RUN)
+        if cut >= CUT_SHARE or len(spans) <= longest:
+            return with_words(text, words)
+        first = int(place * (len(spans) - longest + 1))
+        run = spans[first : first + longest]
+        start, end = run[0][0], run[-1][1]
+        inside = {(a - start, b - start): words[a, b] for a, b in run if (a, b) in words}
+        return with_words(text[start:end], inside)
+
+    return rewrite
+
+
 class WordClasses:
     """The words of some texts by class, drawn as often as they stand there."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        sentences = [_words(text) for text in texts]
+        sentences = [[text[slice(*span)].lower() for span in word_spans(text)] for text in texts]
         counts = Counter(word for words in sentences for word in words if word.isalpha())
         self._class_of = _classes(counts, sentences)
         members: dict[object, list[str]] = defaultdict(list)
@@ -78,14 +115,25 @@ class WordClasses:
         return words[int(np.searchsorted(totals, chance * totals[-1], side="right"))]
 
 
-def _words(text: str) -> list[str]:
-    return [text[slice(*span)].lower() for span in word_spans(text)]
-
-
 def _classes(
     counts: Mapping[str, int], sentences: Sequence[Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
-    before, followed = _neighbourhood(sentences)
+    """Return the class of each word.
+
+    Closed classes are lists. An open word belongs to the class of its ending where that is clear
+    (-ly, -ness); otherwise to a class by its ending, the closed class that most often stands before
+    it in the texts, and whether open words or none mostly follow: after determiners, nouns end a
+    phrase and adjectives do not.
+    """
+    before: dict[str, Counter[str]] = defaultdict(Counter)
+    followed: dict[str, Counter[bool]] = defaultdict(Counter)
+    for words in sentences:
+        for place, word in enumerate(words):
+            left = _CLOSED.get(words[place - 1]) if place else None
+            if left is not None:
+                before[word][left] += 1
+            right = words[place + 1] if place + 1 < len(words) else None
+            followed[word][right is not None and right not in _CLOSED] += 1
     return {word: _class_of(word, before[word], followed[word]) for word in counts}
 
 
@@ -103,86 +151,3 @@ def _class_of(word: str, before: Counter[str], followed: Counter[bool]) -> tuple
 
 def _ends(word: str, ending: str) -> bool:
     return word.endswith(ending) and len(word) >= len(ending) + SHORTEST_STEM * bool(ending)
-
-
-def _neighbourhood(
-    sentences: Sequence[Sequence[str]],
-) -> tuple[dict[str, Counter[str]], dict[str, Counter[bool]]]:
-    """Count the closed classes before each word, and whether an open word follows it."""
-    before: dict[str, Counter[str]] = defaultdict(Counter)
-    followed: dict[str, Counter[bool]] = defaultdict(Counter)
-    for words in sentences:
-        for place, word in enumerate(words):
-            left = _CLOSED.get(words[place - 1]) if place else None
-            if left is not None:
-                before[word][left] += 1
-            right = words[place + 1] if place + 1 < len(words) else None
-            followed[word][right is not None and right not in _CLOSED] += 1
-    return before, followed
-
-
-# --- from distill.augmentation.bilstm
-# Data augmentation for a BiLSTM student (Tang et al. 2019, arXiv 1903.12136, section 3.2).
-#
-# Each word is masked with probability 0.1, or, with another 0.1, replaced by a word of its class,
-# drawn as often as it stands in the texts. Then, with probability 0.25, one run of 1 to 5 words
-# is
-# all that remains of the text. Of a pair the first text alone is rewritten, then the second
-# alone,
-# then both, in turn.
-# Departures: classes replace the tags of a part-of-speech tagger, and are found by the
-# form and the company of words (`word_classes`): they are coarser than tags, a word has one class
-# wherever it stands, and they are made for English; words of other languages fall into few
-# classes.
-# Words keep what stands between them, where the paper joins tokens with spaces.
-
-MASKED_SHARE = 0.1
-SWAPPED_SHARE = 0.1
-CUT_SHARE = 0.25
-LONGEST_RUN = 5
-
-
-def dropping_and_swapping(classes: WordClasses, mask: str) -> Rewrite:
-    """Mask words, swap words within their class, and cut out a run of them."""
-
-    def rewrite(text: str, generator: np.random.Generator) -> str:
-        spans = word_spans(text)
-        draws = generator.random((len(spans), 2))
-        cut, length, place = generator.random(3)
-        words = {}
-        for span, (chance, pick) in zip(spans, draws, strict=True):
-            if chance < MASKED_SHARE:
-                words[span] = mask
-            elif chance < MASKED_SHARE + SWAPPED_SHARE:
-                words[span] = classes.draw(text[slice(*span)], pick)
-        run = _run(spans, 1 + int(length * LONGEST_RUN), place) if cut < CUT_SHARE else spans
-        return _cut(text, spans, run, words)
-
-    return rewrite
-
-
-def _run(spans: list[Span], length: int, place: float) -> list[Span]:
-    """Return a run of words that begins at `place`, a share in [0, 1) of its possible starts."""
-    first = int(place * max(len(spans) - length + 1, 1))
-    return spans[first : first + length]
-
-
-def _cut(text: str, spans: list[Span], run: list[Span], words: dict[Span, str]) -> str:
-    """Return the text with its new words; where not all words are in the run, only the run."""
-    if len(run) == len(spans):
-        return with_words(text, words)
-    start, end = run[0][0], run[-1][1]
-    weights = {
-        (first - start, last - start): words[first, last]
-        for first, last in run
-        if (first, last) in words
-    }
-    return with_words(text[start:end], weights)
-
-
-def rewriter(material: Material) -> Rewrite:
-    """Return what rewrites a text."""
-    tokenizer = material.tokenizer
-    return dropping_and_swapping(
-        WordClasses(material.texts), tokenizer.mask_token or tokenizer.unk_token
-    )

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-import numpy as np
 from pydantic import Field
 
-from bertender.core.config import Rule, Table, on_demand
+from bertender.core.config import Rule, Table
 from bertender.training.config import TrainingConfig
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from distill.augmentation.tinybert import LanguageModel
-
-# --- from distill.augmentation.augmentation
-# Augmentation: how one text becomes another, and which texts of a pair are rewritten.
-
-Rewrite = Callable[[str, np.random.Generator], str]
-"""(text, what to draw from) -> another text, or the same where nothing was drawn"""
-
-
-@dataclass(frozen=True)
-class Material:
-    """Sources of an augmentation's words."""
-
-    texts: tuple[str, ...]
-    """Every distinct text that is to be rewritten."""
-    teacher: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    """The teacher's."""
-    language_model: LanguageModel | None = None
-    bf16: bool = False
-    """Compute in bf16, as the run that learns from the texts does."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """A row of AUGMENTATIONS."""
+    """A way to make more texts out of a task's own; `augment.REWRITERS` has what does it."""
 
-    name: str
     summary: str
     paper: str
-    rewriter: Callable[[Material], Rewrite]
-    copies: int
+    copies: int = 20
     """Of each text, where the config gives no number."""
     pair_turns: tuple[tuple[bool, bool], ...] = ((True, True),)
     """Which texts of a pair a copy rewrites; the copies take the turns one after another."""
@@ -56,42 +28,23 @@ class Augmentation:
     """Its texts hold the teacher's mask token."""
 
 
-# --- from distill.augmentation
-# AUGMENTATIONS: every way to make more texts out of a task's own, by name; one paper a file.
-#
-# What rewrites texts loads PyTorch and scikit-learn: its module is imported when it runs, so that
-# settings name an augmentation without it.
-
 AUGMENTATIONS = Table(
     "augmentation",
     {
-        row.name: row
-        for row in (
-            Augmentation(
-                name="bilstm",
-                summary="words masked, swapped within their class of form, and runs of words "
-                "cut out",
-                paper="Tang et al. 2019, arXiv 1903.12136",
-                rewriter=on_demand("distill.augmentation.bilstm:rewriter"),
-                copies=20,
-                pair_turns=((True, False), (False, True), (True, True)),
-                writes_mask=True,
-            ),
-            Augmentation(
-                name="tinybert",
-                summary="words replaced by what a masked language model, or the teacher's "
-                "embeddings, propose",
-                paper="Jiao et al. 2019, arXiv 1909.10351",
-                rewriter=on_demand("distill.augmentation.tinybert:rewriter"),
-                copies=20,
-                asks_language_model=True,
-            ),
-        )
+        "bilstm": Augmentation(
+            summary="words masked, swapped within their class of form, and runs of words cut out",
+            paper="Tang et al. 2019, arXiv 1903.12136",
+            pair_turns=((True, False), (False, True), (True, True)),
+            writes_mask=True,
+        ),
+        "tinybert": Augmentation(
+            summary="words replaced by what a masked language model, or the teacher's embeddings, "
+            "propose",
+            paper="Jiao et al. 2019, arXiv 1909.10351",
+            asks_language_model=True,
+        ),
     },
 )
-
-# --- from distill.augmentation.config
-# Settings of an augmentation.
 
 _ASKING = [name for name, row in AUGMENTATIONS.items() if row.asks_language_model]
 

@@ -1,20 +1,31 @@
-"""Words of a text and of a vocabulary, and which of them may be replaced."""
+"""Words of a text, of a vocabulary, and the language model that proposes others."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
-from bertender.core.errors import ModelError
+from bertender.core.artifact import Artifact
+from bertender.core.errors import BertenderError, ModelError
+from bertender.training.checkpoint import tensors_digest
+from distill.teachers.encoders import (
+    find_encoder,
+    give_every_token_a_row,
+    is_available,
+    load_masked_language_model,
+)
+from distill.tokenizers import fitting_tokenizer
 
-# --- from distill.augmentation.words
-# The words of a text, where they stand in it, and which of them may be replaced.
+logger = logging.getLogger(__name__)
 
 Span = tuple[int, int]
 """Where a word begins in its text and where it ends, in characters."""
@@ -28,6 +39,37 @@ CONTRACTED = frozenset(("ca", "ll", "re", "sha", "ve", "wo"))
 STOP_WORDS = ENGLISH_STOP_WORDS | FORMS_OF_DO | CONTRACTED
 """scikit-learn's list, and what it lacks."""
 
+Rewrite = Callable[[str, np.random.Generator], str]
+"""(text, what to draw from) -> another text, or the same where nothing was drawn"""
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """An encoder with a masked-language-model head, in eval mode, and its tokenizer."""
+
+    source: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def digest(self) -> str:
+        """A sha256 of all weights, the head's too."""
+        return tensors_digest(self.model.state_dict())
+
+
+@dataclass(frozen=True)
+class Material:
+    """Sources of an augmentation's words."""
+
+    texts: tuple[str, ...]
+    """Every distinct text that is to be rewritten."""
+    teacher: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    """The teacher's."""
+    language_model: LanguageModel | None = None
+    bf16: bool = False
+    """Compute in bf16, as the run that learns from the texts does."""
+
 
 def word_spans(text: str) -> list[Span]:
     """Return where the words stand: runs of letters and digits; an apostrophe inside joins them."""
@@ -36,7 +78,12 @@ def word_spans(text: str) -> list[Span]:
 
 def replaceable_words(text: str) -> list[Span]:
     """Return the words of at least two letters and nothing else that are not stop words."""
-    return [span for span in word_spans(text) if _is_replaceable(text[slice(*span)])]
+    spans = []
+    for start, end in word_spans(text):
+        word = text[start:end]
+        if len(word) > 1 and word.isalpha() and word.lower() not in STOP_WORDS:
+            spans.append((start, end))
+    return spans
 
 
 def with_words(text: str, words: Mapping[Span, str]) -> str:
@@ -46,14 +93,6 @@ def with_words(text: str, words: Mapping[Span, str]) -> str:
         parts += [text[place:start], word]
         place = end
     return "".join((*parts, text[place:]))
-
-
-def _is_replaceable(word: str) -> bool:
-    return len(word) > 1 and word.isalpha() and word.lower() not in STOP_WORDS
-
-
-# --- from distill.augmentation.whole_words
-# The tokens of a tokenizer's vocabulary that are words by themselves.
 
 
 @dataclass(frozen=True)
@@ -107,3 +146,61 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, words: Iterable[str]) -> list[li
         return []
     ids: list[list[int]] = tokenizer(spaced, add_special_tokens=False)["input_ids"]
     return ids
+
+
+def find_language_model(teacher: Artifact, name: str | None) -> LanguageModel | None:
+    """Load the model called `name`, or else the nearest of those that the teacher came from.
+
+    Returns None where no name is set and no origin that is on this machine has a head.
+
+    Raises:
+        ModelError, HubUnreachableError, DamagedArtifactError: the named model cannot be had, or
+            has no masked-language-model head.
+    """
+    if name is not None:
+        return load_language_model(find_encoder(name, setting="augmentation-model"))
+    for source in _origins(teacher):
+        try:
+            return load_language_model(source)
+        except ModelError as error:
+            logger.info("%s", error)
+    return None
+
+
+def load_language_model(source: str) -> LanguageModel:
+    """Load an encoder with its masked-language-model head, in float32, to where it runs fastest.
+
+    Args:
+        source: a folder or a hub name.
+
+    Raises:
+        ModelError: it has no such head, no mask token, or cannot be loaded.
+    """
+    quiet = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # it reports at length that a head is missing
+    try:
+        model = load_masked_language_model(source)
+        tokenizer = fitting_tokenizer(source, model)
+        give_every_token_a_row(model, tokenizer)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load the tokenizer of {source!r}: {error}") from None
+    finally:
+        transformers_logging.set_verbosity(quiet)
+    if tokenizer.mask_token is None:
+        raise ModelError(f"the tokenizer of {source!r} has no mask token to ask for words with.")
+    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))  # type: ignore[arg-type]
+    return LanguageModel(source, model.eval(), tokenizer)
+
+
+def _origins(artifact: Artifact) -> Iterator[str]:
+    """Yield what an artifact was made from, the nearest first: its parents, then an encoder."""
+    parent, teacher = artifact.card.parent, artifact.card.config.get("teacher")
+    try:
+        if parent is not None:
+            origin = Artifact.load(artifact.path / parent.path)
+            yield str(origin.path)
+            yield from _origins(origin)
+        elif isinstance(teacher, str) and is_available(teacher):
+            yield find_encoder(teacher)
+    except BertenderError as error:
+        logger.info("%s: what it was made from cannot be read: %s", artifact.path, error)

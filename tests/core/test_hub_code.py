@@ -27,7 +27,7 @@ from bertender.models.importing import open_artifact
 from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.tokenizer import load_tokenizer
-from distill.augmentation.tinybert import load_language_model
+from distill.augmentation.words import load_language_model
 from distill.pretraining.pretrain import positions_of_shallow
 from distill.teachers.encoders import find_encoder, is_available, load_classifier
 from export.config import ExportConfig

@@ -22,9 +22,9 @@ from bertender.text.tokenizer import load_tokenizer
 from distill.augmentation import augment as module
 from distill.augmentation.augment import augmented, copies_of
 from distill.augmentation.bilstm import WordClasses, dropping_and_swapping
-from distill.augmentation.config import AUGMENTATIONS, AugmentedConfig, Material
-from distill.augmentation.tinybert import replacing
-from distill.augmentation.words import Span, word_spans
+from distill.augmentation.config import AUGMENTATIONS, AugmentedConfig
+from distill.augmentation.tinybert import replacing, rewriter
+from distill.augmentation.words import Material, Rewrite, Span, word_spans
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.methods import METHODS
@@ -103,9 +103,12 @@ def test_tinybert_asks_the_language_model_that_the_teacher_came_from(
     origin = language_model_artifact(tmp_path / "encoder")
     teacher = teacher_from(origin.path, few, tmp_path / "teacher")
     seen: list[Material] = []
-    row = AUGMENTATIONS["tinybert"]
-    spied = replace(row, rewriter=lambda material: seen.append(material) or row.rewriter(material))
-    monkeypatch.setitem(AUGMENTATIONS, "tinybert", spied)
+
+    def spied(material: Material) -> Rewrite:
+        seen.append(material)
+        return rewriter(material)
+
+    monkeypatch.setitem(module.REWRITERS, "tinybert", spied)  # type: ignore[attr-defined]
     by_model = made(few, teacher, "tinybert")
     assert seen[0].language_model is not None
     monkeypatch.setattr(module, "find_language_model", lambda *given: None)

@@ -10,7 +10,7 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import HubUnreachableError, ModelError
 from bertender.tasks.task import Task
-from distill.augmentation.tinybert import find_language_model, load_language_model
+from distill.augmentation.words import find_language_model, load_language_model
 from tests.distill.augmentation.language_models import (
     language_model_artifact,
     save_language_model,

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from distill.augmentation import tinybert as module
-from distill.augmentation.tinybert import LanguageModel, blanks_of, masked_words, questions_of
-from distill.augmentation.words import Span, WholeWords
+from distill.augmentation.tinybert import blanks_of, masked_words, questions_of
+from distill.augmentation.words import LanguageModel, Span, WholeWords
 from tests.toys import FRUIT, TOOLS, byte_level_tokenizer, tiny_tokenizer
 
 TEXTS = tuple(f"{FRUIT[row % 6]} {TOOLS[row % 6]} {row}" for row in range(18))
