@@ -526,7 +526,7 @@ def deploy(artifact: ArtifactLike, to: PathLike, **settings: Any) -> Deployment:
     """
     from bertender.recipes.calls import opened, plain
 
-    config = load_place("serve.server.targets:DeployConfig").parse(plain(settings))
+    config = load_place("serve.config:DeployConfig").parse(plain(settings))
     source = opened(artifact, verify=False)  # checked when its files are placed
     deployment = load_place("serve.deploy:deploy")(source, os.fspath(to), config)
     return cast("Deployment", deployment)

@@ -18,7 +18,7 @@ from bertender.core.artifact import IMPORT_STAGE, Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.files import check_savable, save_result
 from bertender.models.importing import open_artifact
-from serve.config import ServeCommandConfig
+from serve.config import DeployConfig, ServeCommandConfig
 from serve.deploy import Deployment, deploy
 from serve.lint.findings import Finding
 from serve.lint.linting import lint_repository
@@ -29,7 +29,6 @@ from serve.server.advisories import named
 from serve.server.installation import installed_version
 from serve.server.launch import STANDARD_OUTPUT
 from serve.server.server import TritonServer, serve_forever
-from serve.server.targets import DeployConfig
 from serve.tuning import Tried, TuneConfig, TuneResult, tune
 from serve.wire import MODEL_NAME
 

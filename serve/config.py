@@ -20,6 +20,7 @@ from bertender.problems import PROBLEMS, SINGLE_LABEL
 from serve.server.addresses import is_loopback
 from serve.server.advisories import WITHOUT_FAULTS, by_version, faults_of, predated
 from serve.server.installation import find_installation, installed_version
+from serve.wire import MODEL_NAME
 
 QUEUED_BATCHES = 4
 
@@ -410,6 +411,31 @@ class ServeCommandConfig(LocalServeConfig):
     @property
     def starts_server(self) -> bool:
         return self.repository_only is None
+
+
+class DeployConfig(Config):
+    """Settings of `deploy`."""
+
+    model: str = Field(MODEL_NAME, description="name of the model on the server")
+    admin_token_file: Path | None = Field(
+        None, description="the file that `bertender serve --admin-token-file` was started with"
+    )
+    other_task: bool = Field(
+        False,
+        description="replace a model of another task, of other labels, or with other inputs",
+    )
+    keep: int = Field(1, ge=0, description="earlier versions that stay in the repository")
+    timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="seconds that each step may take: to load a model, to unload one, to answer a "
+        "golden text",
+    )
+    tritonserver: Path | None = Field(
+        None,
+        description="for a directory: another server than that of the wheel to try the model in, "
+        "ROOT/bin/tritonserver",
+    )
 
 
 class EndpointConfig(Config):

@@ -1,10 +1,10 @@
-"""Deployment: another artifact takes the place of a served one, once it is proven."""
+"""Deployment: a candidate replaces the served model once it answers as when it was made."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -19,95 +19,10 @@ from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
 from serve.client.endpoint import Endpoint
-from serve.config import ServeConfig
-from serve.repository.versions import ModelFolder, Version, held, model_folder
+from serve.config import DeployConfig, ServeConfig
+from serve.repository.versions import ModelFolder, held, model_folder
 from serve.repository.write import check_servable
-from serve.server.targets import DeployConfig, Place, Target, target_of
-
-if TYPE_CHECKING:
-    from tritonclient.grpc import model_config_pb2 as triton
-
-# --- from serve.deployment.asking
-# Asking a served model about golden texts, one text a request.
-
-NO_RETRY = 0
-"""It would send the text again without a check of who listens by then."""
-
-
-def readable(
-    golden: GoldenTexts,
-    problem: Problem[Any],
-    limits: Mapping[str, str],
-    longest: int | None = None,
-) -> dict[int, GoldenText]:
-    """Return the golden texts that a server with these limits reads as they were read before.
-
-    Args:
-        golden: of an artifact.
-        problem: the artifact's problem type.
-        limits: parameters of the backend; `max_length` cuts texts that were whole when they were
-            stored, and those of over `max_text_bytes` are refused, each of a pair on its own.
-        longest: tokens that the artifact reads of a text, where its card has them; a server that
-            reads more may see more of those that fill them.
-
-    Returns:
-        Place of a text among all of them -> the text.
-
-    Raises:
-        DeploymentError: there is none.
-    """
-    most_tokens = int(limits.get("max_length") or 10**9)
-    if "max_length" in limits and longest is not None and longest < most_tokens:
-        most_tokens = longest - 1
-    most_bytes = int(limits.get("max_text_bytes") or ServeConfig().max_text_bytes)
-    texts = {
-        row: text
-        for row, text in enumerate(golden.texts)
-        if text.tokens <= most_tokens and _largest_bytes(text, problem) <= most_bytes
-    }
-    if not texts:
-        raise DeploymentError(
-            f"no golden text is within the server's limits (max_length={limits.get('max_length')}, "
-            f"max_text_bytes={most_bytes}), so that nothing would be compared. Serve with larger "
-            "ones."
-        )
-    return texts
-
-
-def ask_golden(
-    place: Place, texts: Mapping[int, GoldenText], timeout_s: float
-) -> dict[int, GoldenPrediction]:
-    """Ask a model about golden texts; return its predictions by the places of the texts.
-
-    Raises:
-        DeploymentError: it does not answer, or another process may listen at its address, which is
-            checked before each text; the number of the text is named.
-        ServingError: it does not say what it takes.
-    """
-    opened = Endpoint(
-        place.url, model=place.model, batch_size=1, timeout_s=timeout_s, retries=NO_RETRY
-    )
-    with opened as endpoint:
-        return {row: _predicted(endpoint, place, row, text) for row, text in texts.items()}
-
-
-def _predicted(endpoint: Endpoint, place: Place, row: int, text: GoldenText) -> GoldenPrediction:
-    try:
-        place.check_address()
-        (classification,) = endpoint.classify([text.example])
-        logits = np.atleast_2d(np.array(classification.logits))[list(text.places)]
-    except (BertenderError, IndexError) as error:
-        raise DeploymentError(f"golden text {row + 1} gets no answer: {error}") from None
-    return GoldenPrediction(classification.label, logits)
-
-
-def _largest_bytes(text: GoldenText, problem: Problem[Any]) -> int:
-    """Return the bytes of the largest text that a request about an example has."""
-    return max(len(each.encode()) for each in problem.to_texts(text.example))
-
-
-# --- from serve.deployment.deploy
-# deploy: a candidate takes the place of the served model once it answers as when it was made.
+from serve.server.targets import Place, Target, target_of
 
 logger = logging.getLogger(__name__)
 
@@ -150,102 +65,24 @@ def deploy(artifact: Artifact, to: str, config: DeployConfig) -> Deployment:
     folder = model_folder(target.repository, config.model)
     if not config.other_task:
         _check_same_task(folder.artifact(folder.served), artifact, folder.name)
-    with held(target.repository), progress_bar(f"deploy {folder.name}", STEPS) as bar:
+    with held(target.repository), progress_bar(f"deploy {folder.name}", total=2) as bar:
         target.prepare(folder)
         folder.sweep()
         bar.note("try the candidate")
-        check = _tried(target, folder, artifact, golden, config)
+        check = _try_candidate(target, folder, artifact, golden, config)
         bar.advance()
         bar.note("replace the served model")
-        version = _replaced(target, folder, artifact)
+        version = _replace(target, folder, artifact)
         bar.advance()
         return Deployment(
             model=folder.name,
-            version=version.number,
+            version=version,
             digest=artifact.digest,
             state=target.state,
             golden=check,
             repository=str(target.repository),
             earlier_versions=tuple(folder.prune(config.keep)),
         )
-
-
-STEPS = 2
-
-
-def _tried(
-    target: Target,
-    folder: ModelFolder,
-    artifact: Artifact,
-    golden: GoldenTexts,
-    config: DeployConfig,
-) -> GoldenCheck:
-    """Return what the candidate says to its golden texts, which must be right."""
-    problem, limits = PROBLEMS[artifact.card.task.problem_type], _limits(folder)
-    texts = readable(golden, problem, limits, artifact.card.max_length)
-    try:
-        with target.candidate(folder, artifact) as place:
-            predictions = ask_golden(place, texts, config.timeout_s)
-    except (DeploymentError, ServingError) as error:
-        raise _refused(target, folder, artifact, str(error)) from None
-    tolerance = tolerance_in(limits.get("runtime", DEFAULT_RUNTIME), golden.tolerance)
-    check = check_golden(golden.model_copy(update={"tolerance": tolerance}), predictions, problem)
-    if check.failures:
-        raise _refused(target, folder, artifact, "; ".join(check.failures))
-    return check
-
-
-def _replaced(target: Target, folder: ModelFolder, artifact: Artifact) -> Version:
-    """Add the artifact as the served version; take it back where the server does not load it."""
-    before, version = folder.config, folder.add(artifact)
-    try:
-        folder.select(version.config)
-        target.activate(folder)
-    except BaseException as error:
-        _take_back(folder, before, version)
-        if isinstance(error, BertenderError):
-            raise _refused(target, folder, artifact, str(error)) from error
-        raise
-    _settle(target, folder)
-    return version
-
-
-def _take_back(folder: ModelFolder, before: triton.ModelConfig, version: Version) -> None:
-    if folder.path.is_dir():  # a server that has ended may have taken its repository along
-        folder.select(before)
-        folder.remove(version.number)
-
-
-def _settle(target: Target, folder: ModelFolder) -> None:
-    try:
-        target.settle(folder)
-    except DeploymentError as error:  # new requests do not meet the old version any more
-        logger.warning("%s", error)
-
-
-def _refused(
-    target: Target, folder: ModelFolder, artifact: Artifact, reason: str
-) -> DeploymentError:
-    """Return an error that says what is there now."""
-    refusal = f"{artifact.path} does not take the place of {folder.name!r}"
-    try:
-        version = folder.served
-    except OSError:
-        return DeploymentError(
-            f"{refusal}: {reason} Its repository {target.repository} is gone, as that of a server "
-            "that has ended. Start `bertender serve` again."
-        )
-    if target.goes_on(folder):
-        return DeploymentError(f"{refusal}, version {version}, which goes on: {reason}")
-    return DeploymentError(
-        f"{refusal}: {reason} The server does not respond with another version either. Its "
-        f"repository {target.repository} has version {version}, with which it may be started "
-        "again."
-    )
-
-
-def _limits(folder: ModelFolder) -> Mapping[str, str]:
-    return {name: each.string_value for name, each in folder.config.parameters.items()}
 
 
 def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
@@ -263,3 +100,146 @@ def _check_same_task(served: Artifact, artifact: Artifact, model: str) -> None:
             f"{artifact.path} is not of the task of {model!r}: {'; '.join(differing)}. Its clients "
             "would get other answers than they ask for. Set --other-task if that is meant."
         )
+
+
+def _try_candidate(
+    target: Target,
+    folder: ModelFolder,
+    artifact: Artifact,
+    golden: GoldenTexts,
+    config: DeployConfig,
+) -> GoldenCheck:
+    """Return what the candidate says to its golden texts, which must be right."""
+    problem, limits = PROBLEMS[artifact.card.task.problem_type], folder.limits
+    texts = readable(golden, problem, limits, artifact.card.max_length)
+    try:
+        with target.candidate(folder, artifact) as place:
+            predictions = ask_golden(place, texts, config.timeout_s, target.check_address)
+    except (DeploymentError, ServingError) as error:
+        raise _refused(target, folder, artifact, str(error)) from None
+    tolerance = tolerance_in(limits.get("runtime", DEFAULT_RUNTIME), golden.tolerance)
+    check = check_golden(golden.model_copy(update={"tolerance": tolerance}), predictions, problem)
+    if check.failures:
+        raise _refused(target, folder, artifact, "; ".join(check.failures))
+    return check
+
+
+def _replace(target: Target, folder: ModelFolder, artifact: Artifact) -> int:
+    """Add the artifact as the served version, and return that; take it back where the server does
+    not load it."""
+    before, version = folder.config, folder.add(artifact)
+    try:
+        folder.select(version.config)
+        target.activate(folder)
+    except BaseException as error:
+        if folder.path.is_dir():  # a server that has ended may have taken its repository along
+            folder.select(before)
+            folder.remove(version.number)
+        if isinstance(error, BertenderError):
+            raise _refused(target, folder, artifact, str(error)) from error
+        raise
+    try:
+        target.settle(folder)
+    except DeploymentError as error:  # new requests do not meet the old version any more
+        logger.warning("%s", error)
+    return version.number
+
+
+def _refused(
+    target: Target, folder: ModelFolder, artifact: Artifact, reason: str
+) -> DeploymentError:
+    """Return an error that says what is there now."""
+    refusal = f"{artifact.path} does not take the place of {folder.name!r}"
+    try:
+        version = folder.served
+    except OSError:
+        return DeploymentError(
+            f"{refusal}: {reason} Its repository {target.repository} is gone, as that of a server "
+            "that has ended. Start `bertender serve` again."
+        )
+    if target.is_answered(folder):
+        return DeploymentError(f"{refusal}, version {version}, which goes on: {reason}")
+    return DeploymentError(
+        f"{refusal}: {reason} The server does not respond with another version either. Its "
+        f"repository {target.repository} has version {version}, with which it may be started "
+        "again."
+    )
+
+
+def readable(
+    golden: GoldenTexts,
+    problem: Problem[Any],
+    limits: Mapping[str, str],
+    longest: int | None = None,
+) -> dict[int, GoldenText]:
+    """Return the golden texts that a server with these limits reads as they were read before.
+
+    Args:
+        golden: of an artifact.
+        problem: the artifact's problem type.
+        limits: parameters of the backend; `max_length` cuts texts that were whole when they were
+            stored, and those of over `max_text_bytes` are refused, each of a pair on its own.
+        longest: tokens that the artifact reads of a text, where its card has them; a server that
+            reads more may see more of those that fill them.
+
+    Returns:
+        Place of a text among all of them -> the text.
+
+    Raises:
+        DeploymentError: there is none.
+    """
+    most_tokens = int(limits.get("max_length") or 10**9)
+    if "max_length" in limits and longest is not None and longest < most_tokens:
+        most_tokens = longest - 1
+    most_bytes = int(limits.get("max_text_bytes") or ServeConfig().max_text_bytes)
+    texts = {}
+    for row, text in enumerate(golden.texts):
+        sizes_bytes = [len(each.encode()) for each in problem.to_texts(text.example)]
+        if text.tokens <= most_tokens and max(sizes_bytes) <= most_bytes:
+            texts[row] = text
+    if not texts:
+        raise DeploymentError(
+            f"no golden text is within the server's limits (max_length={limits.get('max_length')}, "
+            f"max_text_bytes={most_bytes}), so that nothing would be compared. Serve with larger "
+            "ones."
+        )
+    return texts
+
+
+NO_RETRY = 0
+"""It would send the text again without a check of who listens by then."""
+
+
+def ask_golden(
+    place: Place,
+    texts: Mapping[int, GoldenText],
+    timeout_s: float,
+    check_address: Callable[[], None],
+) -> dict[int, GoldenPrediction]:
+    """Ask a model about golden texts, one a request; return its predictions by their places.
+
+    Args:
+        place: the model.
+        texts: by their places among all of them.
+        timeout_s: longest wait for one of them.
+        check_address: called before each text; raises where another process may listen there.
+
+    Raises:
+        DeploymentError: it does not answer, or another process may listen at its address; the
+            number of the text is named.
+        ServingError: it does not say what it takes.
+    """
+    predictions = {}
+    opened = Endpoint(
+        place.url, model=place.model, batch_size=1, timeout_s=timeout_s, retries=NO_RETRY
+    )
+    with opened as endpoint:
+        for row, text in texts.items():
+            try:
+                check_address()
+                (classification,) = endpoint.classify([text.example])
+                logits = np.atleast_2d(np.array(classification.logits))[list(text.places)]
+            except (BertenderError, IndexError) as error:
+                raise DeploymentError(f"golden text {row + 1} gets no answer: {error}") from None
+            predictions[row] = GoldenPrediction(classification.label, logits)
+    return predictions

@@ -58,8 +58,14 @@ class Artifact:
     card: Card
 
     @classmethod
-    def load(cls, path: Path | str, *, verify: bool = True) -> Self:
+    def load(cls, path: Path | str, *, verify: bool = True, checked_at: str | None = None) -> Self:
         """Read the artifact at `path` and, by default, check every file's digest.
+
+        Args:
+            path: its directory.
+            verify: check the digests.
+            checked_at: the stamp of the files when their digests were checked; while they have it,
+                they are not read again.
 
         Raises:
             NotAnArtifactError: no such directory, or no readable `artifact.json` in it.
@@ -67,9 +73,19 @@ class Artifact:
         """
         directory = Path(path)
         artifact = cls(directory, read_card(directory))
-        if verify:
+        if verify and (checked_at is None or artifact.stamp != checked_at):
             artifact.check_files()
         return artifact
+
+    @property
+    def stamp(self) -> str:
+        """What changes with any change of the files that the card names, which are not read for it;
+        every copy has another one."""
+        files = {name: self.path / name for name in sorted(self.card.files)}
+        states = [
+            (name, file_state(file) if file.is_file() else None) for name, file in files.items()
+        ]
+        return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
     def check_files(self) -> None:
         """Raise DamagedArtifactError, naming every file that is missing or changed."""

@@ -46,7 +46,6 @@ from serve.backend.batches import (
 from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, MetricsThread, Tally
 from serve.backend.running import OwnShapes, PaddedShapes, bucket_runner, open_predictor
 from serve.config import SERVED_RUNTIMES, BackendParameters
-from serve.repository.placing import load_checked
 from serve.server.installation import STUB_NAME
 from serve.wire import (
     CANDIDATE_PREFIX,
@@ -90,7 +89,7 @@ class TritonPythonModel:
         threads = self.parameters.threads or share_of_cores(runs)
         os.environ["RAYON_NUM_THREADS"] = str(threads * at_once)  # no bucket runs meanwhile
         folder = Path(args["model_repository"], args["model_version"], self.parameters.artifact)
-        artifact = load_checked(folder, self.parameters.stamp)
+        artifact = Artifact.load(folder, checked_at=self.parameters.stamp)
         self.labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
         self.input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
         self.classifier = open_artifact(artifact, self.parameters, threads)

@@ -23,7 +23,6 @@ from serve.repository.config_pbtxt import (  # type: ignore[attr-defined]
     model_config,
     triton,
 )
-from serve.repository.placing import load_checked
 from serve.wire import TRUNCATED
 
 BACKEND_MODULES = ("serve.backend.model", "serve.classifier_backend")
@@ -58,7 +57,7 @@ def artifacts(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
     parameters = backend_parameters(model)
     for folder in _folders(model):
         try:
-            load_checked(folder, parameters.stamp if parameters else None)
+            Artifact.load(folder, checked_at=parameters and parameters.stamp)
         except ArtifactError as error:
             yield Fault(folder, "", str(error), "the files that artifact.json names")
 

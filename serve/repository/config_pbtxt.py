@@ -1,4 +1,13 @@
-"""config.pbtxt of the served models, through protobuf so that it cannot be misspelt."""
+"""config.pbtxt of the served models, through protobuf so that it cannot be misspelt.
+
+The model `classifier` has the input `TEXT` (and `TEXT_PAIR` for pair tasks), strings of shape [1];
+outputs `LABEL` (string [1]), `SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS`
+(fp32 [labels]). Where words have labels, `TEXT` is a sentence whose words are split at white space,
+and each output has one more axis, the words, as long as the longest sentence of the request.
+`TRUNCATED` (bool [1]) is there where the request asks for truncation.
+
+The model `classifier-encoder`, which a backend of Triton runs, has the tensors of its graph.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +33,230 @@ from bertender.core.errors import ModelError
 from bertender.core.hardware import share_of_cores
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Tensor
-from serve.backend.running import SERVED_RUNTIMES
-from serve.config import BackendParameters, ServeConfig
+from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
 from serve.wire import ENCODER_NAME, INPUT_NAMES, MODEL_NAME, TRUNCATED
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as triton
 
-# --- from serve.graph_signature
-# What a graph of ONNX takes and returns, read without the packages onnx and onnxruntime.
-#
-# The extra `serve` has no onnx, and a session of ONNX Runtime would prepare the whole graph to
-# run.
-# The messages below are the part of onnx.proto that is read here, under the field numbers there;
-# protobuf skips the others.
-#
+CONFIG_NAME = "config.pbtxt"
+FIRST_VERSION = 1
+
+OF_THE_ARTIFACT = ("digest", "stamp", "problem_type", "longest_input")
+"""Parameters that are no settings."""
+
+ENCODER_ARTIFACT = f"../../{ENCODER_NAME}/{FIRST_VERSION}"
+"""From the classifier's version: the artifact is there once, where Triton's backend reads it."""
+
+CLASSES = "tritonclient.grpc.model_config_pb2"
+
+
+def _without_grpc() -> ModuleType:
+    """Return tritonclient's classes of config.pbtxt.
+
+    Importing them by name imports gRPC too, which `serve` would hold in memory unused.
+    """
+    if CLASSES in sys.modules:
+        return sys.modules[CLASSES]
+    package = importlib.util.find_spec("tritonclient")
+    if package is None or not package.submodule_search_locations:
+        return importlib.import_module(CLASSES)  # it reports what is missing
+    file = Path(package.submodule_search_locations[0], "grpc", "model_config_pb2.py")
+    spec = importlib.util.spec_from_file_location(CLASSES, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if not TYPE_CHECKING:
+    triton = _without_grpc()
+
+WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", (1,))
+
+
+def model_config(
+    card: Card,
+    config: ServeConfig,
+    digest: str | None = None,
+    stamp: str | None = None,
+    *,
+    name: str = MODEL_NAME,
+    longest_input: int | None = None,
+    encoder_inputs: tuple[str, ...] = (),
+) -> triton.ModelConfig:
+    """Return the Triton configuration of an artifact with this card and digest.
+
+    Args:
+        card: of the artifact.
+        config: settings of Triton and the backend.
+        digest: of the artifact.
+        stamp: of its files, where their digests were checked.
+        name: of the model on the server.
+        longest_input: most tokens that its tokenizer states.
+        encoder_inputs: of the Triton model that runs the graph, where the runtime is Triton's.
+    """
+    encoder: dict[str, Any] = {}
+    if SERVED_RUNTIMES[config.runtime].triton_backend:
+        encoder = {
+            "artifact": ENCODER_ARTIFACT,
+            "encoder": ENCODER_NAME,
+            "encoder_inputs": encoder_inputs,
+        }
+    parameters = BackendParameters(
+        digest=digest,
+        stamp=stamp,
+        tokens_per_bucket=config.tokens_per_bucket,
+        runtime=config.runtime,
+        threads=config.threads_per_instance,
+        concurrent_buckets=config.concurrent_buckets,
+        max_length=config.max_length,
+        longest_input=longest_input,
+        max_text_bytes=config.max_text_bytes,
+        max_queue_texts=config.queue_texts,
+        queue_timeout_ms=config.queue_timeout_ms,
+        problem_type=card.task.problem_type,
+        **encoder,
+    )
+    return triton.ModelConfig(
+        name=name,
+        backend="python",
+        version_policy=only_version(FIRST_VERSION),
+        max_batch_size=config.max_batch_size,
+        input=[
+            triton.ModelInput(name=each, data_type=triton.TYPE_STRING, dims=[1])
+            for each in INPUT_NAMES[: len(card.task.text_columns)]
+        ],
+        output=[
+            triton.ModelOutput(
+                name=each.name,
+                data_type=getattr(triton, each.triton_type),
+                dims=each.dims(len(card.task.labels)),
+            )
+            for each in (*PROBLEMS[card.task.problem_type].response_tensors, WAS_TRUNCATED)
+        ],
+        dynamic_batching=triton.ModelDynamicBatching(
+            max_queue_delay_microseconds=config.queue_delay_us
+        ),
+        instance_group=[
+            triton.ModelInstanceGroup(
+                kind=triton.ModelInstanceGroup.KIND_CPU, count=config.instances
+            )
+        ],
+        parameters={
+            name: triton.ModelParameter(string_value=value)
+            for name, value in parameters.as_strings().items()
+        },
+    )
+
+
+def only_version(version: int) -> triton.ModelVersionPolicy:
+    """Return the policy that serves one version: a newer one next to it changes nothing yet."""
+    specific = triton.ModelVersionPolicy.Specific(versions=[version])
+    return triton.ModelVersionPolicy(specific=specific)
+
+
+def config_of_version(
+    served: triton.ModelConfig, fresh: triton.ModelConfig, name: str, version: int
+) -> triton.ModelConfig:
+    """Return the configuration of another artifact with the settings of a served one.
+
+    Args:
+        served: its settings stay: batches, copies of the model, bounds of the queue.
+        fresh: of the new artifact, by `model_config`: its inputs, outputs and digest are taken.
+        name: of the model on the server.
+        version: that shall be served.
+    """
+    config = triton.ModelConfig()
+    config.CopyFrom(served)
+    config.name = name
+    config.version_policy.CopyFrom(only_version(version))
+    for tensors in ("input", "output"):
+        config.ClearField(tensors)
+        getattr(config, tensors).extend(getattr(fresh, tensors))
+    for parameter in OF_THE_ARTIFACT:
+        config.parameters.pop(parameter, None)
+        if parameter in fresh.parameters:
+            config.parameters[parameter].CopyFrom(fresh.parameters[parameter])
+    return config
+
+
+def write_model_config(path: Path, config: triton.ModelConfig) -> None:
+    """Write a configuration as protobuf text."""
+    path.write_text(text_format.MessageToString(config), encoding="utf-8")
+
+
+def read_model_config(path: Path) -> triton.ModelConfig:
+    """Read a config.pbtxt back."""
+    return text_format.Parse(path.read_text(encoding="utf-8"), triton.ModelConfig())
+
+
+def encoder_config(
+    signature: GraphSignature, config: ServeConfig, shapes: Iterable[tuple[int, int]]
+) -> triton.ModelConfig:
+    """Return the Triton configuration of a graph.
+
+    `max_batch_size` is 0, since a bucket is a batch already, and buckets of other lengths could not
+    join it. Triton's backend takes a tensor only with all the dimensions that it reads from the
+    graph itself, and leaves such a configuration as it is, also where it would complete one. The
+    documented options of the backend (graph optimization, execution providers) stay at their
+    defaults: no other value has been measured here.
+
+    https://github.com/triton-inference-server/onnxruntime_backend#readme
+
+    Args:
+        signature: of the graph.
+        config: settings of Triton and the backend.
+        shapes: texts and tokens of the buckets that Triton runs before the first request.
+
+    Raises:
+        ModelError: the graph does not say how many dimensions a tensor has.
+    """
+    kinds = triton.ModelInstanceGroup
+    kind = kinds.KIND_GPU if config.gpu else kinds.KIND_CPU
+    threads = {}
+    # one that is alone has every core by default, on another machine too
+    alone = config.instances == 1 and not config.starts_server
+    if not config.gpu and (config.threads_per_instance or not alone):
+        count = config.threads_per_instance or share_of_cores(config.instances)
+        threads = {"intra_op_thread_count": triton.ModelParameter(string_value=str(count))}
+    return triton.ModelConfig(
+        name=ENCODER_NAME,
+        backend=SERVED_RUNTIMES[config.runtime].triton_backend,
+        max_batch_size=0,
+        input=[triton.ModelInput(**_tensor(each)) for each in signature.inputs],
+        output=[triton.ModelOutput(**_tensor(each)) for each in signature.outputs],
+        instance_group=[kinds(kind=kind, count=config.instances)],
+        parameters=threads,
+        model_warmup=[_warm_up(signature, *shape) for shape in shapes],
+    )
+
+
+def _tensor(tensor: TensorSignature) -> dict[str, object]:
+    if not tensor.dims:
+        raise ModelError(
+            f"the graph has no shape for {tensor.name!r}, which Triton's backend needs. Export the "
+            "model again: bertender export."
+        )
+    data_type = triton.DataType.Value(tensor.data_type)
+    return {"name": tensor.name, "data_type": data_type, "dims": tensor.dims}
+
+
+def _warm_up(signature: GraphSignature, texts: int, tokens: int) -> triton.ModelWarmup:
+    inputs = {
+        tensor.name: triton.ModelWarmup.Input(
+            data_type=triton.DataType.Value(tensor.data_type),
+            dims=[texts, tokens],
+            zero_data=True,
+        )
+        for tensor in signature.inputs
+    }
+    return triton.ModelWarmup(name=f"{texts}x{tokens}", batch_size=1, inputs=inputs)
+
+
+# Graphs of ONNX are read without the packages onnx and onnxruntime: the extra `serve` has no onnx,
+# and a session of ONNX Runtime would prepare the whole graph to run. The messages below are the
+# part of onnx.proto that is read here, under the field numbers there; protobuf skips the others.
 # https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 
 PACKAGE = "bertender.onnx"
@@ -175,249 +393,3 @@ def _classes() -> Mapping[str, Any]:
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}"))
         for name in MESSAGES
     }
-
-
-# --- from serve.triton_config
-# config.pbtxt of a Triton model, through protobuf so that it cannot be misspelt.
-#
-# Input `TEXT` (and `TEXT_PAIR` for pair tasks), strings of shape [1]; outputs `LABEL` (string
-# [1]),
-# `SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS` (fp32 [labels]). Where
-# words
-# have labels, `TEXT` is a sentence whose words are split at white space, and each output has one
-# more
-# axis, the words, as long as the longest sentence of the request. `TRUNCATED` (bool [1]) is there
-# where the request asks for truncation.
-
-CONFIG_NAME = "config.pbtxt"
-FIRST_VERSION = 1
-
-OF_THE_ARTIFACT = ("digest", "stamp", "problem_type", "longest_input")
-"""Parameters that are no settings."""
-
-
-CLASSES = "tritonclient.grpc.model_config_pb2"
-
-
-def _without_grpc() -> ModuleType:
-    """Return tritonclient's classes of config.pbtxt.
-
-    Importing them by name imports gRPC too, which `serve` would hold in memory unused.
-    """
-    if CLASSES in sys.modules:
-        return sys.modules[CLASSES]
-    package = importlib.util.find_spec("tritonclient")
-    if package is None or not package.submodule_search_locations:
-        return importlib.import_module(CLASSES)  # it reports what is missing
-    file = Path(package.submodule_search_locations[0], "grpc", "model_config_pb2.py")
-    spec = importlib.util.spec_from_file_location(CLASSES, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-if not TYPE_CHECKING:
-    triton = _without_grpc()
-
-ENCODER_ARTIFACT = f"../../{ENCODER_NAME}/{FIRST_VERSION}"
-"""From the classifier's version: the artifact is there once, where Triton's backend reads it."""
-
-WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", (1,))
-
-
-def model_config(
-    card: Card,
-    config: ServeConfig,
-    digest: str | None = None,
-    stamp: str | None = None,
-    *,
-    name: str = MODEL_NAME,
-    longest_input: int | None = None,
-    encoder_inputs: tuple[str, ...] = (),
-) -> triton.ModelConfig:
-    """Return the Triton configuration of an artifact with this card and digest.
-
-    Args:
-        card: of the artifact.
-        config: settings of Triton and the backend.
-        digest: of the artifact.
-        stamp: of its files, where their digests were checked.
-        name: of the model on the server.
-        longest_input: most tokens that its tokenizer states.
-        encoder_inputs: of the Triton model that runs the graph, where the runtime is Triton's.
-    """
-    parameters = BackendParameters(
-        digest=digest,
-        stamp=stamp,
-        tokens_per_bucket=config.tokens_per_bucket,
-        runtime=config.runtime,
-        threads=config.threads_per_instance,
-        concurrent_buckets=config.concurrent_buckets,
-        max_length=config.max_length,
-        longest_input=longest_input,
-        max_text_bytes=config.max_text_bytes,
-        max_queue_texts=config.queue_texts,
-        queue_timeout_ms=config.queue_timeout_ms,
-        problem_type=card.task.problem_type,
-        **_encoder(config, encoder_inputs),
-    )
-    return triton.ModelConfig(
-        name=name,
-        backend="python",
-        version_policy=only_version(FIRST_VERSION),
-        max_batch_size=config.max_batch_size,
-        input=[_input(name) for name in INPUT_NAMES[: len(card.task.text_columns)]],
-        output=[
-            _output(each, len(card.task.labels))
-            for each in (*PROBLEMS[card.task.problem_type].response_tensors, WAS_TRUNCATED)
-        ],
-        dynamic_batching=triton.ModelDynamicBatching(
-            max_queue_delay_microseconds=config.queue_delay_us
-        ),
-        instance_group=[
-            triton.ModelInstanceGroup(
-                kind=triton.ModelInstanceGroup.KIND_CPU, count=config.instances
-            )
-        ],
-        parameters={
-            name: triton.ModelParameter(string_value=value)
-            for name, value in parameters.as_strings().items()
-        },
-    )
-
-
-def only_version(version: int) -> triton.ModelVersionPolicy:
-    """Return the policy that serves one version: a newer one next to it changes nothing yet."""
-    specific = triton.ModelVersionPolicy.Specific(versions=[version])
-    return triton.ModelVersionPolicy(specific=specific)
-
-
-def config_of_version(
-    served: triton.ModelConfig, fresh: triton.ModelConfig, name: str, version: int
-) -> triton.ModelConfig:
-    """Return the configuration of another artifact with the settings of a served one.
-
-    Args:
-        served: its settings stay: batches, copies of the model, bounds of the queue.
-        fresh: of the new artifact, by `model_config`: its inputs, outputs and digest are taken.
-        name: of the model on the server.
-        version: that shall be served.
-    """
-    config = triton.ModelConfig()
-    config.CopyFrom(served)
-    config.name = name
-    config.version_policy.CopyFrom(only_version(version))
-    for tensors in ("input", "output"):
-        config.ClearField(tensors)
-        getattr(config, tensors).extend(getattr(fresh, tensors))
-    for parameter in OF_THE_ARTIFACT:
-        config.parameters.pop(parameter, None)
-        if parameter in fresh.parameters:
-            config.parameters[parameter].CopyFrom(fresh.parameters[parameter])
-    return config
-
-
-def _encoder(config: ServeConfig, inputs: tuple[str, ...]) -> dict[str, Any]:
-    """Return the settings that are there only where another Triton model runs the graph."""
-    if SERVED_RUNTIMES[config.runtime].triton_backend is None:
-        return {}
-    return {"artifact": ENCODER_ARTIFACT, "encoder": ENCODER_NAME, "encoder_inputs": inputs}
-
-
-def write_model_config(path: Path, config: triton.ModelConfig) -> None:
-    """Write a configuration as protobuf text."""
-    path.write_text(text_format.MessageToString(config), encoding="utf-8")
-
-
-def read_model_config(path: Path) -> triton.ModelConfig:
-    """Read a config.pbtxt back."""
-    return text_format.Parse(path.read_text(encoding="utf-8"), triton.ModelConfig())
-
-
-def _input(name: str) -> triton.ModelInput:
-    return triton.ModelInput(name=name, data_type=triton.TYPE_STRING, dims=[1])
-
-
-def _output(tensor: Tensor, labels: int) -> triton.ModelOutput:
-    data_type = getattr(triton, tensor.triton_type)
-    return triton.ModelOutput(name=tensor.name, data_type=data_type, dims=tensor.dims(labels))
-
-
-# --- from serve.encoder_config
-# config.pbtxt of the model `classifier-encoder`, which a backend of Triton runs.
-#
-# Its tensors are those of the graph, with all of their dimensions: `max_batch_size` is 0, since a
-# bucket is a batch already, and buckets of other lengths could not join it. Triton's ONNX Runtime
-# backend leaves such a configuration as it is, also where it would complete one. The documented
-# options of the backend (graph optimization, execution providers) stay at their defaults: no
-# other
-# value has been measured here.
-#
-# https://github.com/triton-inference-server/onnxruntime_backend#readme
-
-
-def encoder_config(
-    signature: GraphSignature, config: ServeConfig, shapes: Iterable[tuple[int, int]]
-) -> triton.ModelConfig:
-    """Return the Triton configuration of a graph.
-
-    Triton's backend takes an output only with the dimensions that it reads from the graph itself.
-
-    Args:
-        signature: of the graph.
-        config: settings of Triton and the backend.
-        shapes: texts and tokens of the buckets that Triton runs before the first request.
-
-    Raises:
-        ModelError: the graph does not say how many dimensions a tensor has.
-    """
-    kinds = triton.ModelInstanceGroup
-    kind = kinds.KIND_GPU if config.gpu else kinds.KIND_CPU
-    return triton.ModelConfig(
-        name=ENCODER_NAME,
-        backend=SERVED_RUNTIMES[config.runtime].triton_backend,
-        max_batch_size=0,
-        input=[triton.ModelInput(**_tensor(each)) for each in signature.inputs],
-        output=[triton.ModelOutput(**_tensor(each)) for each in signature.outputs],
-        instance_group=[kinds(kind=kind, count=config.instances)],
-        parameters={
-            name: triton.ModelParameter(string_value=value)
-            for name, value in _threads(config).items()
-        },
-        model_warmup=[_warm_up(signature, *shape) for shape in shapes],
-    )
-
-
-def _tensor(tensor: TensorSignature) -> dict[str, object]:
-    if not tensor.dims:
-        raise ModelError(
-            f"the graph has no shape for {tensor.name!r}, which Triton's backend needs. Export the "
-            "model again: bertender export."
-        )
-    data_type = triton.DataType.Value(tensor.data_type)
-    return {"name": tensor.name, "data_type": data_type, "dims": tensor.dims}
-
-
-def _threads(config: ServeConfig) -> Mapping[str, str]:
-    """Return the threads of an instance on the CPU; by default it has its share of the cores.
-
-    Triton gives one that is alone every core by default, on another machine too.
-    """
-    alone = config.instances == 1 and not config.starts_server
-    if config.gpu or (alone and not config.threads_per_instance):
-        return {}
-    threads = config.threads_per_instance or share_of_cores(config.instances)
-    return {"intra_op_thread_count": str(threads)}
-
-
-def _warm_up(signature: GraphSignature, texts: int, tokens: int) -> triton.ModelWarmup:
-    inputs = {
-        tensor.name: triton.ModelWarmup.Input(
-            data_type=triton.DataType.Value(tensor.data_type),
-            dims=[texts, tokens],
-            zero_data=True,
-        )
-        for tensor in signature.inputs
-    }
-    return triton.ModelWarmup(name=f"{texts}x{tokens}", batch_size=1, inputs=inputs)

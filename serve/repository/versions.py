@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,11 @@ class ModelFolder:
     def config(self) -> triton.ModelConfig:
         """The configuration of the served version."""
         return read_model_config(self.path / CONFIG_NAME)
+
+    @property
+    def limits(self) -> Mapping[str, str]:
+        """The parameters of the backend, by name."""
+        return {name: each.string_value for name, each in self.config.parameters.items()}
 
     @property
     def versions(self) -> list[int]:
@@ -172,17 +177,15 @@ def held(repository: Path) -> Iterator[None]:
     """
     descriptor = os.open(repository, os.O_RDONLY)
     try:
-        _lock(descriptor, repository)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(
+                f"another process deploys into {repository}. Wait until it ends."
+            ) from None
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, repository: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BusyError(f"another process deploys into {repository}. Wait until it ends.") from None
 
 
 @contextmanager

@@ -1,23 +1,46 @@
-"""The Triton model repository: a folder that holds all that the endpoint serves."""
+"""The Triton model repository: a folder that holds all that the endpoint serves.
+
+    DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend, and which version
+    DIRECTORY/classifier/1/model.py        imports `serve.backend.model`
+    DIRECTORY/classifier/1/artifact/       the artifact's files, digests included
+
+with a folder for each model. `bertender deploy` adds versions. Where a backend of Triton runs the
+graph (`--runtime triton-onnxruntime`), the artifact is another model, which `classifier` calls, and
+reads for its tokenizer:
+
+    DIRECTORY/classifier-encoder/config.pbtxt
+    DIRECTORY/classifier-encoder/1/        the artifact's files; Triton reads model.onnx
+
+The model's data is all inside: a repository that stays has copies, so that whoever writes into the
+artifact (`cp` does, where a file is there) does not change what is loaded from the repository,
+today or after a restart. One that goes with its server has links where there can be, as a model may
+be large and the folder of temporary files in memory; the server has read them by the time that it
+is ready, and they are watched. The code is not inside: model.py imports the installed `serve`
+package, so that a repaired backend needs no new repository. The Python that Triton runs must
+therefore have bertender installed; `serve.server` sees to that.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from bertender.core.artifact import Artifact, foreign_files, shown_names
 from bertender.core.card import CARD_NAME
-from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.core.errors import ArtifactError, ConfigError, DamagedArtifactError, ModelError
 from bertender.core.files import replacing_directory
-from bertender.models.onnx_session import ONNX_NAME
+from bertender.models.onnx_session import ONNX_DATA_NAME, ONNX_NAME
 from bertender.models.runtimes import check_suits, saturates
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer import open_tokenizer, stated_longest_input
 from serve.backend.batches import bucket_shapes
-from serve.backend.running import ENCODER_OUTPUT, SERVED_RUNTIMES
-from serve.config import ServeConfig
+from serve.backend.running import ENCODER_OUTPUT
+from serve.config import SERVED_RUNTIMES, ServeConfig
 from serve.lint.linting import check_repository
 from serve.repository.config_pbtxt import (
     CONFIG_NAME,
@@ -27,31 +50,7 @@ from serve.repository.config_pbtxt import (
     read_signature,
     write_model_config,
 )
-from serve.repository.placing import place_artifact
 from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, MODEL_NAME
-
-# --- from serve.repository
-# The Triton model repository: a folder that holds all that the endpoint serves.
-#
-#     DIRECTORY/classifier/config.pbtxt      settings of Triton and the backend, and which version
-#     DIRECTORY/classifier/1/model.py        imports `serve.classifier_backend`
-#     DIRECTORY/classifier/1/artifact/       the artifact's files, digests included
-#
-# with a folder for each model. `serve.deployment` adds versions. Where a backend of Triton runs
-# the
-# graph (`--runtime triton-onnxruntime`), the artifact is another model, which `classifier` calls,
-# and
-# reads for its tokenizer:
-#
-#     DIRECTORY/classifier-encoder/config.pbtxt
-#     DIRECTORY/classifier-encoder/1/        the artifact's files; Triton reads model.onnx
-#
-# The model's data is all inside, as hard links where the file system has them; only a repository
-# that
-# goes with its server may have symbolic links. Its code is not: model.py imports the installed
-# `serve` package, so that code exists once and a repaired backend needs no new repository. The
-# Python
-# that Triton runs must therefore have bertender installed; `serve.server` sees to that.
 
 DRAFT = re.compile(r"\..+\.draft-")
 """Name of a folder that a killed deployment has left."""
@@ -105,8 +104,8 @@ def write_repository(
         check_servable(artifact)
         if runtime := SERVED_RUNTIMES[config.runtime].in_process:
             check_suits(runtime, artifact)
-    _check_names(artifacts, config)
-    _check_sums(artifacts, config)
+    if SERVED_RUNTIMES[config.runtime].triton_backend:
+        _check_encoders(artifacts, config)
     directory = directory.resolve()
     _check_foreign(directory)
     try:
@@ -120,51 +119,41 @@ def write_repository(
     return directory
 
 
-def _check_names(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None:
-    """Raise ConfigError where Triton would run the graphs of several models, which share a name."""
-    if SERVED_RUNTIMES[config.runtime].triton_backend and [*artifacts] != [MODEL_NAME]:
+def check_servable(artifact: Artifact) -> None:
+    """Raise ModelError unless an artifact is an ONNX classifier."""
+    card = artifact.card
+    if card.kind != "onnx":
+        raise ModelError(
+            f"{artifact.place} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
+            f"Export it first: `bertender export {artifact.path} --out FOLDER`."
+        )
+    if card.task.problem_type not in PROBLEMS:
+        raise ModelError(
+            f"{artifact.path} was made for {card.task.problem_type!r}; the endpoint serves "
+            f"{', '.join(map(repr, PROBLEMS))}. Fine-tune it on a task first: `bertender finetune`."
+        )
+
+
+def _check_encoders(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None:
+    """Check artifacts whose graphs a backend of Triton is to run, all of them under one name.
+
+    Raises:
+        ConfigError: there are several, or one of another name.
+        ModelError: the backend would add 8-bit products wrongly on this CPU.
+    """
+    if [*artifacts] != [MODEL_NAME]:
         raise ConfigError(
             f"runtime={config.runtime} serves one artifact, as {MODEL_NAME!r}, and there are "
             f"{', '.join(artifacts)}. Write a repository for each."
         )
-
-
-def _check_sums(artifacts: Mapping[str, Artifact], config: ServeConfig) -> None:
-    """Raise ModelError where the backend of Triton would add 8-bit products wrongly on this CPU."""
-    if not SERVED_RUNTIMES[config.runtime].triton_backend or config.gpu or not saturates():
-        return
-    for artifact in artifacts.values():
-        quantization = artifact.card.findings.quantization
-        if config.starts_server and quantization and quantization.target != "avx2":
-            raise ModelError(
-                f"{artifact.path} was quantized for target {quantization.target!r}. This CPU has "
-                "no 8-bit dot products, and the backend of Triton would not add its products "
-                "exactly. Use --runtime onnxruntime, or quantize again with --target avx2."
-            )
-
-
-def cannot_be_written(
-    directory: Path, artifacts: Sequence[Artifact], error: OSError
-) -> ArtifactError:
-    """Return the error for files of artifacts that find no place in a repository."""
-    files = [file for artifact in artifacts for file in artifact.card.files.values()]
-    size_mb = sum(file.size_bytes for file in files) / 1e6
-    return ArtifactError(
-        f"the model repository {directory} cannot be written: {error.strerror}. It takes "
-        f"{size_mb:.1f} MB. Make room, or choose another directory (TMPDIR for `serve`). "
-        "Nothing has changed there."
-    )
-
-
-def fill_version(version: Path, artifact: Artifact, *, is_temporary: bool) -> str:
-    """Fill the folder of a model's version; return the stamp of the artifact's files in it."""
-    stamp = place_artifact(artifact, version / "artifact", is_temporary=is_temporary)
-    _write_model_file(version)
-    return stamp
-
-
-def _write_model_file(version: Path) -> None:
-    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+    quantization = artifacts[MODEL_NAME].card.findings.quantization
+    is_exact = config.gpu or not config.starts_server or not saturates()
+    if not is_exact and quantization is not None and quantization.target != "avx2":
+        raise ModelError(
+            f"{artifacts[MODEL_NAME].path} was quantized for target {quantization.target!r}. This "
+            "CPU has no 8-bit dot products, and the backend of Triton would not add its products "
+            "exactly. Use --runtime onnxruntime, or quantize again with --target avx2."
+        )
 
 
 def _fill(model: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
@@ -172,7 +161,7 @@ def _fill(model: Path, artifact: Artifact, config: ServeConfig, is_temporary: bo
     inputs: tuple[str, ...] = ()
     if SERVED_RUNTIMES[config.runtime].triton_backend:
         version.mkdir(parents=True)
-        _write_model_file(version)
+        (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
         encoder = model.with_name(ENCODER_NAME) / str(FIRST_VERSION)
         stamp = place_artifact(artifact, encoder, is_temporary=is_temporary)
         inputs = _write_encoder(encoder, artifact, config)
@@ -190,6 +179,13 @@ def _fill(model: Path, artifact: Artifact, config: ServeConfig, is_temporary: bo
     write_model_config(model / CONFIG_NAME, settings)
 
 
+def fill_version(version: Path, artifact: Artifact, *, is_temporary: bool) -> str:
+    """Fill the folder of a model's version; return the stamp of the artifact's files in it."""
+    stamp = place_artifact(artifact, version / "artifact", is_temporary=is_temporary)
+    (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+    return stamp
+
+
 def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tuple[str, ...]:
     """Write the configuration of the model that runs the graph, and return its inputs."""
     signature = read_signature(version / ONNX_NAME)
@@ -201,6 +197,63 @@ def _write_encoder(version: Path, artifact: Artifact, config: ServeConfig) -> tu
     used = replace(signature, outputs=outputs)
     write_model_config(version.parent / CONFIG_NAME, encoder_config(used, config, shapes))
     return tuple(each.name for each in signature.inputs)
+
+
+def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
+    """Put the card and the files that it names into a new folder; other files stay behind.
+
+    They are read once, there, and their digests are compared with the card.
+
+    Args:
+        artifact: what to place.
+        out: where to.
+        is_temporary: the folder is loaded once, and goes while the artifact is still there, so
+            that links will do.
+
+    Returns:
+        The stamp of the files, which they have as long as nobody touches them.
+
+    Raises:
+        DamagedArtifactError: the files differ from the card.
+        OSError: they cannot be written.
+    """
+    out.mkdir(parents=True)
+    shutil.copyfile(artifact.path / CARD_NAME, out / CARD_NAME)
+    # ONNX Runtime maps a file of weights as it is on the disk: whoever writes into it changes what
+    # a running server predicts
+    has_links = is_temporary and ONNX_DATA_NAME not in artifact.card.files
+    for name in artifact.card.files:
+        source, target = artifact.path / name, out / name
+        if not source.is_file():  # one that is missing is named by the check
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for link in (os.link, os.symlink) if has_links else ():
+            with suppress(OSError):  # another file system, or one without links
+                link(source.resolve(), target)
+                break
+        else:
+            shutil.copyfile(source, target)
+    placed = Artifact(out, artifact.card)
+    stamp = placed.stamp
+    try:
+        placed.check_files()
+    except DamagedArtifactError:
+        artifact.check_files()  # so that its own path is named
+        raise
+    return stamp
+
+
+def cannot_be_written(
+    directory: Path, artifacts: Sequence[Artifact], error: OSError
+) -> ArtifactError:
+    """Return the error for files of artifacts that find no place in a repository."""
+    files = [file for artifact in artifacts for file in artifact.card.files.values()]
+    size_mb = sum(file.size_bytes for file in files) / 1e6
+    return ArtifactError(
+        f"the model repository {directory} cannot be written: {error.strerror}. It takes "
+        f"{size_mb:.1f} MB. Make room, or choose another directory (TMPDIR for `serve`). "
+        "Nothing has changed there."
+    )
 
 
 def is_repository(directory: Path) -> bool:
@@ -216,12 +269,6 @@ def _is_left(name: str) -> bool:
     return bool(DRAFT.match(name)) or name.endswith(CANDIDATE_SUFFIX)
 
 
-def model_names(repository: Path) -> tuple[str, ...]:
-    """Return the names of the models that a repository is for, without candidates."""
-    names = sorted(path.parent.name for path in repository.glob(f"*/{CONFIG_NAME}"))
-    return tuple(name for name in names if not name.endswith(CANDIDATE_SUFFIX))
-
-
 def _is_model(path: Path) -> bool:
     cards = [*path.glob(f"*/artifact/{CARD_NAME}")]
     if path.name in (MODEL_NAME, ENCODER_NAME):  # the artifact of both is in the latter
@@ -229,7 +276,14 @@ def _is_model(path: Path) -> bool:
     return (path / CONFIG_NAME).is_file() and any(card.is_file() for card in cards)
 
 
+def model_names(repository: Path) -> tuple[str, ...]:
+    """Return the names of the models that a repository is for, without candidates."""
+    names = sorted(path.parent.name for path in repository.glob(f"*/{CONFIG_NAME}"))
+    return tuple(name for name in names if not name.endswith(CANDIDATE_SUFFIX))
+
+
 def _check_foreign(directory: Path) -> None:
+    """Raise ArtifactError where a new repository would take away what is no part of an old one."""
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
     if not is_repository(directory):
@@ -272,39 +326,26 @@ def _foreign_files(repository: Path) -> list[str]:
     return sorted(path.as_posix() for path in foreign)
 
 
-def check_servable(artifact: Artifact) -> None:
-    """Raise ModelError unless an artifact is an ONNX classifier."""
-    card = artifact.card
-    if card.kind != "onnx":
-        raise ModelError(
-            f"{artifact.place} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
-            f"Export it first: `bertender export {artifact.path} --out FOLDER`."
-        )
-    if card.task.problem_type not in PROBLEMS:
-        raise ModelError(
-            f"{artifact.path} was made for {card.task.problem_type!r}; the endpoint serves "
-            f"{', '.join(map(repr, PROBLEMS))}. Fine-tune it on a task first: `bertender finetune`."
-        )
-
-
-# --- from serve.model_arguments
-# Models on a command line: an artifact, or several, each as NAME=ARTIFACT.
-
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 ASSIGNMENT = re.compile(r"([^=/]*)=(.+)")
 
 
 def models_by_name(words: Sequence[str]) -> Mapping[str, str]:
-    """Return the paths of artifacts by the names of their models.
+    """Return the paths of artifacts by the names of their models, from words of a command line.
 
     A path alone is the model `classifier`; so is one with an equals sign that leads to a folder.
+    Others are NAME=ARTIFACT.
 
     Raises:
         ConfigError: a name cannot be that of a model, or is there twice.
     """
     models: dict[str, str] = {}
     for word in words:
-        name, path = _parsed(word)
+        match = ASSIGNMENT.fullmatch(word)
+        if match is None or Path(word).exists():
+            name, path = MODEL_NAME, word
+        else:
+            name, path = check_name(match[1]), match[2]
         if name in models:
             raise ConfigError(
                 f"{word}: another artifact is called {name!r} already, {models[name]}. Give each "
@@ -336,10 +377,3 @@ def check_name(name: str) -> str:
             "tries. Choose another."
         )
     return name
-
-
-def _parsed(word: str) -> tuple[str, str]:
-    match = ASSIGNMENT.fullmatch(word)
-    if match is None or Path(word).exists():
-        return MODEL_NAME, word
-    return check_name(match[1]), match[2]

@@ -19,11 +19,12 @@ from types import FrameType
 from typing import NoReturn, Self
 
 from bertender.comparison.runtimes import check_installed
-from bertender.core.errors import ConfigError, PortTakenError, ServingError
+from bertender.core.artifact import Artifact
+from bertender.core.card import CARD_NAME
+from bertender.core.errors import ConfigError, DamagedArtifactError, PortTakenError, ServingError
 from serve.backend.running import SERVED_RUNTIMES
 from serve.config import PORT_FIELDS, STANDARD_OUTPUT, ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
-from serve.repository.placing import Watch
 from serve.repository.write import Models, by_name, model_names, write_repository
 from serve.server.addresses import free_ports, in_url, reachable
 from serve.server.installation import Installation, find_installation
@@ -329,6 +330,42 @@ def report_overwritten(watch: Watch, models: Models) -> None:
         name = folder.relative_to(watch.repository).parts[0]
         source = sources[MODEL_NAME if name == ENCODER_NAME else name].path
         logger.warning(UNREADABLE if isinstance(wrong, OSError) else OVERWRITTEN, source, wrong)
+
+
+class Watch:
+    """Notices files of a repository that were overwritten since it was written."""
+
+    def __init__(self, repository: Path) -> None:
+        self.repository = repository
+        cards = [*repository.glob(f"*/*/{CARD_NAME}"), *repository.glob(f"*/*/*/{CARD_NAME}")]
+        self.artifacts = [Artifact.load(card.parent, verify=False) for card in cards]
+        self.seen = [each.stamp for each in self.artifacts]
+        """Of each artifact the stamp of its files, or why they could not be read."""
+
+    def overwritten(self) -> dict[Path, DamagedArtifactError | OSError]:
+        """Return what was found since the last call: folder of an artifact -> what is wrong.
+
+        Files are read only where something has touched them. Those of a version that `deploy` has
+        removed are no damage. Those that cannot be read, as where storage is away for a while, are
+        an OSError once, and are looked at again with the next call.
+        """
+        found: dict[Path, DamagedArtifactError | OSError] = {}
+        for number, artifact in enumerate(self.artifacts):
+            before = self.seen[number]
+            wrong: DamagedArtifactError | OSError | None = None
+            try:
+                self.seen[number] = artifact.stamp
+                if self.seen[number] == before:
+                    continue
+                if all((artifact.path / name).is_file() for name in artifact.card.files):
+                    artifact.check_files()
+            except DamagedArtifactError as error:
+                wrong = error
+            except OSError as error:
+                wrong, self.seen[number] = error, str(error)
+            if wrong and self.seen[number] != before:
+                found[artifact.path] = wrong
+        return found
 
 
 class _Signals:

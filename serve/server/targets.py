@@ -9,97 +9,251 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
-import tritonclient.grpc
-from pydantic import Field
-from tritonclient.utils import InferenceServerException
 
 from bertender.core.artifact import Artifact
-from bertender.core.config import Config
 from bertender.core.errors import BertenderError, ConfigError, DeploymentError
 from serve.client.access import SCHEMES, parse_url
-from serve.config import ServeConfig
+from serve.config import DeployConfig, ServeConfig
 from serve.repository.versions import ModelFolder
 from serve.server.addresses import is_same_host
-from serve.server.launch import GRPC_HEADER, REPOSITORY, admin_token
+from serve.server.launch import GRPC_HEADER, admin_token
 from serve.server.server import TritonServer
 from serve.server.supervisor import STUB_NAME
 from serve.server.workspace import (
+    REPOSITORY,
     RunningServer,
     Workspace,
     check_shared_memory,
     is_listening,
     running_servers,
 )
-from serve.wire import MODEL_NAME
 
-# --- from serve.deployment.config
-# Settings of `bertender deploy`.
+logger = logging.getLogger(__name__)
 
 
-class DeployConfig(Config):
-    """Settings of `deploy`."""
+class Place(NamedTuple):
+    """A model on a server."""
 
-    model: str = Field(MODEL_NAME, description="name of the model on the server")
-    admin_token_file: Path | None = Field(
-        None, description="the file that `bertender serve --admin-token-file` was started with"
+    url: str
+    model: str
+
+
+class Target:
+    """A place to deploy to.
+
+    Args:
+        repository: what its server reads.
+    """
+
+    state: str
+    """What a deployment has reached there, in one word."""
+
+    def __init__(self, repository: Path) -> None:
+        self.repository = repository
+
+    def check_address(self) -> None:
+        """Raise DeploymentError where another process may listen at the address of a candidate."""
+
+    def prepare(self, folder: ModelFolder) -> None:
+        """Undo what a killed deployment has left on a server."""
+
+    def candidate(self, folder: ModelFolder, artifact: Artifact) -> AbstractContextManager[Place]:
+        """Run an artifact with the settings of a model inside the block, and remove it then."""
+        raise NotImplementedError
+
+    def activate(self, folder: ModelFolder) -> None:
+        """Let the version that config.pbtxt names now answer, and no other.
+
+        Raises:
+            DeploymentError: it does not; the server is as it was.
+        """
+
+    def settle(self, folder: ModelFolder) -> None:
+        """Wait until other versions have answered what they had begun, and are gone."""
+
+    def is_answered(self, folder: ModelFolder) -> bool:
+        """Return whether the version that config.pbtxt names answers, as far as can be asked."""
+        return True
+
+
+class FolderTarget(Target):
+    """A repository: the candidate runs in a server of its own, which goes again."""
+
+    state = "written"
+
+    def __init__(self, repository: Path, config: DeployConfig) -> None:
+        super().__init__(repository)
+        self.config = config
+
+    @contextmanager
+    def candidate(self, folder: ModelFolder, artifact: Artifact) -> Iterator[Place]:
+        own = {
+            "tritonserver": self.config.tritonserver,
+            "ready_timeout_s": self.config.timeout_s,
+        }
+        settings = _settings(folder).model_copy(update=own)
+        with Workspace() as workspace:
+            repository = workspace.path / REPOSITORY
+            folder.write_candidate(artifact, repository / folder.name)
+            with TritonServer(repository, settings, workspace) as server:
+                yield Place(server.http_url, folder.name)
+
+
+class ServerTarget(Target):
+    """A running server of this machine: the candidate is a model next to the one that answers."""
+
+    state = "serving"
+    probe_s = 10.0
+    """Longest wait for a server that may have died."""
+
+    def __init__(self, running: RunningServer, token: str, timeout_s: float) -> None:
+        super().__init__(running.repository)
+        self.running = running
+        self.control = ModelControl(running, token, timeout_s)
+
+    def check_address(self) -> None:
+        check_listening(self.running)
+
+    def prepare(self, folder: ModelFolder) -> None:
+        self.control.check_token()
+        end_stubs(folder.candidate)
+        self.control.unload(folder.candidate.name)
+
+    @contextmanager
+    def candidate(self, folder: ModelFolder, artifact: Artifact) -> Iterator[Place]:
+        check_shared_memory(_settings(folder), [len(folder.config.input)])
+        name = folder.candidate.name
+        try:
+            folder.write_candidate(artifact, folder.candidate)
+            self.control.load(name)
+            yield Place(self.running.url, name)
+        except BaseException:
+            end_stubs(folder.candidate)  # one that hangs would never be unloaded
+            raise
+        finally:
+            try:
+                self.control.unload(name)
+            except BertenderError as error:  # the first error counts, and the next one sweeps
+                logger.warning("%s may still be loaded: %s", name, error)
+            shutil.rmtree(folder.candidate, ignore_errors=True)
+
+    def activate(self, folder: ModelFolder) -> None:
+        version = folder.served  # before, as a server that dies may take its repository along
+        try:
+            self.control.load(folder.name)
+        except BaseException:
+            if self.control.is_ready(folder.name, version):
+                return  # it is done, and an interruption that came too late changes nothing
+            end_stubs(folder.path / str(version))
+            others = self.control.versions(folder.name) - {version}
+            self.control.wait_for(folder.name, *others)
+            raise
+
+    def settle(self, folder: ModelFolder) -> None:
+        self.control.wait_for(folder.name, folder.served)
+
+    def is_answered(self, folder: ModelFolder) -> bool:
+        probe = replace(self.control, timeout_s=min(self.control.timeout_s, self.probe_s))
+        try:
+            return probe.is_ready(folder.name, folder.served)
+        except BertenderError:
+            return False
+
+
+def target_of(to: str, config: DeployConfig) -> Target:
+    """Return what a url or a directory stands for.
+
+    Raises:
+        ConfigError: neither, or settings of the other kind.
+    """
+    if urlsplit(to).scheme in SCHEMES:
+        return _server(to, config)
+    if not Path(to).is_dir():
+        raise ConfigError(
+            f"--to {to}: no such directory, and no url. Give the directory of a model repository "
+            "(`bertender serve --repository-only`), or the address of a running `bertender serve`, "
+            "as http://127.0.0.1:8000."
+        )
+    if config.admin_token_file:
+        raise ConfigError(
+            f"admin_token_file={config.admin_token_file}: it is for a running server, and --to "
+            f"{to} is a directory. Leave it out, or give the server's address."
+        )
+    return FolderTarget(Path(to).resolve(), config)
+
+
+def _server(url: str, config: DeployConfig) -> ServerTarget:
+    if config.tritonserver:
+        raise ConfigError(
+            f"tritonserver={config.tritonserver}: the model is tried on the running server. Leave "
+            "it out."
+        )
+    if config.admin_token_file is None:
+        raise ConfigError(
+            "admin_token_file is not set: models are loaded by who has the "
+            "server's token. Start it with `bertender serve --admin-token-file FILE`, and name "
+            "the same file here."
+        )
+    if not config.admin_token_file.is_file():
+        raise ConfigError(
+            f"admin_token_file={config.admin_token_file}: there is no such file. Name the one that "
+            "the server was started with: `bertender serve --admin-token-file FILE`."
+        )
+    address = parse_url(url)
+    port = urlsplit(f"//{address.host_and_port}").port
+    for server in running_servers():
+        if port in (server.http_port, server.grpc_port) and is_same_host(address.host, server.host):
+            return ServerTarget(server, admin_token(config.admin_token_file), config.timeout_s)
+    raise ConfigError(
+        f"--to {url}: no `bertender serve` of this user listens there on this machine, as far as "
+        f"the notes in {tempfile.gettempdir()} say. Run `bertender deploy` where the server runs "
+        "(in its container, by its user, with its TMPDIR), and give the server's own address, not "
+        "that of a proxy. For another server, deploy into its repository: --to DIRECTORY."
     )
-    other_task: bool = Field(
-        False,
-        description="replace a model of another task, of other labels, or with other inputs",
-    )
-    keep: int = Field(1, ge=0, description="earlier versions that stay in the repository")
-    timeout_s: float = Field(
-        120.0,
-        gt=0,
-        description="seconds that each step may take: to load a model, to unload one, to answer a "
-        "golden text",
-    )
-    tritonserver: Path | None = Field(
-        None,
-        description="for a directory: another server than that of the wheel to try the model in, "
-        "ROOT/bin/tritonserver",
+
+
+def _settings(folder: ModelFolder) -> ServeConfig:
+    """Return the settings of a server that runs a model as its repository says."""
+    config, parameters, default = folder.config, folder.limits, ServeConfig()
+    return ServeConfig(
+        http_port=0,
+        metrics_port=0,
+        runtime=parameters.get("runtime") or default.runtime,
+        max_batch_size=config.max_batch_size,
+        instances=sum(group.count for group in config.instance_group) or 1,
+        max_text_bytes=int(parameters.get("max_text_bytes") or default.max_text_bytes),
+        max_queue_texts=int(parameters.get("max_queue_texts") or 0) or None,
     )
 
 
-# --- from serve.deployment.candidate_stubs
-# The Python processes of a candidate: ended where it hangs, so that the server is rid of it.
+def check_listening(server: RunningServer) -> None:
+    """Raise DeploymentError where another process may get the token, or golden texts."""
+    if not is_listening(server):
+        raise DeploymentError(
+            f"the server does not listen at {server.url}: it has ended or is being started again, "
+            "and another process may listen there. Nothing was sent to it. Try again when the "
+            "server is ready."
+        )
 
 
 def end_stubs(candidate: Path) -> None:
-    """End the stubs of a candidate, by the folder of its model; Triton then lets it go."""
+    """End the Python processes of a candidate, by the folder of its model; Triton lets it go."""
+
     for process in psutil.process_iter(["cmdline"]):
         with suppress(psutil.Error):  # it has ended itself, or is another user's
-            if _is_of(candidate, process):
+            words = process.info["cmdline"] or []
+            if len(words) < 2 or Path(words[0]).name != STUB_NAME:
+                continue
+            # relative to the folder where its server runs, and through a link to the repository
+            code = Path(process.cwd(), words[1]).resolve()
+            if candidate.resolve() in code.parents:
                 process.kill()
 
-
-def _is_of(candidate: Path, process: psutil.Process) -> bool:
-    words = process.info["cmdline"] or []
-    if len(words) < 2 or Path(words[0]).name != STUB_NAME:
-        return False
-    # relative to the folder where its server runs, and through a link to the repository
-    code = Path(process.cwd(), words[1]).resolve()
-    return candidate.resolve() in code.parents
-
-
-# --- from serve.deployment.control
-# Triton's routes that load and unload models, asked with the administrative token.
-#
-# Over gRPC: while Triton loads a model that was requested over HTTP, it holds one of the threads
-# of
-# its HTTP service, and every connection of that thread waits (seen with Triton 2.51). A server
-# that
-# does not listen for gRPC has it at a socket of its own user (see `serve/launch.py`).
-#
-# No version is loaded again while it is served: under load, that damages the memory of Triton
-# 2.51,
-# which then hangs. A new number next to the old one does no harm.
 
 POLL_S = 0.1
 CHANNEL = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
@@ -111,23 +265,24 @@ LATE = "StatusCode.DEADLINE_EXCEEDED"
 NO_TOKEN = "This protocol is restricted"  # noqa: S105 - how Triton begins its refusal
 
 
-def _nothing() -> None: ...
-
-
 @dataclass(frozen=True)
 class ModelControl:
-    """Loads and unloads models of one server.
+    """Loads and unloads models of one server, by Triton's routes for that and its token.
+
+    Over gRPC: while Triton loads a model that was requested over HTTP, it holds one of the threads
+    of its HTTP service, and every connection of that thread waits (seen with Triton 2.51). A server
+    that does not listen for gRPC has it at a socket of its own user.
+
+    No version is loaded again while it is served: under load, that damages the memory of Triton
+    2.51, which then hangs. A new number next to the old one does no harm.
 
     Each method waits for what it asks for, `timeout_s` at most, and raises DeploymentError with the
     server's reason where that fails.
     """
 
-    address: str
-    """Of its gRPC service: host:port, or unix: and the path of a socket."""
+    server: RunningServer
     token: str = field(repr=False)
     timeout_s: float
-    check_address: Callable[[], None] = _nothing
-    """Called before each request, which holds the token; raises where another may listen there."""
 
     def check_token(self) -> None:
         """Raise ConfigError where the server does not know the token."""
@@ -176,279 +331,27 @@ class ModelControl:
         )
 
     def _ask(self, wish: str, call: Callable[..., Any]) -> Any:
-        self.check_address()
-        how = {"headers": {GRPC_HEADER: self.token}, "client_timeout": self.timeout_s}
-        with _client(self.address) as client:
-            try:
-                return call(client, **how)
-            except InferenceServerException as error:
-                raise self._failure(wish, error) from None
+        # gRPC takes long to load
+        import tritonclient.grpc
+        from tritonclient.utils import InferenceServerException
 
-    def _failure(self, wish: str, error: InferenceServerException) -> ConfigError | DeploymentError:
-        reason, status = " ".join(str(error.message()).split()), error.status()
+        check_listening(self.server)  # each request holds the token
+        how = {"headers": {GRPC_HEADER: self.token}, "client_timeout": self.timeout_s}
+        client = tritonclient.grpc.InferenceServerClient(self.server.control, channel_args=CHANNEL)
+        try:
+            return call(client, **how)
+        except InferenceServerException as error:
+            reason, status = " ".join(str(error.message()).split()), error.status()
+        finally:
+            client.close()
         if status == REFUSED and reason.startswith(NO_TOKEN):
-            return ConfigError(
+            raise ConfigError(
                 "admin_token_file: the server refuses this token. Name the file that `bertender "
                 "serve --admin-token-file` was started with."
             )
         if status == LATE:
-            return DeploymentError(
+            raise DeploymentError(
                 f"the server did not {wish} within {self.timeout_s:g} s. Give it longer with "
                 "--timeout-s."
             )
-        return DeploymentError(f"the server does not {wish}: {reason}")
-
-
-@contextmanager
-def _client(address: str) -> Iterator[Any]:
-    client = tritonclient.grpc.InferenceServerClient(address, channel_args=CHANNEL)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-# --- from serve.deployment.targets
-# Where a model is deployed to: a running server, or a repository that another server reads.
-
-logger = logging.getLogger(__name__)
-
-PROBE_S = 10.0
-"""Longest wait for a server that may have died."""
-
-
-class Target(Protocol):
-    """A place to deploy to."""
-
-    @property
-    def repository(self) -> Path: ...
-
-    @property
-    def state(self) -> str:
-        """What a deployment has reached there, in one word."""
-        ...
-
-    def prepare(self, folder: ModelFolder) -> None:
-        """Undo what a killed deployment has left on a server."""
-        ...
-
-    def candidate(self, folder: ModelFolder, artifact: Artifact) -> AbstractContextManager[Place]:
-        """Run an artifact with the settings of a model inside the block, and remove it then."""
-        ...
-
-    def activate(self, folder: ModelFolder) -> None:
-        """Let the version that config.pbtxt names now answer, and no other.
-
-        Raises:
-            DeploymentError: it does not; the server is as it was.
-        """
-        ...
-
-    def settle(self, folder: ModelFolder) -> None:
-        """Wait until other versions have answered what they had begun, and are gone."""
-        ...
-
-    def goes_on(self, folder: ModelFolder) -> bool:
-        """Return whether the version that config.pbtxt names answers, as far as can be asked."""
-        ...
-
-
-@dataclass(frozen=True)
-class Place:
-    """A model on a server."""
-
-    url: str
-    model: str
-    check_address: Callable[[], None]
-    """Called before each golden text is sent; raises where another process may listen there."""
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server of this machine: the candidate is a model next to the one that answers."""
-
-    repository: Path
-    url: str
-    control: ModelControl
-    state: str = "serving"
-
-    def prepare(self, folder: ModelFolder) -> None:
-        self.control.check_token()
-        end_stubs(folder.candidate)
-        self.control.unload(folder.candidate.name)
-
-    @contextmanager
-    def candidate(self, folder: ModelFolder, artifact: Artifact) -> Iterator[Place]:
-        check_shared_memory(_settings(folder), [len(folder.config.input)])
-        name = folder.candidate.name
-        try:
-            folder.write_candidate(artifact, folder.candidate)
-            self.control.load(name)
-            yield Place(self.url, name, self.control.check_address)
-        except BaseException:
-            end_stubs(folder.candidate)  # one that hangs would never be unloaded
-            raise
-        finally:
-            try:
-                self.control.unload(name)
-            except BertenderError as error:  # the first error counts, and the next one sweeps
-                logger.warning("%s may still be loaded: %s", name, error)
-            shutil.rmtree(folder.candidate, ignore_errors=True)
-
-    def activate(self, folder: ModelFolder) -> None:
-        version = folder.served  # before, as a server that dies may take its repository along
-        try:
-            self.control.load(folder.name)
-        except BaseException:
-            if not self._is_active(folder, version):
-                raise  # else it is done, and an interruption that came too late changes nothing
-
-    def settle(self, folder: ModelFolder) -> None:
-        self.control.wait_for(folder.name, folder.served)
-
-    def goes_on(self, folder: ModelFolder) -> bool:
-        probe = replace(self.control, timeout_s=min(self.control.timeout_s, PROBE_S))
-        try:
-            return probe.is_ready(folder.name, folder.served)
-        except BertenderError:
-            return False
-
-    def _is_active(self, folder: ModelFolder, version: int) -> bool:
-        """Return whether a load that failed here has ended well there; else it is ended there."""
-        if self.control.is_ready(folder.name, version):
-            return True
-        end_stubs(folder.path / str(version))
-        others = self.control.versions(folder.name) - {version}
-        self.control.wait_for(folder.name, *others)
-        return False
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A repository: the candidate runs in a server of its own, which goes again."""
-
-    repository: Path
-    config: DeployConfig
-    state: str = "written"
-
-    def prepare(self, folder: ModelFolder) -> None: ...
-
-    @contextmanager
-    def candidate(self, folder: ModelFolder, artifact: Artifact) -> Iterator[Place]:
-        settings = _settings(folder).model_copy(
-            update={
-                "tritonserver": self.config.tritonserver,
-                "ready_timeout_s": self.config.timeout_s,
-            }
-        )
-        with Workspace() as workspace:
-            repository = workspace.path / REPOSITORY
-            folder.write_candidate(artifact, repository / folder.name)
-            with TritonServer(repository, settings, workspace) as server:
-                yield Place(server.http_url, folder.name, _server_is_own)
-
-    def activate(self, folder: ModelFolder) -> None: ...
-
-    def settle(self, folder: ModelFolder) -> None: ...
-
-    def goes_on(self, folder: ModelFolder) -> bool:
-        return True  # who reads the repository has not been asked for anything
-
-
-def _server_is_own() -> None:
-    """Check nothing: this process has started the server, and watches it."""
-
-
-def target_of(to: str, config: DeployConfig) -> Target:
-    """Return what a url or a directory stands for.
-
-    Raises:
-        ConfigError: neither, or settings of the other kind.
-    """
-    if urlsplit(to).scheme in SCHEMES:
-        return _server(to, config)
-    if Path(to).is_dir():
-        return _folder(Path(to), config)
-    raise ConfigError(
-        f"--to {to}: no such directory, and no url. Give the directory of a model repository "
-        "(`bertender serve --repository-only`), or the address of a running `bertender serve`, as "
-        "http://127.0.0.1:8000."
-    )
-
-
-def _folder(directory: Path, config: DeployConfig) -> Folder:
-    if config.admin_token_file:
-        raise ConfigError(
-            f"admin_token_file={config.admin_token_file}: it is for a running server, and --to "
-            f"{directory} is a directory. Leave it out, or give the server's address."
-        )
-    return Folder(directory.resolve(), config)
-
-
-def _server(url: str, config: DeployConfig) -> Server:
-    if config.tritonserver:
-        raise ConfigError(
-            f"tritonserver={config.tritonserver}: the model is tried on the running server. Leave "
-            "it out."
-        )
-    if config.admin_token_file is not None and not config.admin_token_file.is_file():
-        raise ConfigError(
-            f"admin_token_file={config.admin_token_file}: there is no such file. Name the one that "
-            "the server was started with: `bertender serve --admin-token-file FILE`."
-        )
-    if config.admin_token_file is None:
-        raise ConfigError(
-            "admin_token_file is not set: models are loaded by who has the "
-            "server's token. Start it with `bertender serve --admin-token-file FILE`, and name "
-            "the same file here."
-        )
-    running = _running(url)
-    token = admin_token(config.admin_token_file)
-    control = ModelControl(
-        running.control,
-        token,
-        config.timeout_s,
-        check_address=partial(_check_listening, running),
-    )
-    return Server(running.repository, running.url, control)
-
-
-def _check_listening(server: RunningServer) -> None:
-    """Raise DeploymentError where another process may get the token, or golden texts."""
-    if not is_listening(server):
-        raise DeploymentError(
-            f"the server does not listen at {server.url}: it has ended or is being started again, "
-            "and another process may listen there. Nothing was sent to it. Try again when the "
-            "server is ready."
-        )
-
-
-def _running(url: str) -> RunningServer:
-    """Return the server of this user on this machine that listens at a url."""
-    address = parse_url(url)
-    port = urlsplit(f"//{address.host_and_port}").port
-    for server in running_servers():
-        if port in (server.http_port, server.grpc_port) and is_same_host(address.host, server.host):
-            return server
-    raise ConfigError(
-        f"--to {url}: no `bertender serve` of this user listens there on this machine, as far as "
-        f"the notes in {tempfile.gettempdir()} say. Run `bertender deploy` where the server runs "
-        "(in its container, by its user, with its TMPDIR), and give the server's own address, not "
-        "that of a proxy. For another server, deploy into its repository: --to DIRECTORY."
-    )
-
-
-def _settings(folder: ModelFolder) -> ServeConfig:
-    """Return the settings of a server that runs a model as its repository says."""
-    config, parameters = folder.config, folder.config.parameters
-    return ServeConfig(
-        http_port=0,
-        metrics_port=0,
-        runtime=parameters["runtime"].string_value or ServeConfig().runtime,
-        max_batch_size=config.max_batch_size,
-        instances=sum(group.count for group in config.instance_group) or 1,
-        max_text_bytes=int(
-            parameters["max_text_bytes"].string_value or ServeConfig().max_text_bytes
-        ),
-        max_queue_texts=int(parameters["max_queue_texts"].string_value or 0) or None,
-    )
+        raise DeploymentError(f"the server does not {wish}: {reason}")

@@ -21,9 +21,8 @@ from distill.distillation.general_config import GeneralConfig
 from distill.methods import GENERAL_METHODS
 from serve.bulk import ClassifyConfig
 from serve.client.access import AccessConfig
-from serve.config import ServeCommandConfig
+from serve.config import DeployConfig, ServeCommandConfig
 from serve.loadtest import LoadConfig
-from serve.server.targets import DeployConfig
 from serve.tuning import TuneConfig
 from tests.front import WRITERS, succeed
 

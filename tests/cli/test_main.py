@@ -28,9 +28,8 @@ from bertender.gate.verify import VerifyConfig
 from bertender.tasks.task import Task, TaskConfig
 from serve.bulk import ClassifyConfig
 from serve.client.access import AccessConfig
-from serve.config import ServeCommandConfig
+from serve.config import DeployConfig, ServeCommandConfig
 from serve.loadtest import LoadConfig
-from serve.server.targets import DeployConfig
 from serve.tuning import TuneConfig
 from tests.forked import command, start
 from tests.front import WRITERS, fail, invoke, succeed, write_toy_files

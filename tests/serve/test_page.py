@@ -28,7 +28,7 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from serve.client.endpoint import Endpoint
 from serve.client.served_model import Classification
 from serve.page.server import PageServer, classify
-from serve.repository.placing import place_artifact
+from serve.repository.write import place_artifact
 from serve.server.server import TritonServer
 from tests.serve.browser import CHROMIUM, FLAGS, Browser, browser
 from tests.serve.scripted import CONFIG, Script, http_server

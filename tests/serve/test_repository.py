@@ -19,9 +19,8 @@ from bertender.core.findings import QuantizationFindings
 from serve.config import ServeConfig
 from serve.repository import write as repository
 from serve.repository.config_pbtxt import model_config, read_model_config
-from serve.repository.placing import Watch, load_checked, stamp_of
 from serve.repository.write import is_repository, write_repository
-from serve.server.server import report_overwritten
+from serve.server.server import Watch, report_overwritten
 from serve.wire import MODEL_NAME
 
 
@@ -33,7 +32,7 @@ def test_it_holds_config_code_and_verified_files(onnx_artifact: Artifact, tmp_pa
     config = ServeConfig(max_batch_size=5)
     repository = write_repository(onnx_artifact, tmp_path / "new" / "models", config)
     model = repository / "classifier"
-    stamp = stamp_of(model / "1" / "artifact", onnx_artifact.card.files)
+    stamp = Artifact.load(model / "1" / "artifact").stamp
     assert read_model_config(model / "config.pbtxt") == model_config(
         onnx_artifact.card, config, onnx_artifact.digest, stamp, longest_input=64
     )
@@ -277,13 +276,14 @@ CHANGES: Mapping[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_any_change_of_a_file_changes_the_stamp(name: str, tmp_path: Path) -> None:
-    (tmp_path / "one").write_bytes(b"one")
-    (tmp_path / "two").write_bytes(b"two")
-    before = stamp_of(tmp_path, ["one", "two"])
-    assert stamp_of(tmp_path, ["two", "one"]) == before
-    CHANGES[name](tmp_path / "two")
-    assert stamp_of(tmp_path, ["one", "two"]) != before
+def test_any_change_of_a_file_changes_the_stamp(
+    name: str, onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    copy = replace(onnx_artifact, path=shutil.copytree(onnx_artifact.path, tmp_path / "copy"))
+    before = copy.stamp
+    assert before == copy.stamp != onnx_artifact.stamp
+    CHANGES[name](copy.path / "model.onnx")
+    assert copy.stamp != before
 
 
 @pytest.mark.parametrize("change", ["none", "a copy", "damage"])
@@ -310,7 +310,7 @@ def test_files_are_read_again_only_where_they_may_have_changed(
     monkeypatch.setattr(Artifact, "check_files", check)
     expected = pytest.raises(DamagedArtifactError) if change == "damage" else nullcontext()
     with expected:
-        load_checked(folder, config.parameters["stamp"].string_value)
+        Artifact.load(folder, checked_at=config.parameters["stamp"].string_value)
     assert checked == ([] if change == "none" else [folder])
 
 

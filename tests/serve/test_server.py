@@ -25,13 +25,13 @@ from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from bertender.models.opening import open_classifier
 from serve import probe
 from serve.client.endpoint import classify
-from serve.config import ServeConfig
+from serve.config import DeployConfig, ServeConfig
 from serve.page.server import PageServer
 from serve.repository.write import write_repository
 from serve.server import server as serve_server
 from serve.server.server import TritonServer, serving, with_free_ports
 from serve.server.supervisor import STUB_NAME
-from serve.server.targets import DeployConfig, target_of
+from serve.server.targets import target_of
 from serve.server.workspace import Workspace, is_listening, running_servers
 from tests.serve.processes import assert_gone
 from tests.served import ANY_PORTS, BY_DEFAULT

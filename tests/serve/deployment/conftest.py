@@ -21,10 +21,10 @@ from export.config import ExportConfig
 from export.exporter import export
 from quantize.quantizer import copy_companions
 from serve.client.endpoint import Endpoint
-from serve.config import ServeConfig
+from serve.config import DeployConfig, ServeConfig
 from serve.repository.write import Models, write_repository
 from serve.server.server import TritonServer
-from serve.server.targets import DeployConfig, ModelControl
+from serve.server.targets import ModelControl
 from serve.server.workspace import running_servers
 from tests.served import BY_DEFAULT
 from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, toy_task, write_model
@@ -112,8 +112,8 @@ class Deployable:
     def control(self) -> ModelControl:
         token = self.token_file.read_text().strip()
         port = self.server.config.http_port
-        (address,) = [each.control for each in running_servers() if each.http_port == port]
-        return ModelControl(address, token, 60)
+        (server,) = [each for each in running_servers() if each.http_port == port]
+        return ModelControl(server, token, 60)
 
     def loaded(self) -> dict[str, set[int]]:
         """The versions that take memory, by model."""

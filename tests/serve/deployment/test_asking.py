@@ -55,8 +55,8 @@ def test_a_text_is_not_sent_again_without_a_check_of_who_listens(protocol: str, 
     script, checks = Script([step]), list[int]()
     texts = dict(enumerate(golden_of(("secret text",)).texts))
     with SERVERS[protocol](script) as url:
-        place = Place(url, "classifier", lambda: checks.append(script.asked))
+        place = Place(url, "classifier")
         with pytest.raises(DeploymentError, match="golden text 1 gets no answer") as error:
-            ask_golden(place, texts, timeout_s=5)
+            ask_golden(place, texts, 5, lambda: checks.append(script.asked))
     assert "secret" not in str(error.value)
     assert (script.asked, checks) == (1, [0])

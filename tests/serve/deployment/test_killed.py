@@ -32,7 +32,8 @@ import sys
 from pathlib import Path
 from bertender.core.artifact import Artifact
 from serve.repository import write as repository
-from serve.deploy import DeployConfig, deploy
+from serve.config import DeployConfig
+from serve.deploy import deploy
 
 repository.MODEL_FILE += "\\nimport time\\ntime.sleep(1000)\\n"
 artifact, url, token = sys.argv[1:]

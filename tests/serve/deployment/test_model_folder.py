@@ -13,7 +13,6 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError
 from serve.config import ServeConfig
 from serve.repository.config_pbtxt import read_model_config, write_model_config
-from serve.repository.placing import stamp_of
 from serve.repository.versions import ModelFolder, model_folder
 from serve.repository.write import is_repository, write_repository
 from tests.serve.deployment.conftest import Versions, snapshot
@@ -34,7 +33,7 @@ def test_a_version_is_added_before_it_is_named(folder: ModelFolder, versions: Ve
     assert folder.served == 2 and list(config.version_policy.specific.versions) == [2]
     assert (config.max_batch_size, config.instance_group[0].count) == (7, 2)
     assert config.parameters["digest"].string_value == versions.new.digest
-    stamp = stamp_of(folder.path / "2" / "artifact", versions.new.card.files)
+    stamp = folder.artifact(2).stamp
     assert config.parameters["stamp"].string_value == stamp
     assert is_repository(folder.path.parent)
 

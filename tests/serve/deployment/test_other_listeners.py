@@ -110,7 +110,7 @@ def test_each_golden_text_is_for_the_server_alone(versions: Versions, tmp_path: 
 
     texts = dict(enumerate(read_golden(versions.old).texts[:3]))
     with deployable(versions.old, tmp_path) as running:
-        place = Place(running.server.http_url, MODEL_NAME, check)
+        place = Place(running.server.http_url, MODEL_NAME)
         with pytest.raises(DeploymentError, match="golden text 2 gets no answer: another process"):
-            ask_golden(place, texts, timeout_s=20)
+            ask_golden(place, texts, 20, check)
     assert asked == [0, 1], "before each, and none after it"

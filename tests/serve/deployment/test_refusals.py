@@ -21,13 +21,12 @@ from bertender.core.errors import (
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
-from serve.config import ServeConfig
+from serve.config import DeployConfig, ServeConfig
 from serve.deploy import deploy
 from serve.repository import versions as model_folders
 from serve.repository import write as repositories
 from serve.repository.versions import held
 from serve.repository.write import MODEL_FILE, write_repository
-from serve.server.targets import DeployConfig
 from tests.serve.deployment.conftest import (
     Deployable,
     Versions,

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from bertender.gate.tolerances import TOLERANCES
+from serve.config import DeployConfig
 from serve.deploy import deploy
 from serve.repository.config_pbtxt import read_model_config
 from serve.repository.versions import ModelFolder
 from serve.server.server import TritonServer
-from serve.server.targets import DeployConfig
 from tests.runtimes import needs
 from tests.serve.deployment.conftest import (
     ASKED,
