@@ -16,10 +16,8 @@ from bertender.core.errors import DataError, LoadTestError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.progress import visible
 from bertender.problems.problem import Problem
-from bertender.tasks.rows import split_lines
 from bertender.text.batch import Example, is_blank
 from serve.bulk import (
-    BulkRun,
     ClassifyConfig,
     Texts,
     check_writable,
@@ -30,10 +28,7 @@ from serve.bulk import (
 from serve.client.access import DEFAULT_URL, AccessConfig
 from serve.client.endpoint import AsyncEndpoint
 from serve.client.served_model import Classification
-from serve.loadtest import Limit, LoadConfig, LoadRun, LoadTest, load_svg, load_test, texts_to_send
-
-# --- from serve.classify_command
-# bertender classify: it only asks, so it loads no model library.
+from serve.loadtest import LoadConfig, LoadTest, load_svg, load_test, texts_to_send
 
 SENDING = {"model", "batch_size", "concurrency", "timeout_s", "retries"}
 """Settings of the endpoint."""
@@ -72,10 +67,17 @@ def classify_command() -> Callable[..., None]:
         config = ClassifyConfig.parse(explicit(option_values(ClassifyConfig, values)))
         if config.input and (texts or pair):
             raise typer.BadParameter("--input FILE and TEXT: give one of them.")
+        given, seconds = texts or [], pair or []
+        if seconds and len(seconds) != len(given):
+            raise typer.BadParameter(
+                f"{len(seconds)} --pair for {len(given)} TEXT: give one for each. On standard "
+                "input, put a tab between the two texts of a line."
+            )
+        examples = [*zip(given, seconds, strict=True)] if seconds else [(text,) for text in given]
         access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
         check_savable("--output", config.output, "data")
         endpoint = AsyncEndpoint(url, **config.model_dump(include=SENDING), access=access)
-        asyncio.run(_classify(endpoint, _pairs(texts or [], pair or []), config, as_json))
+        asyncio.run(_classify(endpoint, examples, config, as_json))
 
     return command_with_flags(command, (ClassifyConfig, AccessConfig))
 
@@ -88,12 +90,23 @@ async def _classify(
         if config.output:
             check_writable(config.output, table.columns)
             run = await classify_to_file(endpoint, table, config.output)
-            _print_run(run, endpoint.model.cut_texts(run.truncated, run.texts), as_json)
+            if as_json:
+                print_json(run.model_dump(mode="json"))
+                return
+            resumed = f", {run.resumed} of them by an earlier run" if run.resumed else ""
+            print_words(f"{run.output}: predictions for {run.texts} texts{resumed}")
+            if cut := endpoint.model.cut_texts(run.truncated, run.texts):
+                print_words(cut)
             return
         by_row = await classify_all(endpoint, table)
     problem = endpoint.model.problem
-    examples = [problem.to_example(table.texts[row]) for row in by_row]
-    _print([*by_row.values()], examples, problem, as_json)
+    if as_json:
+        print_json([classification.model_dump(mode="json") for classification in by_row.values()])
+    else:
+        for row, classification in by_row.items():
+            example = problem.to_example(table.texts[row])
+            for line in lines_of(classification, example, problem):
+                print(line)
     truncated = sum(each.truncated for each in by_row.values())
     if cut := endpoint.model.cut_texts(truncated, len(by_row)):
         messages.print(cut, soft_wrap=True)  # standard output is for the predictions
@@ -108,31 +121,6 @@ def _texts(texts: Sequence[Example], config: ClassifyConfig, count: int) -> Text
         return _read(count)
     places = tuple(f"text {number}" for number in range(1, len(texts) + 1))
     return Texts(STANDARD_INPUT[:count], tuple(texts), Path("command line"), places)
-
-
-def _print_run(run: BulkRun, cut: str | None, as_json: bool) -> None:
-    """Report what was written, and how many texts were cut."""
-    if as_json:
-        print_json(run.model_dump(mode="json"))
-        return
-    resumed = f", {run.resumed} of them by an earlier run" if run.resumed else ""
-    print_words(f"{run.output}: predictions for {run.texts} texts{resumed}")
-    if cut:
-        print_words(cut)
-
-
-def _print(
-    classifications: Sequence[Classification],
-    examples: Sequence[Example],
-    problem: Problem[Any],
-    as_json: bool,
-) -> None:
-    if as_json:
-        print_json([classification.model_dump(mode="json") for classification in classifications])
-        return
-    for example, classification in zip(examples, classifications, strict=True):
-        for line in lines_of(classification, example, problem):
-            print(line)
 
 
 def lines_of(
@@ -150,48 +138,38 @@ def lines_of(
     return problem.lines([*map(visible, labels)], shown, tuple(visible(text) for text in example))
 
 
-def _pairs(texts: list[str], seconds: list[str]) -> list[tuple[str, ...]]:
-    if seconds and len(seconds) != len(texts):
-        raise typer.BadParameter(
-            f"{len(seconds)} --pair for {len(texts)} TEXT: give one for each. On standard input, "
-            "put a tab between the two texts of a line."
-        )
-    return list(zip(texts, seconds, strict=True)) if seconds else [(text,) for text in texts]
-
-
 def _read(text_columns: int) -> Texts:
     """Read examples from standard input, one a line; empty lines are left out."""
+    from bertender.tasks.rows import split_lines  # which loads pyarrow
+
     if sys.stdin.isatty():
         messages.print("texts, one a line; Ctrl-D ends them:")
     try:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"standard input is not UTF-8: {error}. Convert it first.") from None
-    numbered = enumerate(split_lines(text), start=1)
-    lines = [(number, line) for number, line in numbered if not is_blank(line)]
-    if not lines:
+    examples, places = [], []
+    for number, line in enumerate(split_lines(text), start=1):
+        if is_blank(line):
+            continue
+        # where the model reads one text, a tab is part of it
+        columns = tuple(line.split("\t")) if text_columns > 1 else (line,)
+        if len(columns) != text_columns:
+            raise DataError(
+                f"standard input, line {number}: {len(columns)} texts, and the model reads "
+                f"{text_columns}. Put one tab between the two texts."
+            )
+        examples.append(columns)
+        places.append(f"line {number}")
+    if not examples:
         raise DataError("no text to classify. Give TEXT arguments, or lines on standard input.")
     return Texts(
         STANDARD_INPUT[:text_columns],
-        tuple(_columns(line, number, text_columns) for number, line in lines),
+        tuple(examples),
         source=Path("standard input"),
-        places=tuple(f"line {number}" for number, _ in lines),
+        places=tuple(places),
     )
 
-
-def _columns(line: str, number: int, text_columns: int) -> tuple[str, ...]:
-    """Split a line at its tabs where the model reads pairs; else a tab is part of the text."""
-    columns = tuple(line.split("\t")) if text_columns > 1 else (line,)
-    if len(columns) != text_columns:
-        raise DataError(
-            f"standard input, line {number}: {len(columns)} texts, and the model reads "
-            f"{text_columns}. Put one tab between the two texts."
-        )
-    return columns
-
-
-# --- from serve.loadtest.command
-# bertender loadtest.
 
 UrlArgument = Annotated[
     str,
@@ -238,35 +216,26 @@ def loadtest_command() -> Callable[..., None]:
 def lines_of_test(test: LoadTest) -> Iterator[str]:
     """Return the lines that show a load test."""
     for run in test.runs:
-        yield _run_line(run)
-    if test.limit:
-        yield _limit_line(test.limit, test.runs[0].texts_per_request)
+        latency = "no response"
+        if run.latency is not None:
+            latency = (
+                f"p50 {run.latency.p50_ms:.2f} ms, p95 {run.latency.p95_ms:.2f} ms, "
+                f"p99 {run.latency.p99_ms:.2f} ms"
+            )
+        counts = ", ".join(f"{count} {name}" for name, count in run.outcomes.items() if count)
+        yield (
+            f"{run.load} of {run.texts_per_request} texts: {latency}; {counts}; "
+            f"{run.texts_per_second:.4g} texts/s; sent {run.send_lag.p50_ms:.3f} ms late "
+            f"(p99 {run.send_lag.p99_ms:.3f} ms)"
+        )
+    if limit := test.limit:
+        bound = "at least " if limit.lower_bound else ""
+        above = f"; {limit.above:.4g} do not" if limit.above else ""
+        ended = ": a lower bound, since the search ended early" if limit.lower_bound else ""
+        texts = limit.rate * test.runs[0].texts_per_request
+        yield (
+            f"limit: {bound}{limit.rate:.4g} requests/s ({texts:.4g} texts/s) hold a p99 "
+            f"of {limit.slo_p99_ms:g} ms{ended}{above}"
+        )
     noisy = ": noisy, these figures are not reliable" if test.load.noisy else ""
     yield f"{test.protocol}; before and after, {test.load}{noisy}"
-
-
-def _limit_line(limit: Limit, texts: int) -> str:
-    bound = "at least " if limit.lower_bound else ""
-    above = f"; {limit.above:.4g} do not" if limit.above else ""
-    ended = ": a lower bound, since the search ended early" if limit.lower_bound else ""
-    return (
-        f"limit: {bound}{limit.rate:.4g} requests/s ({limit.rate * texts:.4g} texts/s) hold a p99 "
-        f"of {limit.slo_p99_ms:g} ms{ended}{above}"
-    )
-
-
-def _run_line(run: LoadRun) -> str:
-    latency = (
-        "no response"
-        if run.latency is None
-        else (
-            f"p50 {run.latency.p50_ms:.2f} ms, p95 {run.latency.p95_ms:.2f} ms, "
-            f"p99 {run.latency.p99_ms:.2f} ms"
-        )
-    )
-    counts = ", ".join(f"{count} {name}" for name, count in run.outcomes.items() if count)
-    return (
-        f"{run.load} of {run.texts_per_request} texts: {latency}; {counts}; "
-        f"{run.texts_per_second:.4g} texts/s; sent {run.send_lag.p50_ms:.3f} ms late "
-        f"(p99 {run.send_lag.p99_ms:.3f} ms)"
-    )

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, ClassVar, Protocol
+from typing import IO, Any, ClassVar
 
 from pydantic import Field
 
@@ -29,17 +29,70 @@ from bertender.core.errors import (
 )
 from bertender.core.files import replacing
 from bertender.core.progress import Bar, SilentBar, progress_bar
-from bertender.tasks.rows import SkippedRows, stop, together
 from bertender.text.batch import Example
-from serve.client.endpoint import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT_S, AsyncEndpoint
-from serve.client.failures import OPENING_RETRIES
+from serve.client.endpoint import DEFAULT_CONCURRENCY, AsyncEndpoint
+from serve.client.failures import DEFAULT_TIMEOUT_S, OPENING_RETRIES
 from serve.client.served_model import Classification
 from serve.wire import MODEL_NAME, row_in
 
-# --- from serve.bulk.texts
-# Texts that have no labels to read, and where each stands.
-
 logger = logging.getLogger(__name__)
+
+
+def _same_file(first: Path | None, second: Path | None) -> bool:
+    """Return whether two paths lead to one file, by links too."""
+    if first is None or second is None:
+        return False
+    if first.exists() and second.exists():
+        return first.samefile(second)
+    return first.resolve() == second.resolve()
+
+
+class ClassifyConfig(Config):
+    """Where texts come from, where predictions go, and how requests are sent."""
+
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {
+        "columns of no file": Rule(
+            lambda config: config.input is None,
+            "they are of --input FILE. Give it as well, or leave them out.",
+            settings=frozenset({"text_column", "pair_column", "skip_bad_rows"}),
+        ),
+        "output over the input": Rule(
+            lambda config: _same_file(config.input, config.output),
+            "--input and --output are the same file, {output}: the texts would be overwritten. "
+            "Give another --output.",
+        ),
+    }
+
+    model: str = Field(MODEL_NAME, description="name of the model on the server")
+    input: Path | None = Field(
+        None,
+        description="read texts from this file: CSV, TSV, JSONL, Parquet, or .txt with a text "
+        "a line",
+    )
+    output: Path | None = Field(
+        None,
+        description="write predictions to this file: CSV, TSV, JSONL or Parquet; the same "
+        "command continues a run that was interrupted",
+    )
+    text_column: str = Field("text", description="column of the text in the file")
+    pair_column: str | None = Field(None, description="column of the second text, for pairs")
+    skip_bad_rows: bool = Field(
+        False, description="leave out rows of the file that cannot be used, and list them"
+    )
+    batch_size: int | None = Field(
+        None, ge=1, description="texts a request; by default, and at most, what the model takes"
+    )
+    concurrency: int = Field(DEFAULT_CONCURRENCY, ge=1, description="requests sent at a time")
+    timeout_s: float = Field(
+        DEFAULT_TIMEOUT_S, gt=0, description="longest wait for one request, its retries included"
+    )
+    retries: int | None = Field(
+        None,
+        ge=0,
+        description="how often a request is sent again where the server "
+        "rejects it for now, or nothing listens; by default until --timeout-s is over, and "
+        f"{OPENING_RETRIES} times for the first",
+    )
 
 
 @dataclass(frozen=True)
@@ -128,93 +181,115 @@ def read_file(
     )
 
 
-# --- from serve.bulk.files
-# Files of predictions: WRITERS by suffix. A row holds the texts, label, score and logits.
+class BulkRun(Record):
+    """What a run has written."""
 
-COLUMNS = tuple(Classification.model_fields)
-
-Rows = Sequence[Mapping[str, Any]]
-
-
-def _write_delimited(path: Path, rows: Rows, *, delimiter: str) -> None:
-    """Write a table with a header; a cell of several values, or of a truth value, is JSON."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter=delimiter)
-        writer.writerow(rows[0])
-        for row in rows:
-            writer.writerow([_cell(value) for value in row.values()])
+    output: str
+    texts: int
+    resumed: int
+    left_out: LeftOutRows | None
+    truncated: int = Field(description="texts that were cut to the model's input")
 
 
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | bool) else value
+async def classify_all(endpoint: AsyncEndpoint, texts: Texts) -> Mapping[int, Classification]:
+    """Return a prediction for each text, by row and in their order; errors as for a file."""
+    predictions = Predictions()
+    await _send(endpoint, texts, predictions, SilentBar())
+    await _check_same_model(endpoint, "none is shown")
+    return dict(sorted(predictions.by_row.items()))
 
 
-def _write_jsonl(path: Path, rows: Rows) -> None:
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
+async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) -> BulkRun:
+    """Write the predictions for some texts to a file; an interrupted run continues.
+
+    Raises:
+        BusyError: another process writes the same file.
+        RowError: a text is refused, and bad rows are not left out.
+        DataError: they are left out, and nothing else is there.
+        ServingError: as in `Endpoint`; what came until then is not asked again. Or the model was
+            replaced meanwhile.
+    """
+    digest = hashlib.sha256()
+    for text in texts.texts:
+        digest.update(json.dumps(text).encode() + b"\n")
+    identity = {
+        "texts": digest.hexdigest(),
+        "model": endpoint.model.digest,
+        "columns": [*COLUMNS],  # an earlier version's predictions may lack one
+    }
+    with open_journal(output, identity) as journal:
+        resumed = len(journal.by_row)
+        with progress_bar(f"classify {output.name}", len(texts.texts), "texts") as bar:
+            left_out = await _send(endpoint, texts, journal, bar)
+        await _check_same_model(endpoint, f"{output} is not written")
+        rows = sorted(journal.by_row)
+        examples = [texts.texts[row] for row in rows]
+        predictions = [journal.by_row[row] for row in rows]
+        write_predictions(output, texts.columns, examples, predictions)
+    return BulkRun(
+        output=str(output),
+        texts=len(rows),
+        resumed=resumed,
+        left_out=left_out,
+        truncated=sum(each.truncated for each in predictions),
+    )
 
 
-def _write_parquet(path: Path, rows: Rows) -> None:
-    import pyarrow.parquet  # here, so that a few texts of a command line are sent without it
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-
-
-WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
-    ".csv": partial(_write_delimited, delimiter=","),
-    ".tsv": partial(_write_delimited, delimiter="\t"),
-    ".jsonl": _write_jsonl,
-    ".parquet": _write_parquet,
-}
-
-
-def check_writable(output: Path, text_columns: Sequence[str]) -> None:
-    """Raise ConfigError for a file of predictions that could not be written."""
-    if output.suffix.lower() not in WRITERS:
-        raise ConfigError(
-            f"--output {output}: unknown suffix {output.suffix!r}. Allowed: {', '.join(WRITERS)}."
+async def _check_same_model(endpoint: AsyncEndpoint, consequence: str) -> None:
+    """Raise ServingError where predictions may be of two models."""
+    if not await endpoint.is_same_model():
+        raise ServingError(
+            "another model was deployed meanwhile, so that the predictions would be of two: "
+            f"{consequence}. Run the same command again: it begins anew."
         )
-    if taken := [name for name in text_columns if name in COLUMNS]:
-        raise ConfigError(
-            f"the column {taken[0]!r} holds texts, and that of predictions has the same name. "
-            "Rename it in the file."
+
+
+async def _send(
+    endpoint: AsyncEndpoint, texts: Texts, predictions: Predictions, bar: Bar
+) -> LeftOutRows | None:
+    """Ask for the predictions that are not there yet; return what was left out of the texts."""
+    from bertender.tasks.rows import SkippedRows, stop, together  # which load pyarrow
+
+    missing = [row for row in range(len(texts.texts)) if row not in predictions.by_row]
+    bar.skip(len(texts.texts) - len(missing))
+    size = endpoint.batch_size
+    requests = iter([missing[start : start + size] for start in range(0, len(missing), size)])
+    to_example = endpoint.model.problem.to_example
+    skipped = SkippedRows()
+
+    async def send() -> None:
+        for request in requests:  # shared: each takes the next
+            rows = request
+            while rows:
+                try:
+                    examples = [to_example(texts.texts[row]) for row in rows]
+                    predictions.add(rows, await endpoint.classify(examples))
+                    break
+                except (DataError, ServingError) as error:
+                    if (refused := texts.error_of(error, rows)) is None:
+                        raise
+                    (skipped if texts.skips_bad_rows else stop)(refused[1])
+                    rows = [row for row in rows if row != refused[0]]
+            bar.advance(len(request))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(endpoint.concurrency):
+                group.create_task(send())
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    report = skipped.report()
+    if report and not predictions.by_row:
+        first = report.first[0]
+        raise DataError(
+            f"{texts.source}: no text is left; the first that was left out, {first.place}: "
+            f"{first.reason}"
         )
+    return together(texts.left_out, report)
 
 
-def write_predictions(
-    output: Path,
-    text_columns: Sequence[str],
-    texts: Sequence[Example],
-    predictions: Sequence[Classification],
-) -> None:
-    """Write a row for each example, in their order; the file appears whole or not at all."""
-    rows = [
-        {**dict(zip(text_columns, text, strict=True)), **prediction.model_dump(mode="json")}
-        for text, prediction in zip(texts, predictions, strict=True)
-    ]
-    with replacing(output) as draft:
-        WRITERS[output.suffix.lower()](draft, rows)
-
-
-# --- from serve.bulk.journal
-# Journal: the predictions of a run so far, on disk, from which a killed run continues.
-
-
-class _UnusableJournalError(Exception):
-    """A journal that no run can continue; says why."""
-
-
-class Predictions(Protocol):
+class Predictions:
     """Predictions by row, to which a run adds those of each response."""
-
-    by_row: dict[int, Classification]
-
-    def add(self, rows: Sequence[int], predictions: Sequence[Classification]) -> None: ...
-
-
-class Memory:
-    """Predictions of a run that writes no file."""
 
     def __init__(self) -> None:
         self.by_row: dict[int, Classification] = {}
@@ -223,8 +298,8 @@ class Memory:
         self.by_row.update(zip(rows, predictions, strict=True))
 
 
-class Journal(Memory):
-    """Predictions that are in a file too, a line for each response; see `open_journal`."""
+class Journal(Predictions):
+    """Predictions that are on disk too, a line for each response: a killed run continues."""
 
     def __init__(self, file: IO[str]) -> None:
         super().__init__()
@@ -263,243 +338,102 @@ def open_journal(output: Path, identity: Mapping[str, Any]) -> Iterator[Journal]
                 f"another process writes {output} now. Wait for it, or give another --output."
             ) from None
         journal = Journal(file)
-        _restore(journal, dict(identity), path)
+        # a line that an earlier run did not finish is cut off; whole lines stay where they are, so
+        # that a kill at any moment loses none
+        content = path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        entries, damage = _entries(whole, identity)
+        if damage:
+            logger.warning("%s %s: begun anew", path, damage)
+            whole = b""
+        file.truncate(len(whole))
+        if not whole:
+            journal.file.write(json.dumps(identity) + "\n")
+            journal.file.flush()
+        for rows, predictions in entries:
+            Predictions.add(journal, rows, predictions)
         yield journal
         path.unlink()
 
 
-def _restore(journal: Journal, identity: Mapping[str, Any], path: Path) -> None:
-    """Read what an earlier run has written, and cut off a line that it did not finish.
-
-    Whole lines stay where they are: a kill at any moment loses none.
-    """
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    try:
-        entries = _entries(whole, identity)
-    except _UnusableJournalError as error:
-        logger.warning("%s %s: begun anew", path, error)
-        entries, whole = [], b""
-    journal.file.truncate(len(whole))
-    if not whole:
-        journal.file.write(json.dumps(identity) + "\n")
-        journal.file.flush()
-    for rows, predictions in entries:
-        Memory.add(journal, rows, predictions)
+Entries = list[tuple[list[int], list[Classification]]]
+"""Rows of a request, and their predictions."""
 
 
-def _entries(
-    whole: bytes, identity: Mapping[str, Any]
-) -> list[tuple[list[int], list[Classification]]]:
-    """Return the entries of whole lines, of which the first is the identity."""
+def _entries(whole: bytes, identity: Mapping[str, Any]) -> tuple[Entries, str]:
+    """Return the entries of whole lines, of which the first is the identity; or none, and why they
+    cannot be used."""
     try:
         lines = [json.loads(line) for line in whole.splitlines()]
         if lines and lines[0] != identity:
-            raise _UnusableJournalError("is of other texts or another model")
+            return [], "is of other texts or another model"
         return [
             (line["rows"], [Classification(**each) for each in line["predictions"]])
             for line in lines[1:]
-        ]
+        ], ""
     except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
-        raise _UnusableJournalError(f"is damaged ({error})") from None
+        return [], f"is damaged ({error})"
 
 
-# --- from serve.bulk.config
-# Settings of `bertender classify`.
+COLUMNS = tuple(Classification.model_fields)
+
+Rows = Sequence[Mapping[str, Any]]
 
 
-def _same_file(first: Path | None, second: Path | None) -> bool:
-    """Return whether two paths lead to one file, by links too."""
-    if first is None or second is None:
-        return False
-    if first.exists() and second.exists():
-        return first.samefile(second)
-    return first.resolve() == second.resolve()
+def _write_delimited(path: Path, rows: Rows, *, delimiter: str) -> None:
+    """Write a table with a header; a cell of several values, or of a truth value, is JSON."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerow(rows[0])
+        for row in rows:
+            cells = row.values()
+            writer.writerow([json.dumps(x) if isinstance(x, list | bool) else x for x in cells])
 
 
-RULES: Mapping[str, Rule[Any]] = {
-    "columns of no file": Rule(
-        lambda config: config.input is None,
-        "they are of --input FILE. Give it as well, or leave them out.",
-        settings=frozenset({"text_column", "pair_column", "skip_bad_rows"}),
-    ),
-    "output over the input": Rule(
-        lambda config: _same_file(config.input, config.output),
-        "--input and --output are the same file, {output}: the texts would be overwritten. Give "
-        "another --output.",
-    ),
+def _write_jsonl(path: Path, rows: Rows) -> None:
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(lines)
+
+
+def _write_parquet(path: Path, rows: Rows) -> None:
+    import pyarrow.parquet  # here, so that a few texts of a command line are sent without it
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
+    ".csv": partial(_write_delimited, delimiter=","),
+    ".tsv": partial(_write_delimited, delimiter="\t"),
+    ".jsonl": _write_jsonl,
+    ".parquet": _write_parquet,
 }
-"""Conflicts of settings."""
+"""Files of predictions by suffix. A row holds the texts, label, score and logits."""
 
 
-class ClassifyConfig(Config):
-    """Where texts come from, where predictions go, and how requests are sent."""
-
-    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
-
-    model: str = Field(MODEL_NAME, description="name of the model on the server")
-    input: Path | None = Field(
-        None,
-        description="read texts from this file: CSV, TSV, JSONL, Parquet, or .txt with a text "
-        "a line",
-    )
-    output: Path | None = Field(
-        None,
-        description="write predictions to this file: CSV, TSV, JSONL or Parquet; the same "
-        "command continues a run that was interrupted",
-    )
-    text_column: str = Field("text", description="column of the text in the file")
-    pair_column: str | None = Field(None, description="column of the second text, for pairs")
-    skip_bad_rows: bool = Field(
-        False, description="leave out rows of the file that cannot be used, and list them"
-    )
-    batch_size: int | None = Field(
-        None, ge=1, description="texts a request; by default, and at most, what the model takes"
-    )
-    concurrency: int = Field(DEFAULT_CONCURRENCY, ge=1, description="requests sent at a time")
-    timeout_s: float = Field(
-        DEFAULT_TIMEOUT_S, gt=0, description="longest wait for one request, its retries included"
-    )
-    retries: int | None = Field(
-        None,
-        ge=0,
-        description="how often a request is sent again where the server "
-        "rejects it for now, or nothing listens; by default until --timeout-s is over, and "
-        f"{OPENING_RETRIES} times for the first",
-    )
-
-
-# --- from serve.bulk.run
-# Sending many texts: so many requests at a time, each one's predictions recorded as they come.
-
-
-class BulkRun(Record):
-    """What a run has written."""
-
-    output: str
-    texts: int
-    resumed: int
-    left_out: LeftOutRows | None
-    truncated: int = Field(description="texts that were cut to the model's input")
-
-
-async def classify_all(endpoint: AsyncEndpoint, texts: Texts) -> Mapping[int, Classification]:
-    """Return a prediction for each text, by row and in their order; errors as for a file."""
-    predictions = Memory()
-    await _send(endpoint, texts, predictions, SilentBar())
-    await _check_same_model(endpoint, "none is shown")
-    return dict(sorted(predictions.by_row.items()))
-
-
-async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) -> BulkRun:
-    """Write the predictions for some texts to a file; an interrupted run continues.
-
-    Raises:
-        BusyError: another process writes the same file.
-        RowError: a text is refused, and bad rows are not left out.
-        DataError: they are left out, and nothing else is there.
-        ServingError: as in `Endpoint`; what came until then is not asked again. Or the model was
-            replaced meanwhile.
-    """
-    identity = {
-        "texts": _digest(texts.texts),
-        "model": endpoint.model.digest,
-        "columns": [*COLUMNS],  # an earlier version's predictions may lack one
-    }
-    with open_journal(output, identity) as journal:
-        resumed = len(journal.by_row)
-        with progress_bar(f"classify {output.name}", len(texts.texts), "texts") as bar:
-            left_out = await _send(endpoint, texts, journal, bar)
-        await _check_same_model(endpoint, f"{output} is not written")
-        rows = sorted(journal.by_row)
-        examples = [texts.texts[row] for row in rows]
-        predictions = [journal.by_row[row] for row in rows]
-        write_predictions(output, texts.columns, examples, predictions)
-    return BulkRun(
-        output=str(output),
-        texts=len(rows),
-        resumed=resumed,
-        left_out=left_out,
-        truncated=sum(each.truncated for each in predictions),
-    )
-
-
-async def _check_same_model(endpoint: AsyncEndpoint, consequence: str) -> None:
-    """Raise ServingError where predictions may be of two models."""
-    if not await endpoint.is_same_model():
-        raise ServingError(
-            "another model was deployed meanwhile, so that the predictions would be of two: "
-            f"{consequence}. Run the same command again: it begins anew."
+def check_writable(output: Path, text_columns: Sequence[str]) -> None:
+    """Raise ConfigError for a file of predictions that could not be written."""
+    if output.suffix.lower() not in WRITERS:
+        raise ConfigError(
+            f"--output {output}: unknown suffix {output.suffix!r}. Allowed: {', '.join(WRITERS)}."
+        )
+    if taken := [name for name in text_columns if name in COLUMNS]:
+        raise ConfigError(
+            f"the column {taken[0]!r} holds texts, and that of predictions has the same name. "
+            "Rename it in the file."
         )
 
 
-def _digest(texts: Sequence[Example]) -> str:
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(json.dumps(text).encode() + b"\n")
-    return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class _Sending:
-    """Requests about some texts, and what came of them."""
-
-    endpoint: AsyncEndpoint
-    texts: Texts
-    predictions: Predictions
-    skipped: SkippedRows
-
-    async def send(self, rows: Sequence[int]) -> None:
-        """Ask for the predictions of rows that go into one request, all but those left out."""
-        remaining = rows
-        while remaining:
-            remaining = await self._ask(remaining)
-
-    async def _ask(self, rows: Sequence[int]) -> Sequence[int]:
-        """Send a request; return the rows to ask for again, where one of them was refused."""
-        to_example = self.endpoint.model.problem.to_example
-        try:
-            examples = [to_example(self.texts.texts[row]) for row in rows]
-            self.predictions.add(rows, await self.endpoint.classify(examples))
-        except (DataError, ServingError) as error:
-            if (refused := self.texts.error_of(error, rows)) is None:
-                raise
-            (self.skipped if self.texts.skips_bad_rows else stop)(refused[1])
-            return [row for row in rows if row != refused[0]]
-        return []
-
-
-async def _send(
-    endpoint: AsyncEndpoint, texts: Texts, predictions: Predictions, bar: Bar
-) -> LeftOutRows | None:
-    """Ask for the predictions that are not there yet; return what was left out of the texts."""
-    missing = [row for row in range(len(texts.texts)) if row not in predictions.by_row]
-    bar.skip(len(texts.texts) - len(missing))
-    size = endpoint.batch_size
-    requests = iter([missing[start : start + size] for start in range(0, len(missing), size)])
-    sending = _Sending(endpoint, texts, predictions, SkippedRows())
-
-    async def send() -> None:
-        for rows in requests:  # shared: each takes the next
-            await sending.send(rows)
-            bar.advance(len(rows))
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(endpoint.concurrency):
-                group.create_task(send())
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return _left_out(texts, sending.skipped, predictions)
-
-
-def _left_out(texts: Texts, skipped: SkippedRows, predictions: Predictions) -> LeftOutRows | None:
-    """Return the rows left out by reading and by sending, in the order of the file."""
-    refused = skipped.report()
-    if refused and not predictions.by_row:
-        first = refused.first[0]
-        raise DataError(
-            f"{texts.source}: no text is left; the first that was left out, {first.place}: "
-            f"{first.reason}"
-        )
-    return together(texts.left_out, refused)
+def write_predictions(
+    output: Path,
+    text_columns: Sequence[str],
+    texts: Sequence[Example],
+    predictions: Sequence[Classification],
+) -> None:
+    """Write a row for each example, in their order; the file appears whole or not at all."""
+    rows = [
+        {**dict(zip(text_columns, text, strict=True)), **prediction.model_dump(mode="json")}
+        for text, prediction in zip(texts, predictions, strict=True)
+    ]
+    with replacing(output) as draft:
+        WRITERS[output.suffix.lower()](draft, rows)

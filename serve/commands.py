@@ -1,4 +1,7 @@
-"""bertender serve, deploy, lint-repository and tune."""
+"""bertender serve, deploy, lint-repository and tune.
+
+What does the work is imported when a command runs: help texts and settings need none of it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,22 +21,14 @@ from bertender.core.artifact import IMPORT_STAGE, Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.files import check_savable, save_result
 from bertender.models.importing import open_artifact
-from serve.config import DeployConfig, ServeCommandConfig
-from serve.deploy import Deployment, deploy
-from serve.lint.findings import Finding
-from serve.lint.linting import lint_repository
-from serve.loadtest import texts_to_send
+from serve.config import STANDARD_OUTPUT, DeployConfig, ServeCommandConfig
 from serve.profiles import UsedProfile, with_profile
-from serve.repository.write import models_by_name, write_repository
-from serve.server.advisories import named
-from serve.server.installation import installed_version
-from serve.server.launch import STANDARD_OUTPUT
-from serve.server.server import TritonServer, serve_forever
 from serve.tuning import Tried, TuneConfig, TuneResult, tune
 from serve.wire import MODEL_NAME
 
-# --- from serve.commands
-# bertender serve.
+if TYPE_CHECKING:
+    from serve.deploy import Deployment
+    from serve.server.server import TritonServer
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +48,9 @@ def serve_command() -> Callable[..., None]:
         values: dict[str, Any],
         as_json: JsonFlag = False,
     ) -> None:
+        from serve.repository.write import models_by_name, write_repository
+        from serve.server.server import serve_forever
+
         config = ServeCommandConfig.parse(explicit(option_values(ServeCommandConfig, values)))
         if as_json and config.log_file == STANDARD_OUTPUT:
             raise ConfigError(
@@ -71,7 +69,16 @@ def serve_command() -> Callable[..., None]:
         with ExitStack() as stack:
 
             def report_ready(server: TritonServer) -> None:
-                _ready(server, profile, _page(stack, models, server, config), as_json)
+                page = {}
+                if config.page:
+                    from serve.page.server import PageServer
+
+                    name, source = next(iter(models.items()))  # of several, it is for the first
+                    opened = PageServer(
+                        source, server.http_url, config.page_port, name, server.repository
+                    )
+                    page = {"page": stack.enter_context(opened).url}
+                _ready(server, profile, page, as_json)
 
             serve_forever(models, config, on_ready=report_ready)
 
@@ -91,30 +98,12 @@ def _say_single_texts(models: Iterable[Artifact]) -> None:
             )
 
 
-def _page(
-    stack: ExitStack,
-    models: Mapping[str, Artifact],
-    server: TritonServer,
-    config: ServeCommandConfig,
-) -> dict[str, str]:
-    """Start the page where it is asked for, until the stack is left; return its address.
-
-    Of several models, it is for the first.
-    """
-    if not config.page:
-        return {}
-    from serve.page.server import PageServer
-
-    name, source = next(iter(models.items()))
-    page = stack.enter_context(
-        PageServer(source, server.http_url, config.page_port, name, server.repository)
-    )
-    return {"page": page.url}
-
-
 def _ready(
     server: TritonServer, profile: UsedProfile | None, page: Mapping[str, str], as_json: bool
 ) -> None:
+    from serve.server.advisories import named
+    from serve.server.installation import installed_version
+
     has_grpc = server.config.grpc_port is not None
     urls = {
         "http": server.http_url,
@@ -123,12 +112,13 @@ def _ready(
     }
     used = None if profile is None else str(profile.path)
     command = f'bertender classify "a text of yours" --url {server.http_url}'
+    model = "" if MODEL_NAME in server.models else f" --model {server.models[0]}"
     lines = [
         f"ready at {server.http_url}{f' and {server.grpc_url}' if has_grpc else ''}; stop it with "
         "Ctrl-C.",
         f"metrics: {server.metrics_url}",
         *([] if profile is None else [f"{profile}; --no-profile ignores it"]),
-        f"try it: {command}{_model_option(server)}",
+        f"try it: {command}{model}",
         *(f"the page: {url}" for url in page.values()),
     ]
     if faults := named(installed_version(server.config.tritonserver), has_grpc):
@@ -137,26 +127,11 @@ def _ready(
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
 
 
-def _model_option(server: TritonServer) -> str:
-    """Return the option that names a model, where it is not the one that is asked by default."""
-    return "" if MODEL_NAME in server.models else f" --model {server.models[0]}"
-
-
 def _print_state(as_json: bool, result: Mapping[str, str | None], words: str) -> None:
     if as_json:
         print_json(result)
     else:
         print_words(words)
-
-
-# --- from serve.deployment.command
-# bertender deploy.
-
-NEXT_STEPS = {
-    "serving": "every request is answered by it now",
-    "written": "a server that reads the repository has to load it, or to be started again",
-}
-"""By the state of a deployment."""
 
 
 def deploy_command() -> Callable[..., None]:
@@ -177,6 +152,8 @@ def deploy_command() -> Callable[..., None]:
         values: dict[str, Any],
         as_json: JsonFlag = False,
     ) -> None:
+        from serve.deploy import deploy
+
         config = DeployConfig.parse(explicit(option_values(DeployConfig, values)))
         source = open_artifact(artifact, verify=False)  # checked when its files are placed
         deployment = deploy(source, to, config)
@@ -187,6 +164,13 @@ def deploy_command() -> Callable[..., None]:
             print_words(line)
 
     return command_with_flags(command, (DeployConfig,))
+
+
+NEXT_STEPS = {
+    "serving": "every request is answered by it now",
+    "written": "a server that reads the repository has to load it, or to be started again",
+}
+"""By the state of a deployment."""
 
 
 def lines_of_deployment(deployment: Deployment, to: str) -> Iterator[str]:
@@ -211,10 +195,6 @@ def lines_of_deployment(deployment: Deployment, to: str) -> Iterator[str]:
         yield f"  to go back to version {version}: {command}"
 
 
-# --- from serve.lint.command
-# bertender lint-repository.
-
-
 def lint_repository_command() -> Callable[..., None]:
     """Build `bertender lint-repository`."""
 
@@ -224,31 +204,21 @@ def lint_repository_command() -> Callable[..., None]:
         ],
         as_json: JsonFlag = False,
     ) -> None:
+        from serve.lint.linting import lint_repository
+
         findings = lint_repository(directory)
+        errors = sum(finding.severity == "error" for finding in findings)
         if as_json:
             records = [finding.model_dump(mode="json") for finding in findings]
             print_json({"repository": str(directory), "findings": records})
         else:
-            _print(directory, findings)
-        if _count(findings, "error"):
+            for finding in findings:
+                print_words(f"{finding.severity}: {finding.line}")
+            print_words(f"{directory}: {errors} errors, {len(findings) - errors} warnings")
+        if errors:
             raise typer.Exit(1)
 
     return command
-
-
-def _print(directory: Path, findings: Sequence[Finding]) -> None:
-    for finding in findings:
-        print_words(f"{finding.severity}: {finding.line}")
-    counts = [_count(findings, severity) for severity in ("error", "warning")]
-    print_words(f"{directory}: {counts[0]} errors, {counts[1]} warnings")
-
-
-def _count(findings: Sequence[Finding], severity: str) -> int:
-    return sum(finding.severity == severity for finding in findings)
-
-
-# --- from serve.tuning.command
-# bertender tune.
 
 
 def tune_command() -> Callable[..., None]:
@@ -263,6 +233,8 @@ def tune_command() -> Callable[..., None]:
         ] = None,
         as_json: JsonFlag = False,
     ) -> None:
+        from serve.loadtest import texts_to_send
+
         check_savable("--out", out, "JSON")
         config = TuneConfig.parse(explicit(option_values(TuneConfig, values)))
         source = open_artifact(artifact, verify=False)  # checked when it is served
@@ -272,12 +244,12 @@ def tune_command() -> Callable[..., None]:
         if as_json:
             print_json(result.model_dump(mode="json"))
         else:
-            _print_command(result)
+            _print_result(result)
 
     return command_with_flags(command, (TuneConfig,))
 
 
-def _print_command(result: TuneResult) -> None:
+def _print_result(result: TuneResult) -> None:
     _print_tried("setting", result.tried)
     if result.fresh:
         _print_tried("once more", result.fresh)
@@ -290,17 +262,16 @@ def _print_command(result: TuneResult) -> None:
     )
 
 
-def _print_tried(title: str, rows: Sequence[Tried]) -> None:
-    print_rows((title, "texts/s", "against the default"), [_row(row) for row in rows])
-    for row in rows:
+def _print_tried(title: str, tried: Sequence[Tried]) -> None:
+    rows = [
+        (
+            row.name,
+            DASH if row.texts_per_second is None else f"{row.texts_per_second:.4g}",
+            DASH if row.against_default is None else str(row.against_default),
+        )
+        for row in tried
+    ]
+    print_rows((title, "texts/s", "against the default"), rows)
+    for row in tried:
         if row.failure:
             print_words(f"{row.name}: no score, because it could not be served: {row.failure}")
-
-
-def _row(row: Tried) -> tuple[str, str, str]:
-    speed, ratio = row.texts_per_second, row.against_default
-    return (
-        row.name,
-        DASH if speed is None else f"{speed:.4g}",
-        DASH if ratio is None else str(ratio),
-    )

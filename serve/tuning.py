@@ -1,4 +1,8 @@
-"""`bertender tune`: which settings of `serve` are the fastest on this machine."""
+"""`bertender tune`: which settings of `serve` are the fastest on this machine.
+
+Settings are served in turns, each once a round, under the same loads. The fastest that is faster
+than the default beyond chance is chosen, once fresh rounds have confirmed it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -27,12 +30,125 @@ from bertender.core.progress import progress_bar
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName, check_suits
 from bertender.text.batch import Example
 from serve.config import ServeConfig
-from serve.loadtest import LoadConfig, LoadRun, TextsConfig, closed_runs, texts_per_second
+from serve.loadtest import LoadConfig, TextsConfig, closed_runs, texts_per_second
 from serve.profiles import ProfileKey, ServeProfile, TunedSettings, profile_path, write_profile
-from serve.server.server import serving
 
-# --- from serve.tuning.rounds
-# Means over rounds, with intervals that hold for few of them.
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A row of SETTINGS."""
+
+    summary: str
+    settings: TunedSettings
+    counted: str = ""
+    """The one of them that is larger with more cores: one for every `cores_each`."""
+    cores_each: int = 1
+    least_cores: int = 1
+    """With fewer, it is the same as another row."""
+
+    def of_cores(self, cores: int) -> TunedSettings:
+        """Return the settings where a process may use so many cores."""
+        counted = {self.counted: cores // self.cores_each} if self.counted else {}
+        return self.settings.model_copy(update=counted)
+
+
+DEFAULT_SETTING = "one-instance"
+
+SETTINGS = Table(
+    "setting",
+    {
+        DEFAULT_SETTING: Setting(
+            "one copy of the model, whose runs have all cores, small ones one: the default of "
+            "`serve`",
+            TunedSettings(),
+        ),
+        "one-thread": Setting(
+            "one copy, whose runs have one thread",
+            TunedSettings(threads_per_instance=1),
+            least_cores=2,
+        ),
+        "concurrent-buckets": Setting(
+            "one copy, as many buckets at once as there are cores, one thread each",
+            TunedSettings(threads_per_instance=1),
+            counted="concurrent_buckets",
+            least_cores=2,
+        ),
+        "concurrent-small-buckets": Setting(
+            "the same with half the tokens in a bucket, so that small batches have several",
+            TunedSettings(threads_per_instance=1, tokens_per_bucket=128),
+            counted="concurrent_buckets",
+            least_cores=2,
+        ),
+        "instances": Setting(
+            "a copy for each core, with one thread",
+            TunedSettings(threads_per_instance=1),
+            counted="instances",
+            least_cores=2,
+        ),
+        "half-instances": Setting(
+            "a copy for every two cores, with two threads",
+            TunedSettings(threads_per_instance=2),
+            counted="instances",
+            cores_each=2,
+            least_cores=4,
+        ),
+        "small-buckets": Setting(
+            "the default with half the tokens in a bucket", TunedSettings(tokens_per_bucket=128)
+        ),
+        "large-buckets": Setting(
+            "the default with twice the tokens in a bucket", TunedSettings(tokens_per_bucket=512)
+        ),
+    },
+)
+"""The first is what the others are compared with."""
+
+
+class Cell(Record):
+    """Results of a load in a round."""
+
+    concurrency: int
+    texts_per_request: int
+    texts_per_second: float
+    p50_ms: float | None = Field(description="of requests with a response; None where none has")
+    p99_ms: float | None = Field(
+        description="of all requests; None where more than 1 % have no response"
+    )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A row of OBJECTIVES."""
+
+    summary: str
+    holds_p99: bool = False
+    """Only loads whose p99 holds count."""
+
+    def score(self, cells: Sequence[Cell], slo_p99_ms: float) -> float:
+        """Return texts/s: of each size of requests the best load, of these the geometric mean.
+
+        0 where no load counts for some size.
+        """
+        best = {cell.texts_per_request: 0.0 for cell in cells}
+        for cell in cells:
+            p99_ms = math.inf if cell.p99_ms is None else cell.p99_ms
+            if p99_ms <= slo_p99_ms or not self.holds_p99:
+                size = cell.texts_per_request
+                best[size] = max(best[size], cell.texts_per_second)
+        return statistics.geometric_mean(best.values()) if all(best.values()) else 0.0
+
+
+OBJECTIVES = Table(
+    "objective",
+    {
+        "throughput": Objective("texts a second, whatever the latency"),
+        "p99": Objective(
+            "texts a second of the loads whose p99 holds --slo-p99-ms", holds_p99=True
+        ),
+    },
+)
+"""What makes a setting better than another."""
 
 T_975: Mapping[int, float] = {
     **{3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262},
@@ -71,123 +187,6 @@ def ratio_over_rounds(references: Sequence[float], candidates: Sequence[float]) 
     return Speedup(**ends)
 
 
-# --- from serve.tuning.objectives
-# OBJECTIVES: what makes a setting better than another.
-
-
-class Cell(Record):
-    """Results of a load in a round."""
-
-    concurrency: int
-    texts_per_request: int
-    texts_per_second: float
-    p50_ms: float | None = Field(description="of requests with a response; None where none has")
-    p99_ms: float | None = Field(
-        description="of all requests; None where more than 1 % have no response"
-    )
-
-
-@dataclass(frozen=True)
-class Objective:
-    """A row of OBJECTIVES."""
-
-    summary: str
-    counts: Callable[[Cell, float], bool]
-    """(cell, slo_p99_ms) -> whether its throughput counts"""
-
-    def score(self, cells: Sequence[Cell], slo_p99_ms: float) -> float:
-        """Return texts/s: of each size of requests the best load, of these the geometric mean.
-
-        0 where no load counts for some size.
-        """
-        best = {cell.texts_per_request: 0.0 for cell in cells}
-        for cell in cells:
-            if self.counts(cell, slo_p99_ms):
-                size = cell.texts_per_request
-                best[size] = max(best[size], cell.texts_per_second)
-        return statistics.geometric_mean(best.values()) if all(best.values()) else 0.0
-
-
-OBJECTIVES = Table(
-    "objective",
-    {
-        "throughput": Objective(
-            "texts a second, whatever the latency", lambda cell, slo_p99_ms: True
-        ),
-        "p99": Objective(
-            "texts a second of the loads whose p99 holds --slo-p99-ms",
-            lambda cell, slo_p99_ms: cell.p99_ms is not None and cell.p99_ms <= slo_p99_ms,
-        ),
-    },
-)
-
-# --- from serve.tuning.settings
-# SETTINGS: what `bertender tune` tries, by the cores that there are.
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A row of SETTINGS."""
-
-    summary: str
-    of_cores: Callable[[int], TunedSettings]
-    """cores that a process may use -> the settings there"""
-    least_cores: int = 1
-    """With fewer, it is the same as another row."""
-
-
-DEFAULT_SETTING = "one-instance"
-
-SETTINGS = Table(
-    "setting",
-    {
-        DEFAULT_SETTING: Setting(
-            "one copy of the model, whose runs have all cores, small ones one: the default of "
-            "`serve`",
-            lambda cores: TunedSettings(),
-        ),
-        "one-thread": Setting(
-            "one copy, whose runs have one thread",
-            lambda cores: TunedSettings(threads_per_instance=1),
-            least_cores=2,
-        ),
-        "concurrent-buckets": Setting(
-            "one copy, as many buckets at once as there are cores, one thread each",
-            lambda cores: TunedSettings(concurrent_buckets=cores, threads_per_instance=1),
-            least_cores=2,
-        ),
-        "concurrent-small-buckets": Setting(
-            "the same with half the tokens in a bucket, so that small batches have several",
-            lambda cores: TunedSettings(
-                concurrent_buckets=cores, threads_per_instance=1, tokens_per_bucket=128
-            ),
-            least_cores=2,
-        ),
-        "instances": Setting(
-            "a copy for each core, with one thread",
-            lambda cores: TunedSettings(instances=cores, threads_per_instance=1),
-            least_cores=2,
-        ),
-        "half-instances": Setting(
-            "a copy for every two cores, with two threads",
-            lambda cores: TunedSettings(instances=cores // 2, threads_per_instance=2),
-            least_cores=4,
-        ),
-        "small-buckets": Setting(
-            "the default with half the tokens in a bucket",
-            lambda cores: TunedSettings(tokens_per_bucket=128),
-        ),
-        "large-buckets": Setting(
-            "the default with twice the tokens in a bucket",
-            lambda cores: TunedSettings(tokens_per_bucket=512),
-        ),
-    },
-)
-"""The first is what the others are compared with."""
-
-# --- from serve.tuning.config
-# Settings of `bertender tune`.
-
 TIMEOUT_S = 120.0
 """Of a request: a slow model on a slow machine is tuned, too."""
 
@@ -201,20 +200,16 @@ def _known(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-TUNE_RULES: Mapping[str, Rule[Any]] = {
-    "a limit that nothing reads": Rule(
-        lambda config: config.objective != "p99",
-        "it is what --objective p99 holds. Give that as well, or leave this out.",
-        settings=frozenset({"slo_p99_ms"}),
-    ),
-}
-"""Conflicts of settings."""
-
-
 class TuneConfig(TextsConfig):
     """What is tried, under which load, and what makes it better."""
 
-    rules: ClassVar[Mapping[str, Rule[Any]]] = TUNE_RULES
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {
+        "a limit that nothing reads": Rule(
+            lambda config: config.objective != "p99",
+            "it is what --objective p99 holds. Give that as well, or leave this out.",
+            settings=frozenset({"slo_p99_ms"}),
+        ),
+    }
 
     settings: Annotated[tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known)] = Field(
         tuple(SETTINGS),
@@ -264,184 +259,13 @@ class TuneConfig(TextsConfig):
         return tuple(name for name in names if SETTINGS[name].least_cores <= cores)
 
 
-# --- from serve.tuning.visits
-# Visits: a server with some settings, measured once in a round, and saved for the next run.
-
-logger = logging.getLogger(__name__)
-
-NOT_MEASURED = ("settings", "objective", "slo_p99_ms", "rounds")
-"""Settings of `tune` that change which visits there are, or what is made of them: not a visit."""
-
-
 class Visit(Record):
-    """Results of all loads on one server."""
+    """A server with some settings, measured once in a round under all loads."""
 
     setting: str
     round: int
     cells: tuple[Cell, ...]
     load: MachineLoad
-
-
-def visit(
-    artifact: Artifact,
-    texts: Sequence[Example],
-    config: TuneConfig,
-    place: tuple[str, int],
-    settings: TunedSettings,
-) -> Visit:
-    """Serve an artifact with some settings on free ports, and measure every load.
-
-    Args:
-        artifact: what to serve.
-        texts: what to send.
-        config: the loads.
-        place: the name of the settings, and the round.
-        settings: of the server.
-
-    Raises:
-        ServingError: the server does not start.
-        MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
-    """
-    served = ServeConfig(http_port=0, metrics_port=0, runtime=config.runtime, **dict(settings))
-    with serving(artifact, served) as server:
-        meter = LoadMeter()
-        runs = closed_runs(server.http_url, lambda columns: texts, config.loads())
-        load = meter.stop()  # while the server is there: its time is not other work
-    check_load(load, config.noisy)
-    name, number = place
-    return Visit(setting=name, round=number, cells=tuple(map(_cell, runs)), load=load)
-
-
-def _cell(run: LoadRun) -> Cell:
-    return Cell(
-        concurrency=run.concurrency or 0,
-        texts_per_request=run.texts_per_request,
-        texts_per_second=texts_per_second(run),
-        p50_ms=run.latency.p50_ms if run.latency else None,
-        p99_ms=run.p99_ms,
-    )
-
-
-class SavedVisits(Record):
-    """The visits of a run that has not ended, from which the same command continues."""
-
-    conditions: str
-    """See `conditions_of`."""
-    visits: tuple[Visit, ...] = ()
-
-    @classmethod
-    def load(cls, path: Path, conditions: str) -> Self:
-        """Return what an earlier run has saved; nothing where it is of other conditions."""
-        try:
-            saved = cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return cls(conditions=conditions)
-        except (OSError, ValidationError):
-            logger.warning("%s cannot be read: every setting is measured anew", path)
-            return cls(conditions=conditions)
-        if saved.conditions != conditions:
-            logger.info("%s is of another model, texts or loads: it is not used", path)
-            return cls(conditions=conditions)
-        return saved
-
-    def of(self, setting: str, number: int) -> Visit | None:
-        """Return the visit of a setting in a round."""
-        place = (setting, number)
-        return next((each for each in self.visits if (each.setting, each.round) == place), None)
-
-    def with_visit(self, visit: Visit, path: Path) -> Self:
-        """Return them with one more, saved."""
-        more = self.model_copy(update={"visits": (*self.visits, visit)})
-        save_result(more, path)
-        return more
-
-
-def conditions_of(
-    artifact: Artifact, texts: Sequence[Example], key: ProfileKey, config: TuneConfig
-) -> str:
-    """Return a digest of all that a visit depends on."""
-    measured = config.model_dump(mode="json", exclude=set(NOT_MEASURED))
-    values = [artifact.digest, key.model_dump(mode="json", exclude_none=True), measured, texts]
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
-
-
-# --- from serve.tuning.measuring
-# Measuring settings in turns; every visit is saved, and a server that cannot start is noted.
-
-
-@dataclass
-class Measuring:
-    """The visits of a run, and what came of those that could not be made."""
-
-    artifact: Artifact
-    texts: Sequence[Example]
-    config: TuneConfig
-    cores: int
-    path: Path
-    """File of the visits so far."""
-    saved: SavedVisits
-    failures: dict[str, str] = field(default_factory=dict)
-    """Name of a setting that could not be served -> why; a run that continues tries it again."""
-
-    def visits(self, names: Sequence[str], rounds: range) -> list[Visit]:
-        """Return a visit of every setting in every round; those of an earlier run are not repeated.
-
-        Raises:
-            ServingError: the server of the default cannot start, or ends, twice. Another setting
-                whose server does so is left out.
-            MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
-        """
-        places = self._places(names, rounds)
-        with progress_bar("tune", total=len(places)) as bar:
-            for name, number in places:
-                if name in self.failures or self.saved.of(name, number):
-                    bar.skip(1)
-                    continue
-                bar.note(f"round {number + 1}: {name}")
-                self._visit(name, number)
-                bar.advance()
-        all_of_them = (self.saved.of(*place) for place in places)
-        return [each for each in all_of_them if each is not None]
-
-    def _visit(self, name: str, number: int) -> None:
-        try:
-            made = self._made(name, number)
-        except ServingError as error:
-            if name == DEFAULT_SETTING:
-                raise
-            self.failures[name] = str(error)
-        else:
-            self.saved = self.saved.with_visit(made, self.path)
-
-    def _made(self, name: str, number: int) -> Visit:
-        """Make a visit, or make it again: a port is taken in between, or a start is slow once."""
-        settings = SETTINGS[name].of_cores(self.cores)
-        make = partial(visit, self.artifact, self.texts, self.config, (name, number), settings)
-        try:
-            return make()
-        except ServerMissingError:
-            raise
-        except ServingError as error:
-            logger.warning("%s, round %d, is tried again: %s", name, number + 1, error)
-            return make()
-
-    def _places(self, names: Sequence[str], rounds: range) -> list[tuple[str, int]]:
-        """Return every setting in every round, each round in an order of its own."""
-        draw = random.Random(self.config.seed + rounds.start)  # noqa: S311 - an order, no secret
-        orders = [draw.sample(names, len(names)) for _ in rounds]
-        return [
-            (name, number) for number, order in zip(rounds, orders, strict=True) for name in order
-        ]
-
-
-# --- from serve.tuning.choice
-# The choice of a setting, and whether fresh rounds confirm it.
-
-Scores = Mapping[str, Sequence[float]]
-"""Name of a setting -> its score in each round."""
-
-Failures = Mapping[str, str]
-"""Name of a setting that could not be served -> why."""
 
 
 class Tried(Record):
@@ -464,119 +288,6 @@ class Choice(Record):
 
     setting: str
     reason: str
-
-
-def scores_of(visits: Sequence[Visit], names: Sequence[str], config: TuneConfig) -> Scores:
-    """Return the scores of settings, in the order of the rounds."""
-    objective = OBJECTIVES[config.objective]
-    ordered = sorted(visits, key=lambda visit: visit.round)
-    return {
-        name: [
-            objective.score(visit.cells, config.slo_p99_ms)
-            for visit in ordered
-            if visit.setting == name
-        ]
-        for name in names
-    }
-
-
-def tried(scores: Scores, failures: Failures) -> list[Tried]:
-    """Return the settings in their order; those that failed have no score."""
-    return [
-        Tried(name=name, texts_per_second=None, against_default=None, failure=failures[name])
-        if name in failures
-        else Tried(
-            name=name,
-            texts_per_second=statistics.geometric_mean(own) if all(own) else None,
-            against_default=_ratio(scores, name),
-        )
-        for name, own in scores.items()
-    ]
-
-
-def _ratio(scores: Scores, name: str) -> Speedup | None:
-    default, own = scores[DEFAULT_SETTING], scores[name]
-    if name == DEFAULT_SETTING or not all((*default, *own)):
-        return None
-    return ratio_over_rounds(default, own)
-
-
-def choose(rows: Sequence[Tried], config: TuneConfig) -> Choice:
-    """Return the fastest setting that is faster than the default beyond chance, or the default."""
-    faster = [row for row in rows if row.against_default and row.against_default.low > 1]
-    if faster:
-        best = max(faster, key=lambda row: row.texts_per_second or 0.0)
-        ratio = best.against_default
-        assert ratio is not None
-        return Choice(
-            setting=best.name,
-            reason=f"{ratio} the texts/s of {DEFAULT_SETTING}",
-        )
-    if rows[0].texts_per_second is None:
-        return _without_default(rows, config)
-    return Choice(
-        setting=DEFAULT_SETTING,
-        reason="no other setting is faster beyond what differs from round to round: the default "
-        "stays",
-    )
-
-
-def confirmed(
-    choice: Choice, rows: Sequence[Tried], fresh: Sequence[Tried], config: TuneConfig
-) -> Choice:
-    """Return what fresh rounds say of a chosen setting: their ratio, or that the default stays.
-
-    The rounds that chose a setting flatter it: it is the best of several there, by chance too.
-
-    Args:
-        choice: a setting, not the default.
-        rows: all settings in the rounds that chose it, the default first.
-        fresh: the default and that setting, in rounds that had no part in the choice.
-        config: as for the choice.
-    """
-    again = choose(fresh, config)
-    own = fresh[-1]
-    if again.setting == choice.setting:
-        reason = f"{again.reason}, in rounds that did not choose it"
-        return again.model_copy(update={"reason": reason})
-    if rows[0].texts_per_second is None and own.texts_per_second is not None:
-        # the default has missed the p99 before, whatever it did by chance since
-        return choice
-    return Choice(
-        setting=DEFAULT_SETTING,
-        reason=f"{choice.setting} was the best, but {_unconfirmed(own, config)} when both were "
-        "measured once more: the default stays",
-    )
-
-
-def _unconfirmed(own: Tried, config: TuneConfig) -> str:
-    """Return in words why fresh rounds do not confirm a setting."""
-    if own.failure:
-        return "it could not be served"
-    if own.texts_per_second is None:
-        return f"it missed a p99 of {config.slo_p99_ms:g} ms"
-    return "not beyond chance"
-
-
-def _without_default(rows: Sequence[Tried], config: TuneConfig) -> Choice:
-    """Return the fastest setting that holds the p99, which the default does not."""
-    holding = [row for row in rows if row.texts_per_second is not None]
-    if not holding:
-        return Choice(
-            setting=DEFAULT_SETTING,
-            reason=f"no setting holds a p99 of {config.slo_p99_ms:g} ms in every round: the "
-            "default stays. Allow more with --slo-p99-ms",
-        )
-    best = max(holding, key=lambda row: row.texts_per_second or 0.0)
-    return Choice(
-        setting=best.name,
-        reason=f"it holds a p99 of {config.slo_p99_ms:g} ms in every round, and "
-        f"{DEFAULT_SETTING} does not",
-    )
-
-
-# --- from serve.tuning.tune
-# tune: what `bertender tune` does.
 
 
 class TuneResult(Record):
@@ -618,22 +329,30 @@ def tune(
     check_installed(config.runtime)
     check_suits(config.runtime, artifact)
     key = ProfileKey.of_card(artifact.card, config.runtime)
-    path = profile_path(key)
+    cores, path = key.machine.cores, profile_path(key)
     check_savable(f"{CACHE_VARIABLE}:", path, "JSON")
     if not config.noisy:
         check_load_now()
-    names = config.tried(key.machine.cores)
-    measuring = _measuring(artifact, read(len(artifact.card.task.text_columns)), config, key)
-    rows, visits = _rows(measuring, names, first_round=0)
+    texts = read(len(artifact.card.task.text_columns))
+    saved = SavedVisits.load(path.with_suffix(".visits"), _conditions(artifact, texts, key, config))
+    measuring = Measuring(artifact, texts, config, cores, saved)
+    rows, visits = measuring.rows(config.tried(cores), first_round=0)
     choice = choose(rows, config)
     fresh: list[Tried] = []
     if choice.setting != DEFAULT_SETTING:
         both = (DEFAULT_SETTING, choice.setting)
-        fresh, more = _rows(measuring, both, first_round=config.rounds)
+        fresh, more = measuring.rows(both, first_round=config.rounds)
         choice, visits = confirmed(choice, rows, fresh, config), [*visits, *more]
-    profile = _profile(key, choice, config, visits)
+    profile = ServeProfile(
+        key=key,
+        setting=choice.setting,
+        settings=SETTINGS[choice.setting].of_cores(cores),
+        reason=choice.reason,
+        conditions=config.model_dump(mode="json"),
+        noisy=any(each.load.noisy for each in visits),
+    )
     write_profile(profile)
-    _saved(path).unlink(missing_ok=True)
+    saved.path.unlink(missing_ok=True)
     return TuneResult(
         tried=tuple(rows),
         fresh=tuple(fresh),
@@ -646,36 +365,249 @@ def tune(
     )
 
 
-def _saved(profile: Path) -> Path:
-    """Return the file of the visits so far, next to that of the profile."""
-    return profile.with_suffix(".visits")
+NOT_MEASURED = ("settings", "objective", "slo_p99_ms", "rounds")
+"""Settings of `tune` that change which visits there are, or what is made of them: not a visit."""
 
 
-def _measuring(
-    artifact: Artifact, texts: Sequence[Example], config: TuneConfig, key: ProfileKey
-) -> Measuring:
-    path = _saved(profile_path(key))
-    saved = SavedVisits.load(path, conditions_of(artifact, texts, key, config))
-    return Measuring(artifact, texts, config, key.machine.cores, path, saved)
+def _conditions(
+    artifact: Artifact, texts: Sequence[Example], key: ProfileKey, config: TuneConfig
+) -> str:
+    """Return a digest of all that a visit depends on."""
+    measured = config.model_dump(mode="json", exclude=set(NOT_MEASURED))
+    values = [artifact.digest, key.model_dump(mode="json", exclude_none=True), measured, texts]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def _rows(
-    measuring: Measuring, names: Sequence[str], first_round: int
-) -> tuple[list[Tried], list[Visit]]:
-    """Measure some settings in as many rounds as the config says, from one on."""
-    config = measuring.config
-    visits = measuring.visits(names, range(first_round, first_round + config.rounds))
-    return tried(scores_of(visits, names, config), measuring.failures), visits
+class Visits(Record):
+    """The file of `SavedVisits`."""
+
+    conditions: str
+    visits: tuple[Visit, ...] = ()
 
 
-def _profile(
-    key: ProfileKey, choice: Choice, config: TuneConfig, visits: Sequence[Visit]
-) -> ServeProfile:
-    return ServeProfile(
-        key=key,
-        setting=choice.setting,
-        settings=SETTINGS[choice.setting].of_cores(key.machine.cores),
-        reason=choice.reason,
-        conditions=config.model_dump(mode="json"),
-        noisy=any(each.load.noisy for each in visits),
+class SavedVisits:
+    """The visits of a run that has not ended, from which the same command continues."""
+
+    def __init__(self, path: Path, conditions: str, visits: Sequence[Visit] = ()) -> None:
+        self.path = path
+        self.conditions = conditions
+        self.by_place = {(each.setting, each.round): each for each in visits}
+        """Name of a setting and number of a round -> the visit."""
+
+    @classmethod
+    def load(cls, path: Path, conditions: str) -> Self:
+        """Return what an earlier run has saved; nothing where it is of other conditions."""
+        try:
+            saved = Visits.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return cls(path, conditions)
+        except (OSError, ValidationError):
+            logger.warning("%s cannot be read: every setting is measured anew", path)
+            return cls(path, conditions)
+        if saved.conditions != conditions:
+            logger.info("%s is of another model, texts or loads: it is not used", path)
+            return cls(path, conditions)
+        return cls(path, conditions, saved.visits)
+
+    def add(self, visit: Visit) -> None:
+        self.by_place[visit.setting, visit.round] = visit
+        visits = tuple(self.by_place.values())
+        save_result(Visits(conditions=self.conditions, visits=visits), self.path)
+
+
+@dataclass
+class Measuring:
+    """Measures settings in turns; a server that cannot start is noted."""
+
+    artifact: Artifact
+    texts: Sequence[Example]
+    config: TuneConfig
+    cores: int
+    saved: SavedVisits
+    failures: dict[str, str] = field(default_factory=dict)
+    """Name of a setting that could not be served -> why; a run that continues tries it again."""
+
+    def rows(self, names: Sequence[str], first_round: int) -> tuple[list[Tried], list[Visit]]:
+        """Visit every setting in every round, each round in an order of its own.
+
+        Visits of an earlier run are not repeated.
+
+        Raises:
+            ServingError: the server of the default cannot start, or ends, twice. Another setting
+                whose server does so is left out.
+            MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
+        """
+        draw = random.Random(self.config.seed + first_round)  # noqa: S311 - an order, no secret
+        rounds = range(first_round, first_round + self.config.rounds)
+        places = [(name, number) for number in rounds for name in draw.sample(names, len(names))]
+        with progress_bar("tune", total=len(places)) as bar:
+            for name, number in places:
+                if name in self.failures or (name, number) in self.saved.by_place:
+                    bar.skip(1)
+                    continue
+                bar.note(f"round {number + 1}: {name}")
+                try:
+                    self.saved.add(self._visit(name, number))
+                except ServingError as error:
+                    if name == DEFAULT_SETTING:
+                        raise
+                    self.failures[name] = str(error)
+                bar.advance()
+        made = self.saved.by_place
+        visits = [made[place] for place in places if place in made]
+        return tried(scores_of(visits, names, self.config), self.failures), visits
+
+    def _visit(self, name: str, number: int) -> Visit:
+        """Make a visit, or make it again: a port is taken in between, or a start is slow once."""
+        settings, place = SETTINGS[name].of_cores(self.cores), (name, number)
+        try:
+            return visit(self.artifact, self.texts, self.config, place, settings)
+        except ServerMissingError:
+            raise
+        except ServingError as error:
+            logger.warning("%s, round %d, is tried again: %s", name, number + 1, error)
+            return visit(self.artifact, self.texts, self.config, place, settings)
+
+
+def visit(
+    artifact: Artifact,
+    texts: Sequence[Example],
+    config: TuneConfig,
+    place: tuple[str, int],
+    settings: TunedSettings,
+) -> Visit:
+    """Serve an artifact with some settings on free ports, and measure every load.
+
+    Args:
+        artifact: what to serve.
+        texts: what to send.
+        config: the loads.
+        place: the name of the settings, and the round.
+        settings: of the server.
+
+    Raises:
+        ServingError: the server does not start.
+        MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
+    """
+    from serve.server.server import serving  # it loads what checks and writes repositories
+
+    served = ServeConfig(http_port=0, metrics_port=0, runtime=config.runtime, **dict(settings))
+    with serving(artifact, served) as server:
+        meter = LoadMeter()
+        runs = closed_runs(server.http_url, lambda columns: texts, config.loads())
+        load = meter.stop()  # while the server is there: its time is not other work
+    check_load(load, config.noisy)
+    cells = tuple(
+        Cell(
+            concurrency=run.concurrency or 0,
+            texts_per_request=run.texts_per_request,
+            texts_per_second=texts_per_second(run),
+            p50_ms=run.latency.p50_ms if run.latency else None,
+            p99_ms=run.p99_ms,
+        )
+        for run in runs
+    )
+    name, number = place
+    return Visit(setting=name, round=number, cells=cells, load=load)
+
+
+Scores = Mapping[str, Sequence[float]]
+"""Name of a setting -> its score in each round."""
+
+
+def scores_of(visits: Sequence[Visit], names: Sequence[str], config: TuneConfig) -> Scores:
+    """Return the scores of settings, in the order of the rounds."""
+    objective = OBJECTIVES[config.objective]
+    ordered = sorted(visits, key=lambda visit: visit.round)
+    return {
+        name: [
+            objective.score(visit.cells, config.slo_p99_ms)
+            for visit in ordered
+            if visit.setting == name
+        ]
+        for name in names
+    }
+
+
+def tried(scores: Scores, failures: Mapping[str, str]) -> list[Tried]:
+    """Return the settings in their order; those that failed (name -> why) have no score."""
+    rows = []
+    default = scores[DEFAULT_SETTING]
+    for name, own in scores.items():
+        speed = ratio = None
+        if name not in failures and all(own):
+            speed = statistics.geometric_mean(own)
+            if name != DEFAULT_SETTING and all(default):
+                ratio = ratio_over_rounds(default, own)
+        rows.append(
+            Tried(
+                name=name,
+                texts_per_second=speed,
+                against_default=ratio,
+                failure=failures.get(name),
+            )
+        )
+    return rows
+
+
+def choose(rows: Sequence[Tried], config: TuneConfig) -> Choice:
+    """Return the fastest setting that is faster than the default beyond chance, or the default."""
+    faster = [row for row in rows if row.against_default and row.against_default.low > 1]
+    if faster:
+        best = max(faster, key=lambda row: row.texts_per_second or 0.0)
+        return Choice(
+            setting=best.name, reason=f"{best.against_default} the texts/s of {DEFAULT_SETTING}"
+        )
+    if rows[0].texts_per_second is not None:
+        return Choice(
+            setting=DEFAULT_SETTING,
+            reason="no other setting is faster beyond what differs from round to round: the "
+            "default stays",
+        )
+    holding = [row for row in rows if row.texts_per_second is not None]
+    if not holding:
+        return Choice(
+            setting=DEFAULT_SETTING,
+            reason=f"no setting holds a p99 of {config.slo_p99_ms:g} ms in every round: the "
+            "default stays. Allow more with --slo-p99-ms",
+        )
+    best = max(holding, key=lambda row: row.texts_per_second or 0.0)
+    return Choice(
+        setting=best.name,
+        reason=f"it holds a p99 of {config.slo_p99_ms:g} ms in every round, and "
+        f"{DEFAULT_SETTING} does not",
+    )
+
+
+def confirmed(
+    choice: Choice, rows: Sequence[Tried], fresh: Sequence[Tried], config: TuneConfig
+) -> Choice:
+    """Return what fresh rounds say of a chosen setting: their ratio, or that the default stays.
+
+    The rounds that chose a setting flatter it: it is the best of several there, by chance too.
+
+    Args:
+        choice: a setting, not the default.
+        rows: all settings in the rounds that chose it, the default first.
+        fresh: the default and that setting, in rounds that had no part in the choice.
+        config: as for the choice.
+    """
+    again = choose(fresh, config)
+    own = fresh[-1]
+    if again.setting == choice.setting:
+        reason = f"{again.reason}, in rounds that did not choose it"
+        return again.model_copy(update={"reason": reason})
+    if rows[0].texts_per_second is None and own.texts_per_second is not None:
+        # the default has missed the p99 before, whatever it did by chance since
+        return choice
+    if own.failure:
+        doubt = "it could not be served"
+    elif own.texts_per_second is None:
+        doubt = f"it missed a p99 of {config.slo_p99_ms:g} ms"
+    else:
+        doubt = "not beyond chance"
+    return Choice(
+        setting=DEFAULT_SETTING,
+        reason=f"{choice.setting} was the best, but {doubt} when both were measured once more: "
+        "the default stays",
     )

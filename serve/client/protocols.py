@@ -90,17 +90,20 @@ class Protocol(ABC):
     def kinds(self) -> Kinds:
         """Errors of the clients that are no response of a server."""
 
+    def refusal(self, status: str, message: str = "") -> Failure:
+        """Return what a response with the status of an error means."""
+        if NO_ROOM in message:
+            return OVERLOADED
+        if STUB_DIED in message:
+            return CLOSED
+        return self.statuses.get(status, REFUSED)
+
     def failure(self, error: Exception) -> Failure | None:
         """Return what an error of these clients means; None for an error that is not theirs."""
         from tritonclient.utils import InferenceServerException
 
         if isinstance(error, InferenceServerException):
-            message = error.message() or ""
-            if NO_ROOM in message:
-                return OVERLOADED
-            if STUB_DIED in message:
-                return CLOSED
-            return self.statuses.get(error.status() or "", REFUSED)
+            return self.refusal(error.status() or "", error.message() or "")
         return next((failure for kind, failure in self.kinds if isinstance(error, kind)), None)
 
 
@@ -288,18 +291,15 @@ class Grpc(Protocol):
             headers=dict(headers),
         )
 
-    def failure(self, error: Exception) -> Failure | None:
-        """Return what an error means; grpcio says UNAVAILABLE itself without a connection."""
-        from tritonclient.utils import InferenceServerException
-
-        if isinstance(error, InferenceServerException) and error.status() == self.unavailable:
-            message = error.message() or ""
+    def refusal(self, status: str, message: str = "") -> Failure:
+        """Return what a status means; grpcio says UNAVAILABLE itself without a connection."""
+        if status == self.unavailable:
             if any(words in message for words in self.handshake_failures):
                 return UNTRUSTED
             for beginning, failure in self.transport_failures.items():
                 if message.startswith(beginning):
                     return failure
-        return super().failure(error)
+        return super().refusal(status, message)
 
 
 HTTP, GRPC = Http(), Grpc()

@@ -18,7 +18,6 @@ from bertender.core.artifact import Artifact
 from bertender.core.files import CACHE_VARIABLE
 from bertender.core.machine import environment
 from bertender.models.runtimes import RUNTIMES
-from serve import commands
 from serve.config import LocalServeConfig, ServeCommandConfig, ServeConfig
 from serve.profiles import (
     MachineKey,
@@ -192,7 +191,7 @@ def served_with(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> tuple[Se
         urls = {"http_url": "http://a", "metrics_url": "http://b"}
         on_ready(SimpleNamespace(models=("classifier",), config=config, **urls))
 
-    monkeypatch.setattr(commands, "serve_forever", ready)
+    monkeypatch.setattr("serve.server.server.serve_forever", ready)
     return (succeed("serve", *words).stdout, *started)[::-1]
 
 

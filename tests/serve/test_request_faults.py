@@ -13,7 +13,6 @@ from bertender.cli.doctor import findings
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.machine import environment
-from serve import commands
 from serve.config import ServeConfig
 from serve.server.advisories import REQUEST_FAULTS, WITHOUT_FAULTS, faults_of, named
 from tests.front import last_line, succeed
@@ -75,7 +74,7 @@ def test_the_start_names_them(
         urls = {"http_url": "http://a", "grpc_url": "grpc://a", "metrics_url": "http://b"}
         on_ready(SimpleNamespace(models=("classifier",), config=config, **urls))
 
-    monkeypatch.setattr(commands, "serve_forever", ready)
+    monkeypatch.setattr("serve.server.server.serve_forever", ready)
     port = ("--grpc-port", "0") if has_grpc else ()
     result = succeed("serve", onnx_artifact.path, *port, "--json")
     shown = " ".join(result.stderr.split())
