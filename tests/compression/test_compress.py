@@ -377,14 +377,3 @@ def test_a_score_that_is_missed_is_said(done: tuple[Path, CompressionReport]) ->
     assert sentence(missed).startswith(
         f"min_score=0.99 is not reached. The best is {report.chosen}"
     )
-
-
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-
-
-@pytest.mark.parametrize("place", RESULTS.glob("*-compress-cpu.json"), ids=lambda place: place.stem)
-def test_the_published_reports_can_be_read(place: Path) -> None:
-    report = CompressionReport.model_validate_json(place.read_text(encoding="utf-8"))
-    verdict = "Deploy" if report.verdict == "met" else "is not reached. The best is"
-    assert f"{verdict} {report.chosen}: " in sentence(report)
-    assert f"{report.chosen} (chosen)" in markdown_report(report)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.gate.faults import FAULTS
+from benchmarks.faults import FAULTS
 from bertender.core.artifact import Artifact
 from bertender.gate.cases import input_problems
 from bertender.models.opening import open_classifier

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gate.product_faults import planted, weight_scale
+from benchmarks.faults import planted, weight_scale
 from bertender.core.artifact import Artifact
 from bertender.gate.verify import VerifyConfig, verify
 from bertender.models.opening import onnx_file

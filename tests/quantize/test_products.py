@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gate.product_faults import FAULTS, planted
+from benchmarks.faults import PRODUCT_FAULTS, planted
 from bertender.core.errors import GateError, ModelError
 from bertender.tasks.task import Task
 from export.config import ExportConfig
@@ -31,7 +31,7 @@ SCHEME_SETTINGS = {
     "dynamic": {"scheme": "dynamic"},
     "static": {"scheme": "static", "calibration_texts": 64},
 }
-PLANTED = [(name, scheme) for name, (_, schemes) in FAULTS.items() for scheme in schemes]
+PLANTED = [(name, scheme) for name, (_, schemes) in PRODUCT_FAULTS.items() for scheme in schemes]
 PLACES = ("attention/self/query", "output/dense")
 
 
@@ -65,7 +65,7 @@ def test_healthy_products_and_tables_pass(
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", PRODUCT_FAULTS)
 def test_a_fault_of_one_product_is_caught_and_named(
     fault: str,
     place: str,
@@ -73,7 +73,7 @@ def test_a_fault_of_one_product_is_caught_and_named(
     tmp_path: Path,
 ) -> None:
     scheme, context, graph, written = quantized
-    plant, schemes = FAULTS[fault]
+    plant, schemes = PRODUCT_FAULTS[fault]
     if scheme not in schemes:
         pytest.skip(f"{scheme} has no such part")
     product, other = (
@@ -153,7 +153,7 @@ def test_a_wrong_scale_refuses_the_artifact(
     def write(context: QuantizationContext, target: Path) -> Written:
         written = row.write(context, target)
         product, other = context.inventory.products[:2]
-        planted(target, FAULTS["weight scale x1.1"][0], product, other, target)
+        planted(target, PRODUCT_FAULTS["weight scale x1.1"][0], product, other, target)
         return written
 
     monkeypatch.setitem(SCHEMES, scheme, replace(row, write=write))

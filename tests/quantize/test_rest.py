@@ -11,7 +11,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from benchmarks.gate.graph_faults import GRAPH_FAULTS
+from benchmarks.faults import GRAPH_FAULTS
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.opening import onnx_file

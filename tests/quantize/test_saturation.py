@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.gate.saturating import saturating
+from benchmarks.faults import saturating
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.recipes.stages import STAGES

@@ -1,0 +1,286 @@
+"""Good requests at a rate, alone and while a bad client of each kind acts, in turns.
+
+Good requests come at 40 % of the highest rate that holds a p99, in an open loop, over HTTP as the
+bad ones do: they share the threads of the server that read it. In every round each row of KINDS has
+a turn, in an order that is drawn: good requests alone, and the same ones at the same times while
+one client of that kind sends a bad request a few times a second, or some hold connections. Bad
+clients are a process of their own on the generator's core.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import itertools
+import json
+import multiprocessing
+import socket
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import typer
+
+from benchmarks.cells import DASH, Table, machine, ratio_over, two
+from benchmarks.harness import (
+    Noisy,
+    Out,
+    Row,
+    Run,
+    ServedArtifact,
+    grouped,
+    recorded,
+    save_runs,
+    watched,
+)
+from benchmarks.servers import (
+    Pin,
+    TaskName,
+    check_servable,
+    endpoint,
+    memory_of,
+    outcomes,
+    pinned,
+    pins_of,
+    texts_of,
+)
+from bertender.core.artifact import Artifact
+from serve.config import ServeConfig
+from serve.wire import MODEL_NAME
+
+SHARE = 0.4
+"""Of the limit: good requests."""
+PAUSE_S = 0.3
+"""Of a bad client from a response to its next request."""
+CONNECTIONS, SLOW_CLIENTS, LEVELS = 500, 10, 10_000
+"""Without a request; that send a byte a second; of nested JSON."""
+BOMB_BYTES = 2**26
+"""Once it is unpacked."""
+TIMEOUT_S = 10.0
+"""Longest wait for a response."""
+HEAD = f"POST /v2/models/{MODEL_NAME}/infer HTTP/1.1\r\nHost: endpoint\r\n".encode()
+
+Place = tuple[str, int]
+Ends = Callable[[float], bool]
+"""Waits so many seconds; returns whether the client is to end now."""
+Act = Callable[[Place, Ends], Counter[str]]
+"""Acts until the end; returns the statuses of responses, or what became of connections."""
+
+
+def run(
+    artifact: ServedArtifact,
+    limit: Annotated[float, typer.Option(help="requests/s that hold the p99")],
+    out: Out = None,
+    task: TaskName = "sst2",
+    rounds: Annotated[int, typer.Option(min=2, help="turns of each kind")] = 5,
+    seconds: Annotated[float, typer.Option(help="alone, and again with bad clients")] = 1.8,
+    pin: Pin = True,
+    noisy: Noisy = False,
+) -> None:
+    """Measure good requests while bad clients act."""
+    model, pins, texts = Artifact.load(artifact), pins_of(pin), texts_of(task)
+    check_servable(model)
+    rows, rate = [], SHARE * limit
+    with (
+        watched(noisy, out) as meter,
+        endpoint(model, texts, pins, over_http=True) as (server, asked),
+    ):
+        address = urlsplit(server.http_url)
+        place = (str(address.hostname), int(address.port or 0))
+        for number in range(rounds):
+            # every round has another order
+            for kind in map(str, np.random.default_rng(number).permutation([*KINDS])):
+                alone = asked.at_rate(rate, seconds, warmup_s=0.2)
+                before = memory_of(server)["server"]
+                with pinned(pins.generator), acting(kind, place) as responses:
+                    meanwhile = asked.at_rate(rate, seconds, warmup_s=0.2)
+                row: Row = {"kind": kind, "round": number, "alone": outcomes(alone)}
+                row |= {"meanwhile": outcomes(meanwhile), "responses": dict(responses)}
+                rows.append({**row, "grown_bytes": memory_of(server)["server"] - before})
+    about = {
+        "task": model.card.task.name,
+        "model": model.name,
+        "precision": model.card.precision,
+        "limit": {"rate": limit},
+        "rate": rate,
+    }
+    save_runs([recorded("bad-clients", rows, meter.load, **about)], out)
+
+
+@contextmanager
+def acting(kind: str, place: Place) -> Iterator[dict[str, int]]:
+    """Let a bad client act in a process of its own, from its first act until the block ends.
+
+    Yields:
+        What it has got, filled in at the end.
+    """
+    context = multiprocessing.get_context("spawn")
+    begun, over, results = context.Event(), context.Event(), context.Queue()
+    process = context.Process(target=_act, args=(kind, place, begun, over, results))
+    process.start()
+    responses: dict[str, int] = {}
+    try:
+        begun.wait()
+        yield responses
+        over.set()
+        responses |= results.get()
+    finally:
+        over.set()
+        process.join()
+
+
+def _act(kind: str, place: Place, begun: Any, over: Any, results: Any) -> None:
+    def ends(wait_s: float) -> bool:
+        begun.set()
+        return bool(over.wait(wait_s))
+
+    try:
+        results.put(dict(KINDS[kind](place, ends)))
+    finally:
+        begun.set()  # where it fails, nothing has set it
+
+
+def _repeated(make: Callable[[], bytes], truncated: bool = False) -> Act:
+    """Return what sends the same bytes again and again, each time on a new connection."""
+
+    def act(place: Place, ends: Ends) -> Counter[str]:
+        content, responses = make(), Counter[str]()
+        while True:
+            responses[_exchange(place, content, truncated)] += 1
+            if ends(PAUSE_S):
+                return responses
+
+    return act
+
+
+def _exchange(place: Place, content: bytes, truncated: bool) -> str:
+    """Send bytes, and nothing more where they are truncated; return the status of the response."""
+    with socket.create_connection(place, timeout=TIMEOUT_S) as connection:
+        try:
+            connection.sendall(content)
+            if truncated:
+                connection.shutdown(socket.SHUT_WR)
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            response.read()
+        except TimeoutError:
+            return f"no response in {TIMEOUT_S:g} s"
+        except (OSError, http.client.HTTPException):
+            return "closed without a response"
+    return str(response.status)
+
+
+def _send_slowly(place: Place, ends: Ends) -> Counter[str]:
+    """Send a byte a second on each of some connections: a request whose head has no end."""
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(socket.create_connection(place)) for _ in range(SLOW_CLIENTS)
+        ]
+        for byte in itertools.chain(HEAD, itertools.repeat(ord("a"))):
+            for client in clients:
+                with suppress(OSError):  # closed by the server, which `_state` reports
+                    client.sendall(bytes([byte]))
+            if ends(1.0):
+                break
+        return Counter(map(_state, clients))
+
+
+def _hold_connections(place: Place, ends: Ends) -> Counter[str]:
+    """Open many connections, and send nothing."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(place)) for _ in range(CONNECTIONS)]
+        while not ends(1.0):
+            pass
+        return Counter(map(_state, clients))
+
+
+def _state(client: socket.socket) -> str:
+    """Return what became of a connection without a whole request."""
+    client.setblocking(False)
+    try:
+        return "a response" if client.recv(1) else "closed"
+    except BlockingIOError:
+        return "still open"
+    except OSError:
+        return "closed"
+
+
+def _post(body: bytes, *headers: str) -> bytes:
+    lines = "".join(f"{line}\r\n" for line in (f"Content-Length: {len(body)}", *headers))
+    return HEAD + f"{lines}\r\n".encode() + body
+
+
+def _tensor(data: Sequence[Any], **changes: Any) -> bytes:
+    """Return the JSON of a request: texts, with changes of the tensor that holds them."""
+    tensor = {"name": "TEXT", "shape": [len(data), 1], "datatype": "BYTES", "data": data}
+    return json.dumps({"inputs": [{**tensor, **changes}]}).encode()
+
+
+def _invalid_utf8() -> bytes:
+    """Return a request whose text follows its JSON, since JSON holds no invalid UTF-8."""
+    text = b"\xff\xfe"
+    size = {"binary_data_size": 4 + len(text)}
+    tensor = {"name": "TEXT", "shape": [1, 1], "datatype": "BYTES", "parameters": size}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    body = head + len(text).to_bytes(4, "little") + text
+    return _post(body, f"Inference-Header-Content-Length: {len(head)}")
+
+
+def _over_the_limit() -> bytes:
+    return _post(_tensor(["a text"] * (ServeConfig().max_batch_size + 1)))
+
+
+def _nested() -> bytes:
+    inside = b"[" * LEVELS + b'"a text"' + b"]" * LEVELS
+    return _post(_tensor([0]).replace(b"[0]", inside))
+
+
+KINDS: Mapping[str, Act] = {
+    "a text of 1 MB": _repeated(lambda: _post(_tensor(["a" * 2**20]))),
+    "invalid UTF-8": _repeated(_invalid_utf8),
+    "wrong dtype": _repeated(lambda: _post(_tensor([1.0], datatype="FP32"))),
+    "wrong shape": _repeated(lambda: _post(_tensor(["a", "b"], shape=[1, 2]))),
+    "batch over the limit": _repeated(_over_the_limit),
+    "malformed JSON": _repeated(lambda: _post(b"{")),
+    f"JSON of {LEVELS:,} levels": _repeated(_nested),
+    "truncated body": _repeated(lambda: _post(_tensor(["a text"]))[:-10], truncated=True),
+    f"gzip bomb of {BOMB_BYTES // 2**20} MB": _repeated(
+        lambda: _post(gzip.compress(b" " * BOMB_BYTES), "Content-Encoding: gzip")
+    ),
+    f"{SLOW_CLIENTS} that send a byte a second": _send_slowly,
+    f"{CONNECTIONS} idle connections": _hold_connections,
+}
+"""Kind of bad client -> the function that acts as one."""
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """What bad clients get, and the p99 of good requests alone and meanwhile."""
+    (result,) = runs
+    kinds = grouped(result.rows, "kind")
+    rows = [_row(kind, kinds[kind]) for kind in KINDS if kind in kinds]
+    note = (
+        f"{result.about['precision']}; good single texts over HTTP at {result.about['rate']:.0f} "
+        "requests a second, 40 % of the limit; geometric means over 5 turns, brackets are 95 % "
+        f"intervals. {machine(result)}, one core."
+    )
+    headings = ["Bad clients", "What they get", "p99 alone, ms", "p99 meanwhile, ms", "Ratio"]
+    return Table(headings, rows, note)
+
+
+def _row(kind: str, turns: Sequence[Row]) -> list[str]:
+    got = sum((Counter(turn["responses"]) for turn in turns), Counter[str]())
+    alone, meanwhile = ([turn[part]["p99_ms"] for turn in turns] for part in ("alone", "meanwhile"))
+    if None in (*alone, *meanwhile):  # more than 1 % of good requests have no response
+        return [kind, ", ".join(got), DASH, DASH, DASH]
+    ratio = ratio_over(alone, meanwhile)
+    means = (two(statistics.geometric_mean(values)) for values in (alone, meanwhile))
+    return [
+        kind,
+        ", ".join(got),
+        *means,
+        f"{two(ratio.value)} [{two(ratio.low)}, {two(ratio.high)}]",
+    ]

@@ -1,1 +1,0 @@
-"""Good requests beside bad ones."""

@@ -1,0 +1,150 @@
+"""Cells of tables: figures with two digits, intervals, gains; and the table as Markdown."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.stats import t as student
+
+from benchmarks.harness import Row, Run
+from bertender.comparison.records import speedup_over_processes
+from bertender.core.machine import Speedup, processor_name
+from bertender.metrics.resampling import Change, LabelSet
+from bertender.metrics.scores import UNKNOWN, ResampledChange, resampled_change
+
+DASH = "-"
+TASKS = {"sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "rte": "RTE", "ag-news": "AG News"}
+METRICS = {"f1": "F1", "matthews": "Matthews", "entity_f1": "entity F1"}
+NUMBER = re.compile(r"[-+~]?\d[\d.,]*(x| %| MB| ms| s)?( [\[(].*[\])])?|-|")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page, and the line below it."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """Return the lines of the table; columns of numbers are aligned right."""
+        columns = zip(*self.rows, strict=True)
+        rule = ["---:" if all(map(NUMBER.fullmatch, cells)) else "---" for cells in columns]
+        lines = [f"| {' | '.join(cells)} |" for cells in (self.headings, rule, *self.rows)]
+        return "\n".join([*lines, *(["", self.note] if self.note else [])]) + "\n"
+
+
+def two(value: float | None) -> str:
+    """Return a number with two significant digits, and at most three decimals."""
+    if value is None:
+        return DASH
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size >= 9.95:
+        digits = len(f"{size:.0f}") - 2
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.1f}" if size >= 0.995 else f"{value:.2f}" if size >= 0.0995 else f"{value:.2g}"
+
+
+def times(speedup: Speedup | Mapping[str, Any]) -> str:
+    """Return how many times as fast something is, with its interval."""
+    found = speedup if isinstance(speedup, Speedup) else Speedup(**speedup)
+    return f"{two(found.value)}x [{two(found.low)}, {two(found.high)}]"
+
+
+def score(value: Mapping[str, Any]) -> str:
+    """Return a score with its interval."""
+    return f"{value['value']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
+
+
+def points(change: Change | Mapping[str, Any] | None) -> str:
+    """Return a change in points, with its interval; a dash for none."""
+    if change is None:
+        return DASH
+    found = change if isinstance(change, Change) else Change(**change)
+    return f"{found.value:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+
+
+def gain(run: Run, references: Sequence[Row], candidates: Sequence[Row]) -> Change:
+    """Return the points that models gain over others on average; rows hold their predictions."""
+    return resampled_gain(run, references, candidates).change()
+
+
+def resampled_gain(
+    run: Run, references: Sequence[Row], candidates: Sequence[Row], seed: int = 0
+) -> ResampledChange:
+    """Return `gain` with its resamples, which averages over several sets take."""
+    count = run.about.get("label_count")
+    return resampled_change(
+        run.about["metric"],
+        run.about["labels"],
+        [row["predictions"] for row in references],
+        [row["predictions"] for row in candidates],
+        UNKNOWN if count is None else LabelSet(count=count),
+        seed=seed,
+    )
+
+
+def mean_score(rows: Iterable[Row], key: str = "score") -> float:
+    """Return the mean score of several models."""
+    return statistics.mean(row[key]["value"] for row in rows)
+
+
+def median_ms(samples: Sequence[Sequence[Sequence[float]]]) -> float:
+    """Return the median of milliseconds, processes x rounds x texts."""
+    return statistics.median(value for rounds in samples for texts in rounds for value in texts)
+
+
+def batch_rounds(latency: Row) -> list[list[list[float]]]:
+    """Return the milliseconds of batches in the shape of those of single texts."""
+    return [[[value] for value in rounds] for rounds in latency["batch_ms"]]
+
+
+def over(reference: Row, row: Row, key: str = "single_ms") -> Speedup:
+    """Return how many times as fast as a reference a row is; both hold their latencies."""
+    if key == "batch_ms":
+        return speedup_over_processes(batch_rounds(reference), batch_rounds(row))
+    return speedup_over_processes(reference[key], row[key])
+
+
+def mean_over(values: Sequence[float]) -> Speedup:
+    """Return the mean of a value of each start, with the 95 % interval of Student's t."""
+    mean = statistics.fmean(values)
+    half = 0.0
+    if len(values) > 1:
+        error = statistics.stdev(values) / math.sqrt(len(values))
+        half = float(student.ppf(0.975, len(values) - 1)) * error
+    return Speedup(value=mean, low=mean - half, high=mean + half)
+
+
+def ratio_over(references: Sequence[float], candidates: Sequence[float]) -> Speedup:
+    """Return how many times a candidate's figure is the reference's, of the same starts."""
+    logs = [math.log(ours / theirs) for theirs, ours in zip(references, candidates, strict=True)]
+    found = mean_over(logs)
+    ends = (math.exp(value) for value in (found.value, found.low, found.high))
+    return Speedup(**dict(zip(("value", "low", "high"), ends, strict=True)))
+
+
+def machine(run: Run) -> str:
+    """Return the processor of a run, its threads and its GPU."""
+    parts = [processor_name(run.environment), run.environment.gpu]
+    if threads := run.about.get("threads"):
+        parts.append(f"{threads} threads")
+    return ", ".join(filter(None, parts))
+
+
+def titled(run: Run) -> str:
+    """Return the name of a run's data set and the metric."""
+    metric = run.about["metric"]
+    return f"{task_title(run.about['task'])}, {METRICS.get(metric, metric)}"
+
+
+def task_title(task: str) -> str:
+    """Return the name of a data set as its authors write it."""
+    return TASKS.get(task.removesuffix("-train"), task)

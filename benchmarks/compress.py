@@ -1,0 +1,106 @@
+"""What `bertender compress` found: its candidates, and the model that it chose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.cells import DASH, Table, machine, score, two
+from benchmarks.harness import Out, Row, Run, recorded, save_runs
+from bertender.core.machine import Environment
+from bertender.core.machine_load import MachineLoad
+
+SHOWN = 8
+"""Candidates in the table: those that were trained, then the nearest others."""
+WHY = {
+    "half of the budget": "half of the budget was gone",
+    "others fill": "others were trained",
+    "another one of its start": "another has as many weights",
+}
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(help="what `bertender compress --out` wrote")],
+    command: Annotated[str, typer.Option(help="the command that wrote it")] = "",
+    out: Out = None,
+) -> None:
+    """Record the report and the table of a compression."""
+    report, comparison = (
+        json.loads((folder / name).read_text(encoding="utf-8"))
+        for name in ("report.json", "table.json")
+    )
+    del report["probes"]
+    runs = [
+        _recorded(command, report.pop("candidates"), report, "report"),
+        _recorded(command, comparison.pop("rows"), comparison.pop("circumstances"), "table"),
+    ]
+    save_runs(runs, out)
+
+
+def _recorded(command: str, rows: Sequence[Row], about: Row, part: str) -> Run:
+    """Return the record of a file: it was measured on the machine that it names."""
+    environment, load = Environment(**about.pop("environment")), MachineLoad(**about.pop("load"))
+    made = recorded("compress", rows, load, **about, part=part)
+    return made.model_copy(update={"environment": environment, "command": command})
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """Candidates: size and time against the limits, scores, and why others were left out."""
+    report = part_of(runs, "report")
+    rows = []
+    for row in _nearest(report.rows):
+        measured = row["measured"] or row["predicted"]
+        about = "" if row["measured"] else "~"
+        choice = row["choice"] or (row["rounds"][-1]["score"] if row["rounds"] else None)
+        rows.append(
+            [
+                title(row["candidate"]),
+                f"{about}{two(measured['model_mb'])}",
+                f"{about}{two(measured['single_ms'])}",
+                DASH if choice is None else f"{choice:.2f}",
+                score(row["score"]) if row["score"] else DASH,
+                _why(row),
+            ]
+        )
+    limits = report.about["config"]
+    note = (
+        f"Limits: {limits['max_mb']:g} MB, {limits['max_ms']:g} ms, {report.about['metric']} "
+        f"{limits['min_score']:g}; ~ is predicted; {len(report.rows) - SHOWN} further candidates "
+        f"were predicted, {report.about['minutes']:.0f} minutes in all. {machine(report)}."
+    )
+    return Table(["Candidate", "MB", "ms", "To choose by", "Held out", "Why not"], rows, note)
+
+
+def _nearest(rows: Sequence[Row]) -> list[Row]:
+    """Return the candidates that were trained, then those that fit the limits most closely."""
+    trained = [row for row in rows if row["rounds"]]
+    fitting = [row for row in rows if row["fits"] and not row["rounds"]]
+    fitting.sort(key=lambda row: -row["predicted"]["model_mb"] * row["predicted"]["single_ms"])
+    return [*trained, *fitting][:SHOWN]
+
+
+def part_of(runs: Sequence[Run], part: str) -> Run:
+    """Return the report of a compression, or its table."""
+    (found,) = (run for run in runs if run.about["part"] == part)
+    return found
+
+
+def title(candidate: Row) -> str:
+    """Return a candidate in words."""
+    parts = [part for part in ("heads", "ffn") if candidate[part]]
+    cuts = [f"{100 * candidate[part]:.0f} % of {part}" for part in parts]
+    words = f"{candidate['start']['name']}, {candidate['layers']} layers"
+    scheme = {"four-bit-embeddings": "4-bit table"}.get(candidate["scheme"], candidate["scheme"])
+    less = f", less {' and '.join(cuts)}" if cuts else ""
+    return f"{words.replace('1 layers', '1 layer')}{less}, {scheme}"
+
+
+def _why(row: Row) -> str:
+    if row["left_out"] is None:
+        return "chosen"
+    words: str = row["left_out"]
+    return next((short for start, short in WHY.items() if words.startswith(start)), words)

@@ -1,1 +1,0 @@
-"""Systems of the literature that compress an encoder, at equal processor time."""

@@ -1,0 +1,319 @@
+"""How often the gate is wrong: sound candidates refused, planted faults let pass.
+
+Each teacher is exported and quantized by every row of VARIANTS; each fault of FAULTS is planted in
+some of them. A candidate is judged by every check that `export` and `quantize` have, without their
+raising. No bound was chosen on a teacher that is read here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import typer
+from scipy.stats import binomtest
+
+from benchmarks.cells import DASH, Table
+from benchmarks.faults import FAULTS, Fault, planted, saturating
+from benchmarks.harness import Out, Row, Run, Work, names_in, recorded, save_runs
+from benchmarks.making import made_once
+from bertender.comparison.accuracy import evaluate
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
+from bertender.gate.config import PARITY_TEXTS
+from bertender.gate.figures import CHECKS, Figures
+from bertender.gate.judge import check_parity, labelled_sample
+from bertender.gate.tolerances import TOLERANCES
+from bertender.metrics.resampling import LabelSet
+from bertender.metrics.scores import paired_change
+from bertender.models.graphs import save_graph
+from bertender.models.onnx_session import MOST_MB, ONNX_NAME, OnnxPredictor
+from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.predictor import Classifier, Predictor
+from bertender.recipes.recorded_task import recorded_task
+from bertender.tasks.task import Task
+from bertender.text.batch import Batch
+from export.config import ExportConfig
+from export.exporter import export
+from quantize.context import QuantizationContext
+from quantize.graph import run_cut
+from quantize.graph_check import check_rest, compare_rest
+from quantize.integers import TARGETS
+from quantize.kernels import probe
+from quantize.product_check import check_products, find_twins, judge_products, sample_rows
+from quantize.quantize_config import QuantizeConfig
+from quantize.quantizer import PROBED_TEXTS
+from quantize.schemes import SCHEMES
+
+VARIANTS: Mapping[str, dict[str, Any]] = {
+    "float32": {},
+    "dynamic": {"scheme": "dynamic"},
+    **{
+        f"static-{calibrator}": {"scheme": "static", "calibrator": calibrator}
+        for calibrator in ("mse", "minmax", "percentile", "entropy")
+    },
+    "mixed": {"scheme": "mixed", "max_drop": 1.0, "sensitivity_texts": 64},
+    "four-bit-embeddings": {"scheme": "four-bit-embeddings"},
+    "four-bit": {"scheme": "four-bit"},
+}
+"""Name -> the settings of its quantization; the float graph has none."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "labels permuted": ("labels permuted",),
+    "other texts read": (
+        "truncated at 16 tokens",
+        "tokenizer of another case",
+        "texts of a pair swapped",
+    ),
+    "wrong graph": (
+        "mask ignored",
+        "token types dropped",
+        "positions off by one",
+        "GELU by tanh",
+        "scores without keys",
+        "bias of a layer raised",
+    ),
+    "wrong float weights": (
+        "weights of a layer zeroed, before",
+        "weights of two layers swapped, before",
+    ),
+    "wrong 8-bit weights": (
+        "weight scale x1.1",
+        "weight scale x1.5",
+        "weight scale x2",
+        "weight scale /2",
+        "weight zero point off by 8",
+        "weights zeroed",
+        "weights of two layers swapped",
+    ),
+    "wrong activation scales": ("activation scale /2", "activation zero point off by 8"),
+    "sums saturate in 16 bits": ("sums saturate in 16 bits",),
+}
+"""Row of the table -> the faults that it counts."""
+CHECK_TITLES = {
+    "rest": "graph besides products",
+    "products": "8-bit products",
+    "inputs": "texts read",
+    "median_difference_low": "median_difference",
+}
+"""Check, as records name it -> as the table does."""
+
+
+def run(
+    teachers: Annotated[list[Path], typer.Argument(help="artifacts of torch classifiers")],
+    work: Work,
+    out: Out = None,
+    sound: Annotated[bool, typer.Option(help="or planted faults alone")] = True,
+    faults: Annotated[bool, typer.Option(help="or sound candidates alone")] = True,
+    variants: Annotated[str, typer.Option(help="by commas; all by default")] = "",
+) -> None:
+    """Judge every candidate of every teacher."""
+    chosen = names_in("--variants", variants, VARIANTS)
+    runs = []
+    for path in teachers:
+        subject = Subject.of(path, work)
+        rows = [judged(subject, variant, None) for variant in chosen if sound]
+        for name, fault in FAULTS.items() if faults else ():
+            if subject.can_have(fault):
+                able = [variant for variant in fault.variants if variant in chosen]
+                rows += [judged(subject, variant, name) for variant in able]
+        bounds = {name: TOLERANCES[name].model_dump() for name in ("float32", "int8", "int4")}
+        runs.append(recorded("gate", rows, model=subject.name, bounds=bounds))
+    save_runs(runs, out)
+
+
+class Remembering:
+    """A predictor that runs once for a batch: all candidates have one reference."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.known: dict[bytes, npt.NDArray[np.float32]] = {}
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a batch, computed now or before."""
+        key = b"".join(
+            f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes()
+            for name, array in sorted(batch.arrays.items())
+        )
+        digest = hashlib.sha256(key).digest()
+        if digest not in self.known:
+            self.known[digest] = self.predictor.logits(batch)
+            self.known[digest].setflags(write=False)
+        return self.known[digest]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A teacher's export, and its task."""
+
+    name: str
+    teacher: Artifact
+    source: Artifact
+    task: Task
+    folder: Path
+
+    @classmethod
+    def of(cls, teacher: Path, work: Path) -> Subject:
+        """Export a teacher, now or before."""
+        artifact, folder = Artifact.load(teacher), work / teacher.name
+        task = recorded_task(artifact, {})
+        make = partial(export, artifact, task)
+        place = folder / "float32"
+        source = made_once(place, ExportConfig(), task.fingerprint(), artifact, make)
+        return cls(teacher.name, artifact, source, task, folder)
+
+    @cached_property
+    def reference(self) -> Classifier:
+        found = open_classifier(self.source)
+        return replace(found, predictor=Remembering(found.predictor))
+
+    @cached_property
+    def torch(self) -> Classifier:
+        found = open_classifier(self.teacher)
+        return replace(found, predictor=Remembering(found.predictor))
+
+    def can_have(self, fault: Fault) -> bool:
+        """Return whether a fault can be planted: single texts have no second one, and some models
+        read no token types."""
+        graph = onnx.load(onnx_file(self.source), load_external_data=False).graph
+        pairs = len(self.task.text_columns) > 1
+        return (pairs or not fault.pairs_only) and fault.reads <= {
+            each.name for each in graph.input
+        }
+
+    def context(self, settings: dict[str, Any], graph: Path) -> QuantizationContext:
+        config, folder, target = QuantizeConfig(**settings), self.folder, TARGETS["vnni"]
+        return QuantizationContext(self.source, graph, folder, self.task, config, target, folder)
+
+    def written(self, variant: str, fault: Fault | None, folder: Path) -> tuple[Path, Any]:
+        """Write a variant's graph, from the float one with a fault planted in it, if one is.
+
+        Returns:
+            The graph, and the ranges that its static activations shall have; None of a float one.
+        """
+        graph = onnx_file(self.source)
+        if fault and fault.graph:
+            model = onnx.load(graph)
+            fault.graph(model)
+            graph = folder / "planted.onnx"
+            save_graph(model, graph, MOST_MB)
+        if variant == "float32":
+            return graph, None
+        settings, target = VARIANTS[variant], folder / ONNX_NAME
+        context = self.context(settings, graph)
+        ranges = SCHEMES[settings["scheme"]].write(context, target).ranges
+        if fault is None or fault.product is None:
+            return target, ranges
+        products = context.inventory.products
+        chosen = products[len(products) // 2]
+        shape = (chosen.inputs, chosen.outputs)
+        other = next(
+            each for each in products if each != chosen and (each.inputs, each.outputs) == shape
+        )
+        faulty = target.with_name("faulty.onnx")
+        return planted(target, fault.product, chosen, other, faulty), ranges
+
+
+def judged(subject: Subject, variant: str, name: str | None) -> Row:
+    """Judge a candidate by every check; of a fault, by those of the graph until one refuses it."""
+    fault, scheme = FAULTS[name] if name else None, VARIANTS[variant].get("scheme")
+    config = QuantizeConfig(**VARIANTS[variant])
+    precision = SCHEMES[scheme].precision(config) if scheme else "float32"
+    reference = subject.reference if scheme else subject.torch
+    examples, truth = labelled_sample(subject.task, subject.task.choices, PARITY_TEXTS, 0)
+    with TemporaryDirectory(dir=subject.folder) as folder:
+        graph, ranges = subject.written(variant, fault, Path(folder))
+        candidate = replace(subject.reference, name=variant, predictor=OnnxPredictor(graph))
+        if fault and fault.classifier:
+            candidate = fault.classifier(candidate)
+        of_graph = _refusals(subject, graph, ranges, fault) if ranges is not None else iter(())
+        refused = [*of_graph] if fault is None else [*filter(None, [next(of_graph, "")])]
+        tolerance = TOLERANCES[precision]
+        parity = check_parity(reference, candidate, examples, tolerance, truth=truth)
+        failures = [failure.split()[0].rstrip(":,") for failure in parity.failures]
+        refused = (refused + failures)[: 1 if fault else None]
+        # a fault that was caught needs no further proof
+        change = None if fault and refused else _change(subject, candidate)
+    checked = {check.figure for check in CHECKS}
+    print(f"{subject.name} {variant} {name or 'sound'}: {refused or 'passed'}")
+    return {
+        "teacher": subject.name,
+        "variant": variant,
+        "fault": name,
+        "refused_by": refused,
+        "refused_by_logits": [failure for failure in failures if failure in checked],
+        "figures": {each: getattr(parity, each) for each in Figures.model_fields},
+        "change": change,
+    }
+
+
+def _refusals(subject: Subject, graph: Path, ranges: Any, fault: Fault | None) -> Iterator[str]:
+    """Yield the checks that refuse a quantized graph, by the graph alone."""
+    floats = onnx_file(subject.source)
+    texts = subject.context({"scheme": "dynamic"}, floats).texts(PROBED_TEXTS, "check")
+    run_product = saturating if fault and fault.saturates else run_cut
+    twins = find_twins(floats, graph)
+    samples = sample_rows(graph, twins, texts)
+    checks: Mapping[str, Callable[[], object]] = {
+        "products": lambda: check_products(judge_products(twins, samples, ranges)),
+        "rest": lambda: check_rest(compare_rest(floats, graph, texts)),
+        "saturation": lambda: probe(twins, samples, run_product),
+    }
+    for name, check in checks.items():
+        try:
+            check()
+        except ModelError:
+            yield name
+
+
+def _change(subject: Subject, candidate: Classifier) -> Row:
+    """Return what the candidate's score gains over the reference's, on all held-out texts."""
+    task = subject.task
+    first, second = (
+        evaluate(each, task.dev, task.metric)[1] for each in (subject.reference, candidate)
+    )
+    labels = LabelSet(len(task.labels))
+    return paired_change(task.metric, task.dev.label_ids, first, second, labels).model_dump()
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """Sound candidates refused, and planted faults caught, by kind."""
+    found = [row for run in runs for row in run.rows]
+    sound = [row for row in found if row["fault"] is None]
+    rows = []
+    for variant in dict.fromkeys(row["variant"] for row in sound):
+        own = [row for row in sound if row["variant"] == variant]
+        rows.append([f"sound, `{variant}`", *_counted(own)])
+    for group, faults in GROUPS.items():
+        own = [row for row in found if row["fault"] in faults]
+        rows.append([f"fault: {group}", *_counted(own)])
+    faulty = [row for row in found if row["fault"] is not None]
+    models = len({row["teacher"] for row in found})
+    note = (
+        f"{models} models of 5 data sets. Of {len(sound)} sound candidates {_share(sound)} were "
+        f"refused, of {len(faulty)} planted faults {_share(faulty)}; brackets are 95 % intervals."
+    )
+    return Table(["Candidate or planted fault", "Tried", "Refused", "By"], rows, note)
+
+
+def _counted(rows: Sequence[Row]) -> list[str]:
+    refused = [row for row in rows if row["refused_by"]]
+    # earlier records have a comma after a name
+    names = Counter(row["refused_by"][0].rstrip(",") for row in refused)
+    listed = [f"{CHECK_TITLES.get(name, name)} ({count})" for name, count in names.most_common()]
+    return [str(len(rows)), str(len(refused)), ", ".join(listed) or DASH]
+
+
+def _share(rows: Sequence[Row]) -> str:
+    refused = sum(bool(row["refused_by"]) for row in rows)
+    low, high = binomtest(refused, len(rows)).proportion_ci(method="wilson")
+    return f"{100 * refused / len(rows):.1f} % [{100 * low:.1f}, {100 * high:.1f}]"

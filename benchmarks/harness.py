@@ -1,0 +1,189 @@
+"""What every benchmark shares: the record of a run, its file, and arguments of the command line."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shlex
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import Field
+
+from bertender.core.artifact import Artifact
+from bertender.core.config import Record, parts_of
+from bertender.core.errors import ConfigError, MachineBusyError
+from bertender.core.files import save_text
+from bertender.core.machine import Environment, environment
+from bertender.core.machine_load import (
+    BUSY_SHARE,
+    LoadMeter,
+    MachineLoad,
+    noisy_loads,
+    watched_load,
+)
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+Row = dict[str, Any]
+
+OnnxArtifacts = Annotated[list[Path], typer.Argument(help="ONNX artifacts of one task")]
+ServedArtifact = Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")]
+Out = Annotated[Path | None, typer.Option(help="the JSON to write; runs of other tasks in it stay")]
+Noisy = Annotated[
+    bool, typer.Option("--noisy", help="time on a busy machine as well, for no published figure")
+]
+Threads = Annotated[int, typer.Option(help="of every runtime; 0: every core")]
+Work = Annotated[Path, typer.Option(help="folder for all that is made; it is not made again")]
+
+
+class Run(Record):
+    """One run of a subject: how it was made, on which machine, and what came of it."""
+
+    subject: str
+    date: str
+    command: str
+    note: str = ""
+    environment: Environment
+    load: MachineLoad | None = None
+    about: dict[str, Any] = Field({}, description="settings and conditions that rows share")
+    rows: list[Row]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells this run from others of its file: a new run replaces the one of its key."""
+        about = self.about
+        named = (str(about.get(name, "")) for name in ("part", "task", "model", "layers"))
+        return (self.environment.cpu_model, *self.environment.cpu_flags, *named)
+
+
+class Results(Record):
+    """A file of results."""
+
+    runs: list[Run]
+
+
+def recorded(
+    subject: str, rows: Sequence[Row], load: MachineLoad | None = None, **about: Any
+) -> Run:
+    """Return the record of what this command measured, here and now."""
+    words = [Path(word).name if word.startswith(("/", ".", "~")) else word for word in sys.argv[1:]]
+    return Run(
+        subject=subject,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        command=shlex.join(["python", "-m", "benchmarks", *words]),
+        environment=environment(),
+        load=load,
+        about=about,
+        rows=list(rows),
+    )
+
+
+def newest(name: str) -> Path:
+    """Return the newest file `DATE-NAME.json` of the results."""
+    files = [path for path in RESULTS.glob(f"*-{name}.json") if path.stem[11:] == name]
+    if not files:
+        raise ConfigError(f"no results of {name!r} in {RESULTS}.")
+    return max(files)
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Return the runs of a file.
+
+    Raises:
+        MachineBusyError: it holds figures of a busy machine, and no table is made of these.
+    """
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if loads := noisy_loads(content):
+        raise MachineBusyError(
+            f"{path.name} holds figures of a busy machine ({loads[0]}; allowed are "
+            f"{BUSY_SHARE:.0%}), and no table is made from them. Measure it again where nothing "
+            "else runs."
+        )
+    return Results.model_validate(content).runs
+
+
+def save_runs(runs: Sequence[Run], out: Path | None) -> None:
+    """Write runs to a file; runs that it holds of other tasks, models or machines stay.
+
+    Raises:
+        MachineBusyError: there are figures of a busy machine, and the file is a published one.
+    """
+    if out is None:
+        return
+    for run in runs:
+        loads = noisy_loads(run.model_dump(mode="json"))
+        if loads and RESULTS in out.resolve().parents:
+            raise MachineBusyError(
+                f"{out.name} would hold figures of a busy machine ({loads[0]}; allowed are "
+                f"{BUSY_SHARE:.0%}), which never enter results/. Stop the other work and run it "
+                "again, or give an --out elsewhere."
+            )
+    known = (
+        Results.model_validate_json(out.read_text(encoding="utf-8")).runs if out.exists() else []
+    )
+    kept = [each for each in known if each.key not in {run.key for run in runs}]
+    save_text(_as_text([*kept, *runs]), out)
+
+
+def _as_text(runs: Sequence[Run]) -> str:
+    """Return JSON with a row a line, which is a third as long as an indented one."""
+    parts = []
+    for run in runs:
+        head = run.model_dump(mode="json", exclude={"rows"})
+        rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in run.rows)
+        parts.append(f'{json.dumps(head, separators=(",", ":"))[:-1]},"rows":[\n{rows}\n]}}')
+    return '{"runs":[\n' + ",\n".join(parts) + "\n]}\n"
+
+
+@contextmanager
+def watched(noisy: bool, out: Path | None) -> Iterator[LoadMeter]:
+    """Watch the machine while figures are timed; `load` of the meter is that of the block.
+
+    Raises:
+        MachineBusyError: other work disturbs the figures, and noisy ones are not allowed.
+    """
+    if noisy and out is not None and RESULTS in out.resolve().parents:
+        raise ConfigError(
+            "--noisy: figures of a busy machine never enter results/. Give an --out elsewhere."
+        )
+    with watched_load(noisy) as meter:
+        yield meter
+
+
+def names_in(option: str, value: str, known: Collection[str]) -> list[str]:
+    """Return the names in a list by commas, all known ones where it is empty.
+
+    Raises:
+        ConfigError: a name is not known, or a list has none.
+    """
+    names = [*dict.fromkeys(filter(None, parts_of(value)))]
+    unknown = [name for name in names if name not in known]
+    if unknown or (value and not names):
+        raise ConfigError(f"{option} {value!r}: there are {', '.join(known)}.")
+    return names or list(known)
+
+
+def loaded(paths: Sequence[Path]) -> list[Artifact]:
+    """Return artifacts, each of a name of its own, which names its row.
+
+    Raises:
+        ConfigError: two have one name.
+    """
+    artifacts = [Artifact.load(path) for path in paths]
+    names = [each.name for each in artifacts]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"two artifacts are called {twice[0]!r}: give each folder its own name.")
+    return artifacts
+
+
+def grouped(rows: Sequence[Row], key: str = "name") -> Mapping[str, list[Row]]:
+    """Return rows by one of their values, in the order in which they come."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(str(row[key]), []).append(row)
+    return groups

@@ -1,0 +1,185 @@
+"""Models that a benchmark trains once: kept between calls, timed, and as long as a budget holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from filelock import FileLock
+
+from benchmarks.harness import Row
+from bertender.comparison.accuracy import evaluate
+from bertender.comparison.records import measure_size
+from bertender.core.artifact import Artifact, digest_of
+from bertender.core.build_once import build_once, forget_work
+from bertender.core.card import library_versions
+from bertender.core.config import Config, Record
+from bertender.core.errors import ConfigError
+from bertender.core.files import CACHE_VARIABLE, save_result, save_text
+from bertender.models.opening import open_classifier
+from bertender.tasks.task import Task
+
+Make = Callable[[Any, Path], Artifact]
+"""Settings and a folder -> the artifact that is made there."""
+
+FACTOR = 4
+"""Each probe has so many times as much as the one before."""
+LEAST_SHARE = 0.2
+"""Of the budget, by which the last probe must take longer than the first: with a difference of a
+tenth of it, a training took 1.4 times its budget."""
+
+
+def made_once(
+    out: Path, config: Config, fingerprint: str, parent: Artifact | None, make: Make
+) -> Artifact:
+    """Return the artifact at `out` of these settings, data and parent, made now or before.
+
+    Of several processes that share the work, the first makes it and the others wait. The identity
+    leaves out the code: the students of a benchmark take days, and outlive many a change that
+    does not touch them.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    settings = config.model_dump(mode="json")
+    identity = (settings, fingerprint, parent and parent.digest, library_versions())
+    with FileLock(out.with_name(f".{out.name}.lock")):
+        build_once([out], identity, lambda: make(config, out), digest_of)
+    return Artifact.load(out)
+
+
+def timed(make: Make) -> Make:
+    """Return a function that makes an artifact as `make` does, and notes the processor's time.
+
+    It begins anew, with an empty cache of teacher outputs, so that the time is all of it.
+    """
+
+    def make_timed(config: Any, out: Path) -> Artifact:
+        cache = out.with_name(f"{out.name}.cache")
+        forget_work(out)
+        shutil.rmtree(cache, ignore_errors=True)
+        started = time.process_time()
+        try:
+            with patch.dict(os.environ, {CACHE_VARIABLE: str(cache)}):
+                made = make(config, out)
+        finally:
+            shutil.rmtree(cache, ignore_errors=True)
+        save_text(f"{time.process_time() - started:.1f}\n", _seconds_file(made))
+        return made
+
+    return make_timed
+
+
+def seconds_of(made: Artifact) -> float:
+    """Return the processor's time of an artifact that was timed.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    try:
+        return float(_seconds_file(made).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{made.path}: how long it took is not there. Remove the folder, and run this again."
+        ) from None
+
+
+def _seconds_file(made: Artifact) -> Path:
+    return made.path.with_name(f"{made.name}-{made.digest[:12]}.seconds")
+
+
+class Probe(Record):
+    """A training that was timed."""
+
+    amount: int
+    """Texts, passages or epochs."""
+    processor_s: float
+
+
+class Amount(Record):
+    """How much of a training a budget holds, and the probes that say so."""
+
+    amount: int
+    budget_s: float
+    identity: str
+    probes: tuple[Probe, ...]
+
+
+def amount_in(
+    budget_s: float,
+    file: Path,
+    identity: str,
+    trained: Callable[[int], Probe],
+    first: int,
+    most: int,
+) -> Amount:
+    """Return how much of a training a processor time holds, measured now or before.
+
+    Args:
+        budget_s: the processor time.
+        file: keeps the result.
+        identity: of what is trained; another one is measured anew.
+        trained: trains on about so much, and returns how much it was and its processor time.
+        first: amount of the first probe.
+        most: the largest amount.
+    """
+    if file.exists():
+        known = Amount.model_validate_json(file.read_text(encoding="utf-8"))
+        if (known.budget_s, known.identity) == (budget_s, identity):
+            return known
+    start = last = trained(min(first, most))
+    probes = [start]
+    while last.processor_s - start.processor_s < LEAST_SHARE * budget_s and last.amount < most:
+        last = trained(min(FACTOR * last.amount, most))
+        probes.append(last)
+    amount = amount_for(start, last, budget_s, most)
+    found = Amount(amount=amount, budget_s=budget_s, identity=identity, probes=tuple(probes))
+    save_result(found, file)
+    return found
+
+
+def amount_for(first: Probe, last: Probe, budget_s: float, most: int) -> int:
+    """Return the amount that takes the budget, on the line through two probes."""
+    if last.amount == first.amount or last.processor_s <= first.processor_s:
+        return last.amount
+    slope = (last.processor_s - first.processor_s) / (last.amount - first.amount)
+    return min(max(round(first.amount + (budget_s - first.processor_s) / slope), 1), most)
+
+
+def scored_row(artifact: Artifact, task: Task, **more: Any) -> Row:
+    """Return a row of an artifact's scores on the held-out texts and on those to choose by."""
+    classifier = open_classifier(artifact)
+    held_out, predictions = evaluate(classifier, task.dev, task.metric)
+    choice, _ = evaluate(classifier, task.choices, task.metric)
+    return {
+        "name": artifact.name,
+        "seed": artifact.card.seed,
+        "size": measure_size(artifact, classifier.parameters).model_dump(),
+        "choice": choice.model_dump(),
+        "score": held_out.model_dump(),
+        "predictions": predictions.tolist(),
+        **more,
+    }
+
+
+def task_facts(task: Task) -> dict[str, Any]:
+    """Return what the rows of `scored_row` share."""
+    return {
+        "task": task.name,
+        "metric": task.metric,
+        "labels": list(task.dev.label_ids),
+        "label_count": len(task.labels),
+        "chosen_on": task.chosen_on,
+    }
+
+
+def check_choices(teacher: Artifact, task: Task) -> None:
+    """Raise ConfigError where there are no texts to choose by."""
+    if task.chosen_on != "selection":
+        raise ConfigError(
+            f"{teacher.path} has no texts to choose by, so that every score would be of texts that "
+            "may have chosen it. Fine-tune it with --select 0.1."
+        )

@@ -1,0 +1,135 @@
+"""Memory and disk that each command of a chain takes, each in a process, one after another.
+
+Nothing is timed, so that other work on the machine does no harm. Memory is the peak of the
+command's largest process, as the kernel counts it; disk is sampled.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from typing import Annotated
+
+import typer
+
+from benchmarks.cells import Table, machine, two
+from benchmarks.harness import Out, Row, Run, recorded, save_runs
+from bertender.core.errors import BertenderError
+from bertender.core.files import CACHE_VARIABLE
+
+SECONDS_BETWEEN_SAMPLES = 0.1
+SERVE = "serve"
+COMMANDS = (
+    "baseline --task {task} --max-train {texts} --out words",
+    "finetune --teacher {encoder} --task {task} --max-train {texts} --epochs 1 --out teacher",
+    "distill --teacher teacher --epochs 1 --out student",
+    "prune student --heads 0.25 --ffn 0.25 --out pruned",
+    "export student --out onnx",
+    "quantize onnx --scheme dynamic --out dynamic",
+    "quantize onnx --scheme static --out static",
+    "quantize student --scheme qat --out qat",
+    "verify student dynamic",
+    "compare teacher student onnx dynamic --processes 1 --rounds 2 --noisy",
+    f"{SERVE} dynamic --http-port 0 --grpc-port 0 --metrics-port 0 --json",
+)
+"""Of a chain, in its order. The first reads the data of the task; `serve` ends when it is ready."""
+
+
+class MeasuredCommandError(BertenderError):
+    """A command of the chain failed, so that there is nothing to report."""
+
+
+def run(
+    out: Out = None,
+    task: Annotated[str, typer.Option(help="a name from `bertender tasks`")] = "docs",
+    max_train: Annotated[int, typer.Option(help="training texts, at most")] = 2000,
+    encoder: Annotated[str, typer.Option(help="of the teacher")] = "all-MiniLM-L6-v2",
+) -> None:
+    """Measure each command of the chain in a process of its own."""
+    with TemporaryDirectory() as folder:
+        rows = [
+            measured(command.format(task=task, texts=max_train, encoder=encoder), Path(folder))
+            for command in COMMANDS
+        ]
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    about = {"task": task, "encoder": encoder, "max_train": max_train, "omp_threads": threads}
+    save_runs([recorded("memory", rows, **about)], out)
+
+
+def measured(command: str, folder: Path) -> Row:
+    """Run a command of bertender in a folder, and return what it took.
+
+    Raises:
+        MeasuredCommandError: the command failed.
+    """
+    before, most, ended = _bytes_in(folder), [0], Event()
+
+    def watch() -> None:
+        while not ended.wait(SECONDS_BETWEEN_SAMPLES):
+            most[0] = max(most[0], _bytes_in(folder))
+
+    # the package next to the benchmark must be found from the other folder as well
+    path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path if each)
+    variables = {**os.environ, CACHE_VARIABLE: str(folder / "cache"), "PYTHONPATH": path}
+    words = [sys.executable, "-m", "bertender", *shlex.split(command)]
+    watcher = Thread(target=watch, daemon=True)
+    with subprocess.Popen(
+        words, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True
+    ) as process:
+        watcher.start()
+        assert process.stdout is not None
+        if command.startswith(SERVE) and process.stdout.readline():
+            process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        ended.set()
+        watcher.join()
+    if process.returncode:
+        raise MeasuredCommandError(
+            f"bertender {command}: exit code {process.returncode}. Run it by itself to see why."
+        )
+    left = _bytes_in(folder)
+    return {
+        "command": command,
+        "largest_process_bytes": usage.ru_maxrss * 1024,
+        "most_disk_bytes": max(most[0], left) - before,
+        "left_on_disk_bytes": left - before,
+    }
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a temporary file may go meanwhile
+            total += 0 if path.is_dir() else path.lstat().st_size
+    return total
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """Memory and disk of each command."""
+    (result,) = runs
+    sizes = ("largest_process_bytes", "most_disk_bytes", "left_on_disk_bytes")
+    rows = [
+        [_name(row["command"]), *(two(row[size] / 1e6) for size in sizes)] for row in result.rows
+    ]
+    about = result.about
+    note = (
+        f"{about['encoder']} on {about['max_train']:,} texts of the task `{about['task']}`; memory "
+        f"is the peak of the largest process, disk is sampled. {machine(result)}."
+    )
+    return Table(["Command", "Memory, MB", "Disk meanwhile, MB", "Left, MB"], rows, note)
+
+
+def _name(command: str) -> str:
+    words = command.split()
+    scheme = f" --scheme {words[words.index('--scheme') + 1]}" if "--scheme" in words else ""
+    return f"`{words[0]}{scheme}`"

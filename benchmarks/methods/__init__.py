@@ -1,1 +1,0 @@
-"""Distillation methods at equal epochs."""

@@ -1,8 +1,0 @@
-"""`python -m benchmarks.methods`; see `measuring`."""
-
-import typer
-
-from benchmarks.methods.measuring import run
-
-if __name__ == "__main__":
-    typer.run(run)

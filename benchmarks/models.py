@@ -1,0 +1,209 @@
+"""Finished models of one teacher: scored, and timed in turns unless `--untimed`.
+
+Models whose names differ by a number at the end (`student-0`, `student-1`) were made by one command
+with several seeds, and are one row of a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks.cells import (
+    DASH,
+    Table,
+    gain,
+    machine,
+    mean_score,
+    points,
+    score,
+    task_title,
+    times,
+    titled,
+    two,
+)
+from benchmarks.harness import (
+    Noisy,
+    Out,
+    Row,
+    Run,
+    Threads,
+    grouped,
+    loaded,
+    recorded,
+    save_runs,
+)
+from benchmarks.making import check_choices, scored_row, task_facts
+from bertender.comparison.compare import compare
+from bertender.comparison.records import CompareConfig
+from bertender.core.artifact import Artifact
+from bertender.core.progress import track
+from bertender.recipes.recorded_task import recorded_task
+
+SEEDS = re.compile(r"(-seed)?-\d+$")
+EVERY = "every n-th"
+RUNS_AS = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", None: "PyTorch"}
+TITLES = {
+    "first-0": "student, 4 layers",
+    "first-onnx-0": "its ONNX graph",
+    "first-fused-0": "8 bits, 4-bit table, fused attention",
+    "first-fused-1": "the same, seed 1",
+    "first-fused-2": "the same, seed 2",
+    "deeper-fused-0": "6 layers, made alike",
+    "hard": "student, labels alone",
+    "bag-of-words": "bag of words",
+}
+LEFT_OUT = {"first-four-bit-0", "deeper-four-bit-0", "static", "static-onnx", "student-onnx"}
+
+
+def run(
+    teacher: Annotated[Path, typer.Argument(help="artifact that the others come from")],
+    models: Annotated[list[Path], typer.Argument(help="artifacts")],
+    out: Out = None,
+    untimed: Annotated[
+        bool, typer.Option(help="scores alone, with the texts to choose by")
+    ] = False,
+    processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
+    threads: Threads = 0,
+    noisy: Noisy = False,
+) -> None:
+    """Score models next to their teacher, and time them."""
+    artifacts = loaded([teacher, *models])
+    task = recorded_task(artifacts[0], {})
+    if untimed:
+        check_choices(artifacts[0], task)
+        rows = [
+            scored_row(each, task, group=group_of(each, teacher), **how_made(each))
+            for each in track(artifacts, "score", len(artifacts))
+        ]
+        save_runs([recorded("models", rows, **task_facts(task))], out)
+        return
+    config = CompareConfig(processes=processes, threads=threads, noisy=noisy)
+    save_runs([comparison_run("models", compare(artifacts, task, config))], out)
+
+
+def comparison_run(subject: str, comparison: Any, **about: Any) -> Run:
+    """Return the record of a comparison."""
+    content = comparison.model_dump(mode="json")
+    conditions = content["circumstances"]
+    load = comparison.circumstances.load
+    del conditions["environment"], conditions["load"]
+    more = {"constant": content["constant"], "noise_floor": content["noise_floor"]}
+    return recorded(subject, content["rows"], load, **conditions, **more, **about)
+
+
+def group_of(artifact: Artifact, teacher: Path) -> str:
+    """Return the name of the row that an artifact is one seed of."""
+    return "teacher" if artifact.path == teacher else SEEDS.sub("", artifact.name)
+
+
+def how_made(artifact: Artifact) -> Row:
+    """Return the settings of an artifact; of a student, also the layers that it starts from."""
+    card = artifact.card
+    settings = {name: value for name, value in card.config.items() if value not in (None, {}, [])}
+    if card.stage != "distill":
+        return {"stage": card.stage, "settings": settings}
+    chosen, layers = settings.get("teacher_layers"), settings.get("layers") or 0
+    start = EVERY
+    if chosen in ("first", [*range(layers)]):
+        start = "first"
+    elif isinstance(chosen, list) and chosen[:-1] == [*range(layers - 1)]:
+        start = "first and last"
+    return {"stage": card.stage, "settings": settings, "start": start, "method": settings["method"]}
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """Size, score and speed of compared models, those of further seeds left out."""
+    (result,) = runs
+    rows = [row for row in result.rows if "-seed-" not in row["name"]]
+    note = (
+        f"{task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
+        f"intervals; times as fast: over the first row, for one text. {machine(result)}."
+    )
+    shown = [_compared(row) for row in rows if row["name"] not in LEFT_OUT]
+    headings = ["Model", "Runs as", "MB", "Score", "One text, ms", "Times as fast"]
+    return Table(headings, shown, note)
+
+
+def _compared(row: Row) -> list[str]:
+    precision = "" if row["precision"] == "float32" else f", {row['precision']}"
+    runs_as = DASHES.get(row["name"], RUNS_AS[row["runtime"]] + precision)
+    return [
+        TITLES.get(row["name"], row["name"]),
+        runs_as,
+        two(row["size"]["artifact_size_bytes"] / 1e6),
+        score(row["score"]),
+        two(row["latency"]["single"]["p50_ms"]),
+        DASH if row["change"] is None else times(row["latency"]["speedup"]),
+    ]
+
+
+DASHES = {"bag-of-words": "scikit-learn"}
+
+
+def demo_table(runs: Sequence[Run]) -> Table:
+    """What the demo ends with: as `table`, without the runtimes."""
+    whole = table([run.model_copy(update={"rows": _ends(run)}) for run in runs])
+    rows = [[name, *others] for name, _, *others in whole.rows]
+    return Table([whole.headings[0], *whole.headings[2:]], rows, whole.note)
+
+
+def _ends(run: Run) -> list[Row]:
+    return [row for row in run.rows if row["name"] in ("teacher", "student-int8", "bag-of-words")]
+
+
+def seeds_table(runs: Sequence[Run]) -> Table:
+    """Models of several seeds: the score of each, and the change from the teacher."""
+    (result,) = runs
+    groups = grouped(result.rows, "group")
+    (teacher,) = groups["teacher"]
+    rows = []
+    for name, own in groups.items():
+        each = ", ".join(f"{row['score']['value']:.3f}" for row in own)
+        change = DASH if name == "teacher" else points(gain(result, [teacher], own))
+        rows.append([name, two(own[0]["size"]["model_size_bytes"] / 1e6), each, change])
+    headings = ["Model", "MB", f"{titled(result)} of each seed", "Points from teacher"]
+    note = (
+        f"n = {teacher['score']['n']}; brackets are 95 % intervals over texts and seeds. "
+        f"{machine(result)}."
+    )
+    return Table(headings, rows, note)
+
+
+def starts_table(runs: Sequence[Run]) -> Table:
+    """What a choice of the teacher's first layers gains over every n-th one."""
+    rows = [row for run in runs for row in _starts(run)]
+    headings = ["Data set", "Layers", "Method", "Training", "Starts from", "Points over every n-th"]
+    note = "Brackets are 95 % intervals over texts, and seeds where there are several."
+    return Table(headings, rows, note)
+
+
+def _starts(run: Run) -> Iterator[list[str]]:
+    students = [row for row in run.rows if "start" in row]
+    for method, of_method in grouped(students, "method").items():
+        for (layers, epochs), own in _alike(of_method).items():
+            starts = grouped(own, "start")
+            for start, chosen in starts.items():
+                if start != EVERY and EVERY in starts:
+                    budget = run.about.get("budget_s")
+                    training = f"{budget:.0f} s" if budget else f"{epochs} epochs"
+                    change = points(gain(run, starts[EVERY], chosen))
+                    yield [titled(run), str(layers), f"`{method}`", training, start, change]
+
+
+def _alike(rows: Sequence[Row]) -> Mapping[tuple[int, int], list[Row]]:
+    """Return rows by depth and epochs; at an equal time, the epochs of rows differ."""
+    groups: dict[tuple[int, int], list[Row]] = {}
+    for row in rows:
+        settings = row["settings"]
+        groups.setdefault((settings["layers"], settings["epochs"]), []).append(row)
+    return groups
+
+
+def best_score(rows: Sequence[Row]) -> float:
+    """Return the mean score of models on the texts to choose by."""
+    return mean_score(rows, "choice")

@@ -1,1 +1,0 @@
-"""Pre-training objectives at one budget."""

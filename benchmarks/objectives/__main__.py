@@ -1,8 +1,0 @@
-"""`python -m benchmarks.objectives`; see `measuring`."""
-
-import typer
-
-from benchmarks.objectives.measuring import run
-
-if __name__ == "__main__":
-    typer.run(run)

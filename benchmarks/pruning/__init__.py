@@ -1,1 +1,0 @@
-"""Scores of pruned models, by importance and share."""

@@ -1,0 +1,326 @@
+"""One model in other libraries and in bertender, in process: speed and predictions.
+
+Each row of RIVALS opens every artifact of the kind that it reads, in a process of its own, and in
+its own Python environment where it has requirements (`--environments`: made once). Texts, or pairs
+of them, go in and probabilities come out, tokenisation included, one at a time and in batches, with
+equal threads; all rows take turns. A row that cannot be installed or cannot open the model is
+listed with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks.cells import Table, machine, median_ms, over, times, two
+from benchmarks.harness import (
+    Noisy,
+    Out,
+    Row,
+    Run,
+    Threads,
+    loaded,
+    names_in,
+    recorded,
+    save_runs,
+    watched,
+)
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ModelError
+from bertender.core.files import cache_directory
+from bertender.core.hardware import usable_cores
+from bertender.metrics.scores import score
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.recipes.recorded_task import recorded_task
+from bertender.tasks.task import Task
+from bertender.text.tokenizer import load_tokenizer
+
+BATCH, SINGLES = 32, 50
+"""Examples of a batch, and single ones of a round."""
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "true",
+}
+CTRANSLATE2 = (
+    "ctranslate2==4.8.5",
+    "safetensors",
+    # the versions of constraints.txt, so that libraries are compared and not releases of PyTorch
+    "numpy==1.26.4",
+    "torch==2.13.0",
+    "transformers==4.57.6",
+)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A row of RIVALS."""
+
+    title: str
+    opens: str
+    """A row of OPENERS of `rival_worker`."""
+    reads: str
+    """The kind of artifact that it opens."""
+    packages: tuple[str, ...]
+    """Those whose versions are recorded."""
+    setting: str = ""
+    precision: str = ""
+    """Precision of its computation, where it is not the artifact's."""
+    requirements: tuple[str, ...] = ()
+    """Packages that pip installs into a separate environment; without any it runs in this one."""
+
+
+RIVALS: Mapping[str, Rival] = {
+    "transformers": Rival(
+        "transformers, pipeline", "transformers", "torch", ("transformers", "torch")
+    ),
+    "torch-compile": Rival("`torch.compile`", "compiled", "torch", ("torch",), "float32"),
+    "torch-compile-bfloat16": Rival(
+        "`torch.compile`", "compiled", "torch", ("torch",), "bfloat16", "bfloat16"
+    ),
+    "optimum": Rival("Optimum, pipeline", "optimum", "onnx", ("optimum", "onnxruntime")),
+    "ctranslate2": Rival(
+        "CTranslate2", "ctranslate2", "torch", ("ctranslate2",), "float32", "", CTRANSLATE2
+    ),
+    "ctranslate2-int8": Rival(
+        "CTranslate2", "ctranslate2", "torch", ("ctranslate2",), "int8", "int8", CTRANSLATE2
+    ),
+    "onnxruntime": Rival(
+        "ONNX Runtime alone", "onnxruntime", "onnx", ("onnxruntime", "tokenizers")
+    ),
+    "openvino": Rival("OpenVINO alone", "openvino", "onnx", ("openvino", "tokenizers")),
+    "bertender-torch": Rival("bertender, PyTorch", "bertender", "torch", ("torch",)),
+    "bertender": Rival(
+        "bertender, ONNX Runtime", "bertender", "onnx", ("onnxruntime",), "onnxruntime"
+    ),
+    "bertender-openvino": Rival(
+        "bertender, OpenVINO", "bertender", "onnx", ("openvino",), "openvino"
+    ),
+    "bertender-openvino-bf16": Rival(
+        "bertender, OpenVINO bfloat16", "bertender", "onnx", ("openvino",), "openvino-bf16"
+    ),
+}
+"""The first is what others are compared with."""
+
+
+def run(
+    artifacts: Annotated[list[Path], typer.Argument(help="of one model: torch, onnx, int8")],
+    out: Out = None,
+    only: Annotated[str, typer.Option(help="rivals by commas; all by default")] = "",
+    environments: Annotated[Path | None, typer.Option(help="folder of environments")] = None,
+    rounds: Annotated[int, typer.Option(help="of each repetition")] = 4,
+    processes: Annotated[int, typer.Option(help="repetitions in fresh processes")] = 3,
+    threads: Threads = 0,
+    noisy: Noisy = False,
+) -> None:
+    """Measure every rival that opens a model."""
+    models = loaded(artifacts)
+    task = recorded_task(models[0], {})
+    place = environments or cache_directory() / "rivals"
+    length = SINGLE_LABEL.encoder(load_tokenizer(models[0].path), None).max_length
+    contest = Contest(task, place, threads or usable_cores(), length)
+    entries = {
+        name
+        if sum(model.card.kind == RIVALS[name].reads for model in models) == 1
+        else f"{name} {model.name}": (name, model)
+        for name in names_in("--only", only, RIVALS)
+        for model in models
+        if model.card.kind == RIVALS[name].reads
+    }
+    rows, absent = contest.predicted(entries)
+    with watched(noisy, out) as meter:
+        for number in range(processes):
+            contest.time(rows, entries, rounds, number)
+    about = {
+        "task": task.name,
+        "n": len(task.dev),
+        "max_length": length,
+        "threads": contest.threads,
+        "batch_texts": BATCH,
+        "absent": absent,
+    }
+    save_runs([recorded("rivals", rows, meter.load, **about)], out)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Rivals on the held-out texts of a task."""
+
+    task: Task
+    environments: Path
+    threads: int
+    max_length: int
+
+    def predicted(
+        self, entries: Mapping[str, tuple[str, Artifact]]
+    ) -> tuple[list[Row], dict[str, str]]:
+        """Return a row of each entry that opens and predicts, and why others have none."""
+        rows: list[Row] = []
+        absent: dict[str, str] = {}
+        reference: Any = None
+        examples, labels = self.task.dev.examples, self.task.dev.label_ids
+        for name, (rival, model) in entries.items():
+            try:
+                with self._opened(rival, model) as worker:
+                    parts = range(0, len(examples), BATCH)
+                    asked = [{"predict": examples[start : start + BATCH]} for start in parts]
+                    answers = [row for part in asked for row in worker.ask(part)]
+            except (ModelError, subprocess.CalledProcessError) as error:
+                absent[name] = str(error).replace(str(model.path.resolve()), model.name)
+                print(f"{name} is left out: {error}")
+                continue
+            probabilities = np.array(answers, np.float64)
+            reference = probabilities if reference is None else reference
+            chosen = probabilities.argmax(axis=1)
+            found = score("accuracy", labels, chosen, label_count=len(self.task.labels))
+            named = {"name": name, "rival": rival, "artifact": model.name}
+            agreement = float((chosen == reference.argmax(axis=1)).mean())
+            difference = float(np.abs(probabilities - reference).max())
+            rows.append(
+                {
+                    **named,
+                    "precision": RIVALS[rival].precision or model.card.precision,
+                    "versions": worker.versions,
+                    "score": found.model_dump(),
+                    "agreement": agreement,
+                    "max_probability_difference": difference,
+                    "single_ms": [],
+                    "batch_ms": [],
+                }
+            )
+        return rows, absent
+
+    def time(
+        self,
+        rows: Sequence[Row],
+        entries: Mapping[str, tuple[str, Artifact]],
+        rounds: int,
+        number: int,
+    ) -> None:
+        """Add a repetition to the rows: each in a process, all in turns."""
+        examples, draw = self.task.dev.examples, np.random.default_rng(number)
+        with ExitStack() as stack:
+            workers = [stack.enter_context(self._opened(*entries[row["name"]])) for row in rows]
+            for row in rows:
+                row["single_ms"].append([])
+                row["batch_ms"].append([])
+            for _ in range(rounds):
+                singles, batch = (
+                    [examples[place] for place in draw.integers(0, len(examples), count)]
+                    for count in (SINGLES, BATCH)
+                )
+                for row, worker in zip(rows, workers, strict=True):
+                    single_ms, batch_ms = worker.ask({"singles": singles, "batch": batch})
+                    row["single_ms"][-1].append(single_ms)
+                    row["batch_ms"][-1].append(batch_ms)
+
+    @contextmanager
+    def _opened(self, rival: str, model: Artifact) -> Iterator[Worker]:
+        """Open a model in a process of its own.
+
+        Raises:
+            ModelError: it cannot be installed, or cannot open the model.
+        """
+        row = RIVALS[rival]
+        request = {
+            "opens": row.opens,
+            "folder": str(model.path.resolve()),
+            "threads": self.threads,
+            "max_length": self.max_length,
+            "setting": row.setting,
+            "packages": row.packages,
+        }
+        counts = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")}
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        if row.requirements:  # packages of this process would count as installed there
+            path = {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+        with subprocess.Popen(
+            [self._python(row.requirements), "-m", "benchmarks.rival_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **OFFLINE, **counts, **path},
+        ) as process:
+            try:
+                yield Worker(process, request)
+            finally:
+                process.terminate()
+
+    def _python(self, requirements: Sequence[str]) -> str:
+        """Return the interpreter that has some requirements installed, now or before."""
+        if not requirements:
+            return sys.executable
+        place = self.environments / requirements[0].replace("==", "-")
+        if not (place / "made").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+            pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+            variables = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
+            subprocess.run([*pip, *requirements], check=True, env=variables)
+            (place / "made").touch()
+        return str(place / "bin" / "python")
+
+
+class Worker:
+    """A process of `rival_worker`, which has opened a model."""
+
+    def __init__(self, process: subprocess.Popen[str], request: Mapping[str, Any]) -> None:
+        self.process = process
+        self.versions: dict[str, str] = self.ask(request)
+
+    def ask(self, content: Mapping[str, Any]) -> Any:
+        """Send a line, and return the answer.
+
+        Raises:
+            ModelError: the process has ended.
+        """
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(f"{json.dumps(content)}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the missing answer says so
+        line = self.process.stdout.readline()
+        if not line:
+            raise ModelError(f"the process ended, status {self.process.wait()}: see its output")
+        return json.loads(line)
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """Times of each library, one text at a time and in batches, over the first one."""
+    (result,) = runs
+    first = result.rows[0]
+    rows = []
+    for row in filter(_is_chosen, result.rows):
+        name, size = row["artifact"], result.about["batch_texts"]
+        kind = f"int8, {name}" if name in ("dynamic", "static") else row["precision"]
+        faster = ["-", "-"]
+        if row is not first:
+            faster = [times(over(first, row, key)) for key in ("single_ms", "batch_ms")]
+        batches = [value for rounds in row["batch_ms"] for value in rounds]
+        rate = two(1000 * size * len(batches) / sum(batches))
+        alone = two(median_ms(row["single_ms"]))
+        rows.append([RIVALS[row["rival"]].title, kind, alone, faster[0], rate, faster[1]])
+    headings = ["Library", "Model", "One text, ms", "Times as fast", "In batches, texts/s"]
+    note = (
+        f"{result.about['n']} texts of SST-2, a model of 6 layers; text in, probabilities out; "
+        f"brackets are 95 % intervals. {machine(result)}."
+    )
+    return Table([*headings, "Times as fast"], rows, note)
+
+
+def _is_chosen(row: Row) -> bool:
+    """Return whether somebody would choose a row: OpenVINO is slow with dynamic scales."""
+    if "openvino" not in row["rival"]:
+        return True
+    wanted = {"bertender-openvino": "static", "bertender-openvino-bf16": "float"}
+    return bool(row["artifact"] == wanted.get(row["rival"], row["artifact"]) != "dynamic")

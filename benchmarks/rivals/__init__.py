@@ -1,1 +1,0 @@
-"""Other libraries that run the same model, and bertender among them."""

@@ -1,1 +1,0 @@
-"""The same artifacts in every runtime."""

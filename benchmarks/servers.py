@@ -1,0 +1,481 @@
+"""SERVERS of one model, each started on loopback and asked with requests that are made before.
+
+All of them run the same file, in ONNX Runtime where the title names no other, and on the CPU with
+as many threads as they may use cores. A server has one core and the generator of its load another,
+so that neither takes the other's, unless both have all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import aiohttp
+import numpy as np
+import psutil
+import tokenizers
+import typer
+
+from benchmarks.plain_servers import ARTIFACT_VARIABLE, LENGTH_VARIABLE
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError, ServingError
+from bertender.models.opening import onnx_file
+from bertender.models.runtimes import RUNTIMES, suits
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.loading import load_task
+from bertender.tasks.task import TaskConfig
+from serve.client.access import AccessConfig, open_access, parse_url
+from serve.client.served_model import ServedModel
+from serve.config import ServeConfig
+from serve.loadtest import (
+    SENDERS,
+    LoadConfig,
+    LoadRun,
+    Outcome,
+    Request,
+    closed_for_long_enough,
+    closed_run,
+    open_run,
+    precise_loop,
+)
+from serve.server.server import TritonServer, serving
+from serve.server.supervisor import STUB_NAME
+from serve.server.workspace import Workspace
+from serve.wire import MODEL_NAME, to_arrays
+
+Pin = Annotated[bool, typer.Option(help="server on core 0, all else on core 1")]
+TaskName = Annotated[str, typer.Option(help="its held-out texts are sent")]
+
+READY_TIMEOUT_S = 120.0
+TIMEOUT_S = 120.0
+"""Longest wait for a response: a full batch of padded texts takes seconds on one core."""
+PREPARED = 500
+"""Different requests of a load; then the first comes again."""
+LONGEST_TOKENS = 256
+"""That a repository of a fixed length pads to."""
+ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+SERVED = ServedModel(max_batch_size=64, text_columns=1, problem=SINGLE_LABEL, digest="")
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Cores by number; None where a process may use all of them."""
+
+    server: int | None = None
+    generator: int | None = None
+
+
+def pins_of(pin: bool) -> Pins:
+    """Return cores 0 and 1, or none.
+
+    Raises:
+        ConfigError: one of them is not this process's to use.
+    """
+    if pin and not {0, 1} <= os.sched_getaffinity(0):
+        raise ConfigError("server and generator need cores 0 and 1: give --no-pin.")
+    return Pins(0, 1) if pin else Pins()
+
+
+@contextmanager
+def pinned(core: int | None) -> Iterator[None]:
+    """Run the block, and the processes and threads that begin in it, on one core."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def texts_of(task: str) -> list[str]:
+    """Return the held-out texts of a task."""
+    return [example[0] for example in load_task(TaskConfig(task=task)).dev.examples]
+
+
+def token_counter(artifact: Artifact) -> Callable[[str], int]:
+    """Return a function from a text to its tokens."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(artifact.path / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: len(tokenizer.encode(text).ids)
+
+
+def check_servable(artifact: Artifact) -> None:
+    """Raise ModelError for what no server of single texts runs."""
+    columns = artifact.card.task.text_columns
+    if artifact.card.kind != "onnx" or len(columns) != 1:
+        raise ModelError(
+            f"{artifact.path} is a {artifact.card.kind!r} artifact of {len(columns)} text columns; "
+            "this benchmark serves 'onnx' artifacts of one. Export it first: `bertender export`."
+        )
+
+
+@dataclass(frozen=True)
+class Service:
+    """What a server is started with."""
+
+    artifact: Artifact
+    longest: int
+    """Tokens at which a text is cut."""
+    workload: int
+    """Tokens of the longest text of this workload, rounded up."""
+
+    @property
+    def maximum(self) -> int:
+        """Tokens that a repository of a fixed length pads to, so that it takes every workload."""
+        return min(self.longest, LONGEST_TOKENS)
+
+
+class Client:
+    """Sends prepared requests over HTTP/1.1, with JSON that was written before."""
+
+    def __init__(self, url: str) -> None:
+        self.url = f"{url}/classify"
+        self.session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=500),
+            headers={"content-type": "application/json"},
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+
+    def prepare(self, texts: Sequence[str]) -> Request:
+        return Request("", json.dumps({"texts": list(texts)}).encode(), {})
+
+    async def send(self, request: Request) -> Outcome:
+        try:
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                self.session.post(self.url, data=request.body) as response,
+            ):
+                await response.read()
+        except TimeoutError:
+            return "late"
+        except (OSError, aiohttp.ClientError):
+            return "failed"
+        return "ok" if response.status == 200 else "failed"
+
+    async def close(self) -> None:
+        await self.session.close()
+
+
+class TritonClient(Client):
+    """Sends prepared requests over the protocol of a url."""
+
+    def __init__(self, url: str) -> None:
+        address = parse_url(url)
+        send = SENDERS[address.protocol.name]
+        self.sender = send(address, open_access(address, AccessConfig()), TIMEOUT_S)
+
+    def prepare(self, texts: Sequence[str]) -> Request:
+        return self.sender.prepare(SERVED, to_arrays([(text,) for text in texts], text_columns=1))
+
+    async def send(self, request: Request) -> Outcome:
+        return await self.sender.send(request)
+
+    async def close(self) -> None:
+        await self.sender.close()
+
+
+class Server:
+    """A kind of server."""
+
+    title: str
+
+    def serves(self, service: Service) -> bool:
+        """Return whether it can serve the artifact here, and differs from the rows above it."""
+        raise NotImplementedError
+
+    def start(self, service: Service) -> AbstractContextManager[Callable[[], Client]]:
+        """Start it; it is ready inside the block, which gets what opens a client."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Own(Server):
+    """The endpoint of bertender."""
+
+    title: str
+    runtime: str = "onnxruntime"
+    protocol: str = "grpc"
+
+    def serves(self, service: Service) -> bool:
+        if not suits(self.runtime, service.artifact):
+            return False
+        try:
+            RUNTIMES[self.runtime].open(onnx_file(service.artifact), 1)
+        except (ModelError, RuntimeMissingError):
+            return False
+        return True
+
+    @contextmanager
+    def start(self, service: Service) -> Iterator[Callable[[], Client]]:
+        settings = ServeConfig.parse({**ANY_PORTS, "runtime": self.runtime})
+        with serving(service.artifact, settings) as server:
+            url = server.http_url if self.protocol == "http" else server.grpc_url
+            yield lambda: TritonClient(url)
+
+
+@dataclass(frozen=True)
+class PlainTriton(Server):
+    """Triton with `PlainModel` in its Python backend."""
+
+    title: str
+    max_batch_size: int
+    padded: Callable[[Service], int]
+    """Tokens of every text; 0 for the longest of a batch."""
+
+    def serves(self, service: Service) -> bool:
+        return self.title != PADDED_TO_LONGEST or service.workload < service.maximum
+
+    @contextmanager
+    def start(self, service: Service) -> Iterator[Callable[[], Client]]:
+        with tempfile.TemporaryDirectory(prefix="bertender-serving-") as folder:
+            models = Path(folder) / "models"
+            self.write(models, service)
+            config = ServeConfig.parse(ANY_PORTS)
+            with TritonServer(models, config, Workspace(Path(folder) / "run")) as server:
+                yield lambda: TritonClient(server.grpc_url)
+
+    def write(self, models: Path, service: Service) -> None:
+        """Write the repository."""
+        version = models / MODEL_NAME / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
+        rows = "" if self.max_batch_size else "-1, "
+        values = {
+            "artifact": str(service.artifact.path.resolve()),
+            "max_length": str(service.longest),
+            "padded_length": str(self.padded(service)),
+        }
+        labels = len(service.artifact.card.task.labels)
+        lines = [
+            f'name: "{MODEL_NAME}"',
+            'backend: "python"',
+            f"max_batch_size: {self.max_batch_size}",
+            f'input {{ name: "TEXT" data_type: TYPE_STRING dims: [{rows}1] }}',
+            f'output {{ name: "LOGITS" data_type: TYPE_FP32 dims: [{rows}{labels}] }}',
+            "instance_group { kind: KIND_CPU count: 1 }",
+            *(
+                f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+                for key, value in values.items()
+            ),
+            *(["dynamic_batching {}"] if self.max_batch_size else []),
+        ]
+        config = models / MODEL_NAME / "config.pbtxt"
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+MODEL_FILE = """\
+import os
+import sys
+
+sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+
+from benchmarks.plain_servers import TritonPythonModel
+"""
+
+
+@dataclass(frozen=True)
+class PlainHttp(Server):
+    """`PlainModel` behind a framework for HTTP."""
+
+    title: str
+    needs: tuple[str, ...]
+    """Packages beyond the extra `serve`."""
+    words: Callable[[int], Sequence[str]]
+    """Port -> the module and its arguments."""
+    ready: str
+
+    def serves(self, service: Service) -> bool:
+        return all(map(find_spec, self.needs))
+
+    @contextmanager
+    def start(self, service: Service) -> Iterator[Callable[[], Client]]:
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            port = int(bound.getsockname()[1])
+        url = f"http://127.0.0.1:{port}"
+        settings = {
+            ARTIFACT_VARIABLE: str(service.artifact.path.resolve()),
+            LENGTH_VARIABLE: str(service.longest),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", *self.words(port)],
+            env={**os.environ, **settings},
+            start_new_session=True,
+        )
+        try:
+            _wait_until_ready(process, f"{url}/{self.ready}")
+            yield lambda: Client(url)
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+            with suppress(ProcessLookupError):  # LitServe has processes of its own
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], url: str) -> None:
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - of this machine
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise ServingError(f"no server is ready at {url}, status {process.poll()}. See its output.")
+
+
+def _uvicorn(port: int) -> Sequence[str]:
+    where = ("--host", "127.0.0.1", "--port", str(port), "--log-level", "warning")
+    return ("uvicorn", "benchmarks.plain_servers:fastapi_app", "--factory", *where)
+
+
+PADDED_TO_LONGEST = "Triton, padded to the longest text"
+SERVERS: Mapping[str, Server] = {
+    "bertender": Own("bertender"),
+    "bertender-http": Own("bertender, over HTTP", protocol="http"),
+    "bertender-openvino": Own("bertender, OpenVINO", "openvino"),
+    "bertender-cuda": Own("bertender, on the GPU", "onnxruntime-cuda"),
+    "padded": PlainTriton("Triton, padded to the maximum", 64, lambda service: service.maximum),
+    "padded-to-longest": PlainTriton(PADDED_TO_LONGEST, 64, lambda service: service.workload),
+    "unbatched": PlainTriton("Triton, `max_batch_size: 0`", 0, lambda service: 0),
+    "fastapi": PlainHttp("FastAPI", ("fastapi", "uvicorn"), _uvicorn, "ready"),
+    "litserve": PlainHttp(
+        "LitServe",
+        ("litserve",),
+        lambda port: ("benchmarks.litserve_app", str(port)),
+        "health",
+    ),
+}
+
+
+class Asked:
+    """A server that is ready, and the texts that it is sent."""
+
+    def __init__(
+        self, opened: Callable[[], Client], texts: Sequence[str], pins: Pins, seed: int = 0
+    ) -> None:
+        self.opened = opened
+        self.texts = texts
+        self.pins = pins
+        self.seed = seed
+
+    def closed(self, texts: int, clients: int, duration_s: float, warmup_s: float = 0.3) -> LoadRun:
+        """Measure the throughput of clients that each wait; for longer where a server is slow."""
+        with self._asked(texts) as (runner, send):
+
+            def measure(duration_s: float, warmup_s: float) -> LoadRun:
+                config = LoadConfig(
+                    concurrency=clients,
+                    texts_per_request=texts,
+                    duration_s=duration_s,
+                    warmup_s=warmup_s,
+                )
+                return runner.run(closed_run(send, clients, config))
+
+            return closed_for_long_enough(measure, clients, duration_s, warmup_s)
+
+    def at_rate(self, rate: float, duration_s: float, warmup_s: float = 0.3) -> LoadRun:
+        """Measure the latency of single texts at a rate."""
+        config = LoadConfig(rate=rate, duration_s=duration_s, warmup_s=warmup_s, seed=self.seed)
+        with self._asked(1) as (runner, send):
+            return runner.run(open_run(send, rate, config))
+
+    @contextmanager
+    def _asked(self, size: int) -> Iterator[tuple[asyncio.Runner, Any]]:
+        """Open a connection from the generator's core, with requests of so many texts."""
+        with (
+            pinned(self.pins.generator),
+            asyncio.Runner(loop_factory=precise_loop) as runner,
+        ):
+            client = runner.run(self._client())
+            draw = np.random.default_rng(self.seed)
+            rows = draw.integers(0, len(self.texts), (PREPARED, size)).tolist()
+            requests = [client.prepare([self.texts[row] for row in each]) for each in rows]
+
+            async def send(number: int) -> Outcome:
+                return await client.send(requests[number % len(requests)])
+
+            try:
+                yield runner, send
+            finally:
+                runner.run(client.close())
+
+    async def _client(self) -> Client:
+        """Return a client that is opened inside an event loop."""
+        return self.opened()
+
+
+@contextmanager
+def started(server: Server, service: Service, texts: Sequence[str], pins: Pins) -> Iterator[Asked]:
+    """Start a server on its core; it is ready inside the block."""
+    with pinned(pins.server):
+        starting = server.start(service)
+        opened = starting.__enter__()
+    try:
+        yield Asked(opened, texts, pins)
+    finally:
+        starting.__exit__(None, None, None)
+
+
+@contextmanager
+def endpoint(
+    artifact: Artifact, texts: Sequence[str], pins: Pins, **settings: Any
+) -> Iterator[tuple[TritonServer, Asked]]:
+    """Start our own endpoint on its core; requests come over HTTP if `over_http`."""
+    over_http = settings.pop("over_http", False)
+    config = ServeConfig.parse({**ANY_PORTS, **settings})
+    with pinned(pins.server):
+        starting = serving(artifact, config)
+        server = starting.__enter__()
+    try:
+        url = server.http_url if over_http else server.grpc_url
+        yield server, Asked(lambda: TritonClient(url), texts, pins)
+    finally:
+        starting.__exit__(None, None, None)
+
+
+ROLES = {STUB_NAME: "stub", "tritonserver": "server"}
+"""Name of a process -> what it is; another is the supervisor."""
+
+
+def role_of(name: str) -> str:
+    """Return what a process is; the kernel cuts names to 15 bytes."""
+    return next((role for start, role in ROLES.items() if start[:15] == name[:15]), "supervisor")
+
+
+def memory_of(server: TritonServer) -> dict[str, int]:
+    """Return the resident bytes of a server's processes, by what they are."""
+    assert server.supervisor is not None
+    supervisor = psutil.Process(server.supervisor.pid)
+    sizes = dict.fromkeys((*ROLES.values(), "supervisor"), 0)
+    for process in (supervisor, *supervisor.children(recursive=True)):
+        sizes[role_of(process.name())] += process.memory_info().rss
+    return sizes
+
+
+def outcomes(run: LoadRun) -> dict[str, Any]:
+    """Return what a record has of requests at a rate."""
+    return {
+        "p50_ms": run.latency.p50_ms if run.latency else None,
+        "p99_ms": run.p99_ms,
+        "outcomes": dict(run.outcomes),
+        "lag_share": min(run.lag_share, 1.0),
+    }

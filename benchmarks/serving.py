@@ -1,0 +1,264 @@
+"""An endpoint next to other ways to serve the same model, and to the model in process.
+
+Every server of SERVERS that can run here is started on loopback, in turns, for every workload, and
+gets LOADS in a closed loop, over gRPC or HTTP. The ceiling is the model in a process of its own on
+the server's core.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks.cells import Table, machine, mean_over, ratio_over, task_title, two
+from benchmarks.harness import (
+    Noisy,
+    Out,
+    Row,
+    Run,
+    ServedArtifact,
+    names_in,
+    recorded,
+    save_runs,
+    watched,
+)
+from benchmarks.servers import (
+    LONGEST_TOKENS,
+    SERVERS,
+    Pin,
+    Service,
+    TaskName,
+    check_servable,
+    pinned,
+    pins_of,
+    started,
+    texts_of,
+    token_counter,
+)
+from bertender.core.artifact import Artifact
+from bertender.core.hardware import usable_cores
+from bertender.problems import PROBLEMS
+from bertender.text.tokenizer import open_tokenizer
+from serve.backend.model import open_artifact
+from serve.config import BackendParameters, ServeConfig
+
+LOADS: Mapping[str, tuple[int, int]] = {
+    "one caller": (1, 1),
+    "1 text a request": (1, 32),
+    "16 texts a request": (16, 8),
+}
+"""Load -> texts of a request, and clients that each wait for their response."""
+CALLS = (1, 16, 64)
+"""Texts of a call in process."""
+WARM_UP_CALLS = 5
+LONG_TAILED_TEXTS = 1000
+MEDIAN_TOKENS, SPREAD = 24.0, 1.0
+"""Of a log-normal distribution, the usual shape of lengths of texts that users write."""
+
+
+def run(
+    artifact: ServedArtifact,
+    out: Out = None,
+    task: TaskName = "sst2",
+    systems: Annotated[str, typer.Option(help="by commas; all that can run by default")] = "",
+    rounds: Annotated[int, typer.Option(min=3, help="starts of each server")] = 3,
+    duration_s: Annotated[float, typer.Option(help="seconds of each load in a round")] = 1.5,
+    pin: Pin = True,
+    noisy: Noisy = False,
+) -> None:
+    """Measure an endpoint next to other servers of the same model."""
+    model, pins = Artifact.load(artifact), pins_of(pin)
+    check_servable(model)
+    texts, count = texts_of(task), token_counter(model)
+    problem = PROBLEMS[model.card.task.problem_type]
+    longest = problem.encoder(open_tokenizer(model.path), None).max_length
+    workloads = {
+        "natural": [text for text in texts if count(text) <= longest],
+        "long-tailed": long_tailed(texts, count, longest),
+    }
+    lengths = {name: _lengths(sent, count) for name, sent in workloads.items()}
+    chosen = names_in("--systems", systems, SERVERS)
+    rows: list[Row] = []
+    with watched(noisy, out) as meter:
+        for number in range(rounds):
+            for workload, sent in workloads.items():
+                service = Service(model, longest, min(lengths[workload]["rounded"], longest))
+                place = {"workload": workload, "round": number}
+                cells = _in_own_process(model, sent, duration_s, pins.server)
+                rows.append({"kind": "ceiling", **place, "cells": cells})
+                able = [name for name in chosen if SERVERS[name].serves(service)]
+                # every round has another order
+                for name in np.random.default_rng(number).permutation(able):
+                    with started(SERVERS[name], service, sent, pins) as asked:
+                        runs = [
+                            {"load": load, **_figures(asked.closed(*sizes, duration_s))}
+                            for load, sizes in LOADS.items()
+                        ]
+                    rows.append({"kind": "visit", "system": str(name), **place, "runs": runs})
+    about = {
+        "task": model.card.task.name,
+        "model": model.name,
+        "precision": model.card.precision,
+        "workloads": lengths,
+        "pins": {"server": pins.server, "generator": pins.generator},
+    }
+    save_runs([recorded("serving", rows, meter.load, **about)], out)
+
+
+def _figures(run: Any) -> Row:
+    latency = run.latency.p50_ms if run.latency else None
+    return {"texts_per_second": run.texts_per_second, "p50_ms": latency, "outcomes": run.outcomes}
+
+
+def _lengths(texts: Sequence[str], count: Callable[[str], int]) -> dict[str, Any]:
+    """Return the lengths of some texts, in tokens."""
+    lengths = np.array([count(text) for text in texts])
+    longest = int(lengths.max())
+    return {
+        "texts": len(texts),
+        "median": float(np.median(lengths)),
+        "p95": float(np.percentile(lengths, 95)),
+        "longest": longest,
+        "rounded": -(-longest // 8) * 8,
+    }
+
+
+def long_tailed(texts: Sequence[str], count: Callable[[str], int], longest: int) -> list[str]:
+    """Return texts that are joined until each has a length that is drawn."""
+    draw = np.random.default_rng(0)
+    most = min(longest, LONGEST_TOKENS)
+    lengths = np.exp(draw.normal(np.log(MEDIAN_TOKENS), SPREAD, LONG_TAILED_TEXTS))
+
+    def words() -> Iterator[str]:
+        while True:
+            yield from texts[int(draw.integers(len(texts)))].split()
+
+    stream = words()
+    made = []
+    for length in lengths:
+        text = next(stream)
+        for word in stream:
+            longer = f"{text} {word}"
+            if count(longer) > int(min(max(length, 4), most)):
+                break
+            text = longer
+        made.append(text)
+    return made
+
+
+def _in_own_process(
+    model: Artifact, texts: Sequence[str], seconds: float, core: int | None
+) -> list[Row]:
+    """Time the model in a new process on a core."""
+    context = multiprocessing.get_context("spawn")
+    with pinned(core), ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(in_process, model, texts, seconds).result()
+
+
+def in_process(model: Artifact, texts: Sequence[str], seconds: float) -> list[Row]:
+    """Return the throughput and the median latency of calls of so many texts, without pauses."""
+    threads = usable_cores()
+    settings = {"tokens_per_bucket": ServeConfig().tokens_per_bucket, "threads": threads}
+    classifier = open_artifact(model, BackendParameters.parse(settings), threads)
+    rows: list[Row] = []
+    for size in CALLS:
+        draw, latencies = np.random.default_rng(0), list[float]()
+        for call in range(-WARM_UP_CALLS, 10**9):
+            drawn = [(texts[row],) for row in draw.integers(0, len(texts), size)]
+            began = time.perf_counter()
+            classifier.outputs(drawn)
+            if call >= 0:
+                latencies.append(time.perf_counter() - began)
+            if sum(latencies) > seconds:
+                break
+        rate, middle = size * len(latencies) / sum(latencies), 1000 * float(np.median(latencies))
+        rows.append({"texts_per_call": size, "texts_per_second": rate, "p50_ms": middle})
+    return rows
+
+
+def table(runs: Sequence[Run], workload: str = "natural") -> Table:
+    """Throughput and latency of each server, and the share of the model in process."""
+    (result,) = runs
+    ceilings = _ceilings(result, workload)
+    most = mean_over([_most(cells) for cells in ceilings]).value
+    alone = mean_over([cells[0]["p50_ms"] for cells in ceilings]).value
+    rows = [["the model in process", two(most), two(most), two(alone)]]
+    for name, server in SERVERS.items():
+        if rates := rates_of(result, workload, name):
+            shares = [ratio_over([*map(_most, ceilings)], rates[load]).value for load in LOADS]
+            cells = [
+                f"{two(mean_over(rates[load]).value)} ({share:.0%})"
+                for load, share in zip(LOADS, shares, strict=True)
+            ]
+            rows.append([server.title, *cells[1:], two(waits_of(result, workload, name))])
+    share = "; in brackets the share of the model in process, on the same cores"
+    return Table(HEADINGS, rows, _note(result, workload, share))
+
+
+HEADINGS = ["Server", *(f"{load}, texts/s" for load in (*LOADS,)[1:]), "One caller, ms"]
+
+
+def _note(result: Run, workload: str, more: str = "") -> str:
+    lengths = result.about["workloads"][workload]
+    return (
+        f"{lengths['texts']:,} texts of {task_title(result.about['task'])}, "
+        f"{lengths['median']:.0f} tokens in the median, {lengths['longest']} at most; means of 3 "
+        f"starts{more}. {machine(result)}."
+    )
+
+
+def _ceilings(result: Run, workload: str) -> list[list[Row]]:
+    """Return what the model in process gave, in the order of rounds."""
+    own = [row for row in result.rows if row["kind"] == "ceiling"]
+    rows = [row for row in own if row["workload"] == workload]
+    return [row["cells"] for row in sorted(rows, key=lambda row: int(row["round"]))]
+
+
+def _most(cells: Sequence[Row]) -> float:
+    """Return the texts a second of the best number of texts a call."""
+    return max(float(cell["texts_per_second"]) for cell in cells)
+
+
+def _visits(result: Run, workload: str, name: str) -> list[list[Row]]:
+    """Return what the starts of a server gave, in the order of rounds."""
+    own = [row for row in result.rows if row["kind"] == "visit" and row["system"] == name]
+    rows = [row for row in own if row["workload"] == workload]
+    return [row["runs"] for row in sorted(rows, key=lambda row: int(row["round"]))]
+
+
+def rates_of(result: Run, workload: str, name: str) -> dict[str, list[float]]:
+    """Return the texts a second of each load, a figure a start; none where it was not measured."""
+    own = _visits(result, workload, name)
+    rates = {
+        load: [float(runs[place]["texts_per_second"]) for runs in own]
+        for place, load in enumerate(LOADS)
+    }
+    return rates if own else {}
+
+
+def waits_of(result: Run, workload: str, name: str) -> float:
+    """Return the median latency of one caller, the mean over starts."""
+    return mean_over([runs[0]["p50_ms"] for runs in _visits(result, workload, name)]).value
+
+
+def gpu_table(runs: Sequence[Run]) -> Table:
+    """The endpoint on a GPU next to the one on its CPU."""
+    rows = []
+    for result in runs:
+        for name, server in SERVERS.items():
+            if rates := rates_of(result, "natural", name):
+                cells = [two(mean_over(rates[load]).value) for load in (*LOADS,)[1:]]
+                title = f"{server.title}, {result.about['precision']}"
+                rows.append([title, *cells, two(waits_of(result, "natural", name))])
+    return Table(HEADINGS, rows, _note(runs[0], "natural"))
+
+
+def long_table(runs: Sequence[Run]) -> Table:
+    """The same with a long tail of lengths."""
+    return table(runs, "long-tailed")

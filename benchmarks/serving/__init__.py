@@ -1,1 +1,0 @@
-"""An endpoint next to other servers and to its model in process."""

@@ -1,1 +1,0 @@
-"""Minutes below an endpoint's limit, and twice the limit."""

@@ -1,1 +1,0 @@
-"""How soon an endpoint responds, and its memory."""

@@ -1,1 +1,0 @@
-"""Several students of one teacher."""

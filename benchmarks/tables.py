@@ -1,0 +1,164 @@
+"""TABLES of the pages, made from raw results and from the product's own tables.
+
+They stand between `<!-- table: NAME -->` and `<!-- end -->` in README.md, in docs/ and in
+benchmarks/reports/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks import (
+    bad_clients,
+    compress,
+    gate,
+    memory,
+    methods,
+    models,
+    pretraining,
+    pruning,
+    quantization,
+    rivals,
+    runtimes,
+    serving,
+    soak,
+    startup,
+    training,
+)
+from benchmarks.cells import DASH, Table
+from benchmarks.harness import RESULTS, Run, newest, read_runs
+from bertender.core.errors import ConfigError
+from bertender.gate.figures import CHECKS
+from bertender.gate.tolerances import TOLERANCES
+from serve.lint.rules import LINT_RULES
+from serve.server.advisories import CRITICAL_SCORE, predated
+from serve.server.installation import WHEEL_VERSIONS
+
+ROOT = RESULTS.parents[1]
+MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)
+
+Write = Callable[[Sequence[Run]], Table]
+
+MEASURED: Mapping[str, tuple[str, Write]] = {
+    "demo": ("demo", models.demo_table),
+    "chain": ("chain", models.table),
+    "sst2": ("sst2", models.table),
+    "seeds": ("seeds", models.seeds_table),
+    "few-bits": ("few-bits", models.seeds_table),
+    "starts": ("starts", models.starts_table),
+    "compress": ("compress", compress.table),
+    "methods": ("methods", methods.table),
+    "methods-epochs": ("methods-epochs", methods.epochs_table),
+    "few-labels": ("few-labels", methods.labels_table),
+    "training": ("training", training.table),
+    "quantization": ("quantization", quantization.table),
+    "gate": ("gate", gate.table),
+    "runtimes": ("runtimes", runtimes.table),
+    "runtimes-deep": ("runtimes-deep", runtimes.table),
+    "runtimes-gpu": ("runtimes-gpu", runtimes.table),
+    "serving": ("serving", serving.table),
+    "serving-long": ("serving", serving.long_table),
+    "serving-gpu": ("serving-gpu", serving.gpu_table),
+    "startup": ("startup", startup.table),
+    "soak": ("soak", soak.table),
+    "bad-clients": ("bad-clients", bad_clients.table),
+    "pruning": ("pruning", pruning.table),
+    "pretraining": ("pretraining", pretraining.table),
+    "memory": ("memory", memory.table),
+    "rivals": ("rivals", rivals.table),
+}
+"""Name of a table -> name of its results, and what makes it of them."""
+
+
+def tolerances_table() -> Table:
+    """What the gate allows, for the commonest precisions."""
+    precisions = ("float32", "float16", "int8", "int4", "served")
+    rows = []
+    for check in CHECKS:
+        bounds = (getattr(TOLERANCES[name], check.bound) for name in precisions)
+        cells = [DASH if bound is None else f"{bound:g}" for bound in bounds]
+        if any(cell != DASH for cell in cells):
+            rows.append([f"`{check.figure}`, at {'most' if check.at_most else 'least'}", *cells])
+    return Table(["Check", *precisions], rows)
+
+
+def lint_rules_table() -> Table:
+    """The rules of `bertender lint-repository`."""
+    rows = [[f"`{name}`", rule.summary, rule.severity] for name, rule in LINT_RULES.items()]
+    return Table(["Rule", "What holds", "Where not"], rows)
+
+
+def advisories_table() -> Table:
+    """Advisories that the bundled server predates, by the release that fixes them."""
+    missing = predated([*WHEEL_VERSIONS.values()][-1])
+    rows = []
+    for release in dict.fromkeys(advisory.release for advisory in missing):
+        own = [each for each in missing if each.release == release]
+        critical = [each for each in own if each.score >= CRITICAL_SCORE]
+        named = "; ".join(f"{each.name} ({each.score}): {each.fault}" for each in critical)
+        others = str(len(own) - len(critical))
+        rows.append([own[0].fixed_in, release, named or DASH, others])
+    return Table(["Fixed in", "Release", "Critical", "Others"], rows)
+
+
+OF_THE_PRODUCT: Mapping[str, Callable[[], Table]] = {
+    "tolerances": tolerances_table,
+    "lint-rules": lint_rules_table,
+    "advisories": advisories_table,
+}
+NAMES = (*MEASURED, *OF_THE_PRODUCT)
+
+
+def made(name: str) -> str:
+    """Return a table as Markdown, with the raw file of what was measured.
+
+    Raises:
+        ConfigError: there is no such table, or no results of it.
+    """
+    if name in OF_THE_PRODUCT:
+        return OF_THE_PRODUCT[name]().markdown()
+    if name not in MEASURED:
+        raise ConfigError(f"no table {name!r}. There are {', '.join(NAMES)}.")
+    results, write = MEASURED[name]
+    file = newest(results)
+    table = write(read_runs(file))
+    raw = f"{file.stem[:10]}, raw: `benchmarks/results/{file.name}`."
+    return Table(table.headings, table.rows, f"{table.note} {raw}").markdown()
+
+
+def pages() -> list[Path]:
+    """Return the pages that may have tables."""
+    folders = (ROOT / "docs", ROOT / "benchmarks" / "reports")
+    return [ROOT / "README.md", *(path for each in folders for path in sorted(each.rglob("*.md")))]
+
+
+def rewritten(text: str) -> str:
+    """Return the text of a page with its tables made anew."""
+    return MARKED.sub(lambda found: f"{found[1]}{made(found[2])}{found[3]}", text)
+
+
+def run(
+    check: Annotated[bool, typer.Option(help="write nothing; exit 1 if one is stale")] = False,
+    show: Annotated[str, typer.Option(help="print this table alone")] = "",
+) -> None:
+    """Write the tables of the pages."""
+    if show:
+        print(made(show))
+        return
+    stale = []
+    for page in pages():
+        before = page.read_text(encoding="utf-8")
+        after = rewritten(before)
+        if after != before:
+            stale.append(str(page.relative_to(ROOT)))
+            if not check:
+                page.write_text(after, encoding="utf-8")
+    print(*stale, sep="\n")
+    if check and stale:
+        print("out of date: run `python -m benchmarks tables`")
+        raise typer.Exit(1)
