@@ -13,7 +13,7 @@ SUBJECTS = (
     *("models", "compress", "methods", "training", "pretraining", "pruning", "quantization"),
     *("gate", "runtimes", "serving", "soak", "bad_clients", "startup", "memory", "rivals"),
 )
-TOOLS = ("tables", "figures", "house")
+TOOLS = ("tables", "house")
 
 
 def main() -> None:

@@ -36,9 +36,10 @@ from bertender.gate.tolerances import TOLERANCES
 from bertender.metrics.resampling import LabelSet
 from bertender.metrics.scores import paired_change
 from bertender.models.graphs import save_graph
-from bertender.models.onnx_session import MOST_MB, ONNX_NAME, OnnxPredictor
+from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.predictor import Classifier, Predictor
+from bertender.models.runtimes import RUNTIMES
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
@@ -232,7 +233,9 @@ def judged(subject: Subject, variant: str, name: str | None) -> Row:
     examples, truth = labelled_sample(subject.task, subject.task.choices, PARITY_TEXTS, 0)
     with TemporaryDirectory(dir=subject.folder) as folder:
         graph, ranges = subject.written(variant, fault, Path(folder))
-        candidate = replace(subject.reference, name=variant, predictor=OnnxPredictor(graph))
+        candidate = replace(
+            subject.reference, name=variant, predictor=RUNTIMES["onnxruntime"].open(graph)
+        )
         if fault and fault.classifier:
             candidate = fault.classifier(candidate)
         of_graph = _refusals(subject, graph, ranges, fault) if ranges is not None else iter(())

@@ -1,14 +1,10 @@
 """The figures of the source tree itself: files, lines, imports, indirection, benchmarks, pages.
 
-    python -m benchmarks.house [--one-caller FOLDER] [--circles]
-
-`--one-caller` lists the private functions with a single caller, `--circles` the files that
-import each other.  Code lines are those without blanks, comments and docstrings.
+Code lines are those without blanks, comments and docstrings.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import io
 import re
@@ -18,6 +14,9 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("bertender", "distill", "export", "quantize", "serve")
@@ -205,26 +204,26 @@ def figures() -> list[tuple[str, str, str]]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--one-caller", metavar="FOLDER")
-    parser.add_argument("--circles", action="store_true")
-    parser.add_argument("--fields", action="store_true", help="fields that hold functions")
-    parser.add_argument("--strings", action="store_true", help="strings that name code")
-    options = parser.parse_args()
+def run(
+    one_caller_in: Annotated[
+        str, typer.Option("--one-caller", metavar="FOLDER", help="private functions of one caller")
+    ] = "",
+    of_circles: Annotated[
+        bool, typer.Option("--circles", help="files that import each other")
+    ] = False,
+    of_fields: Annotated[bool, typer.Option("--fields", help="fields that hold functions")] = False,
+    of_strings: Annotated[bool, typer.Option("--strings", help="strings that name code")] = False,
+) -> None:
+    """Print the figures, or one of the lists."""
     product = sources(*PRODUCT)
-    if options.one_caller:
-        listed = [
-            f"{where} {name}"
-            for where, name in one_caller(product)[0]
-            if where.startswith(options.one_caller)
-        ]
-        print(*listed, sep="\n")
-    elif options.circles:
+    if one_caller_in:
+        found = [f"{where} {name}" for where, name in one_caller(product)[0]]
+        print(*(line for line in found if line.startswith(one_caller_in)), sep="\n")
+    elif of_circles:
         print(*(" <-> ".join(group) for group in circles(product)), sep="\n")
-    elif options.fields:
+    elif of_fields:
         print(*function_fields(product), sep="\n")
-    elif options.strings:
+    elif of_strings:
         print(*code_strings(product), sep="\n")
     else:
         for name, value, bound in figures():
@@ -232,4 +231,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(run)

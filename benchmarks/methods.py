@@ -80,7 +80,6 @@ from distill.distillation.texts import with_unlabelled
 from distill.methods import METHODS
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
-from distill.students.student import half_the_layers
 from export.config import ExportConfig
 from export.exporter import export, write_onnx
 from quantize.quantize_config import QuantizeConfig
@@ -395,7 +394,7 @@ class ForEpochs(Trainer):
         }
         settings = {
             "method": method,
-            "layers": self.layers if row.student.layers is half_the_layers else None,
+            "layers": self.layers if row.student.usual_layers == "half" else None,
             "epochs": epochs - earlier * each,
             "learning_rate": rate,
             "batch_size": 32,
