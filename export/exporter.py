@@ -28,7 +28,7 @@ from bertender.models.families import family_name, padding_embedding
 from bertender.models.graphs import RUNTIME_DOMAIN, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, SESSION_CONFIG
 from bertender.models.opening import load_torch_classifier
-from bertender.models.own_models import OWN_PLACES, PRUNABLE
+from bertender.models.own_models import PRUNABLE, TABLE_MODELS
 from bertender.models.predictor import input_names, problem_of
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Task
@@ -152,7 +152,7 @@ def write_as_its_origin(
 
 
 OWN_WRITERS: Mapping[str, GraphWriter] = {
-    **dict.fromkeys(OWN_PLACES, write_traced),
+    **dict.fromkeys(TABLE_MODELS, write_traced),
     **{row.config.model_type: write_as_its_origin for row in PRUNABLE.values()},
 }
 """model_type of a row of OWN_MODELS -> what writes its graph."""

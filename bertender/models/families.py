@@ -1,4 +1,4 @@
-"""FAMILIES: the architectures of transformers whose parts bertender knows."""
+"""FAMILIES: where the parts of an encoder sit in each architecture of transformers."""
 
 from __future__ import annotations
 
@@ -28,169 +28,8 @@ from bertender.models.family import (
     scaled_scores,
 )
 
-# --- from bertender.models.distilbert
-# DistilBERT (Sanh et al. 2019, arXiv 1910.01108), as transformers has it.
-
-
-class _SummedMask(MultiHeadSelfAttention):
-    """DistilBERT's attention with its mask added, as in BERT, where it fills scores in.
-
-    The optimizer no longer recognises masks that are filled in. After the softmax both are equal.
-    """
-
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor,
-        head_mask: torch.Tensor | None = None,
-        output_attentions: bool = False,
-    ) -> tuple[torch.Tensor, ...]:
-        """Return the contexts (batch, seq, hidden) of tokens; mask is (batch, seq)."""
-        width = self.attention_head_size
-        shape = (query.shape[0], -1, self.n_heads, width)
-        queries, keys, values = (
-            layer(query).view(shape).transpose(1, 2)  # (batch, heads, seq, head_dim)
-            for layer in (self.q_lin, self.k_lin, self.v_lin)
-        )
-        hidden = (1.0 - mask[:, None, None, :].to(query.dtype)) * torch.finfo(query.dtype).min
-        scores = queries @ keys.transpose(-1, -2) / math.sqrt(width) + hidden
-        contexts = (scores.softmax(-1) @ values).transpose(1, 2).contiguous()
-        joined = contexts.view(query.shape[0], -1, self.n_heads * width)
-        return (self.out_lin(joined),)
-
-
-def _sum_masks(model: PreTrainedModel) -> None:
-    for module in model.modules():
-        if isinstance(module, MultiHeadSelfAttention):
-            module.__class__ = _SummedMask
-
-
-DISTILBERT = Family(
-    layers="transformer.layer",
-    word_embeddings="embeddings.word_embeddings",
-    position_embeddings="embeddings.position_embeddings",
-    embedding_norm="embeddings.LayerNorm",
-    token_type_embeddings=None,
-    attention="attention",
-    projections=Projections.separate(
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        output="attention.out_lin",
-    ),
-    feed_forward=FeedForward.plain("ffn.lin1", "ffn.lin2"),
-    norms=Norms.after("sa_layer_norm", "output_layer_norm"),
-    language_head=LanguageHead(("vocab_transform", "vocab_layer_norm"), "vocab_projector.bias"),
-    fusion=Fusion(prepare=_sum_masks),
-    pruning=Pruning(distilbert_heads, width="hidden_dim"),
-)
-
-# --- from bertender.models.modernbert
-# ModernBERT (Warner et al. 2024, arXiv 2412.13663), as transformers has it.
-#
-# Queries, keys and values are one linear layer, the feed-forward part has a gate, positions turn
-# queries and keys, and the norms stand before the parts. The first layer has no norm before its
-# attention, since the embeddings have one. Every `global_attn_every_n_layers`-th layer, from the
-# first on, attends to all tokens, the others to `local_attention` tokens around each. Both follow
-# from a layer's number, so that a shorter model must have them at the right numbers.
-#
-# Attention scores reach over all tokens in local layers too: their window is a mask, which comes
-# after. Queries and keys are read before they are turned, scores after.
-
-EVERY = "global_attn_every_n_layers"
-
-
-def _turned_scores(
-    attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
-) -> torch.Tensor:
-    """Turn queries and keys by their positions first; local layers do so at a rate of their own."""
-    cos, sin = attention.rotary_emb(query, position_ids=call["kwargs"]["position_ids"])
-    return scaled_scores(attention, call, *apply_rotary_pos_emb(query, key, cos, sin))
-
-
-def _set_heads(attention: Any, heads: Sequence[int], size: int) -> None:
-    attention.num_heads = len(heads)
-    attention.all_head_size = len(heads) * size
-
-
-def _attends_to_all(config: PretrainedConfig, layers: Sequence[int]) -> list[bool]:
-    return [layer % getattr(config, EVERY) == 0 for layer in layers]
-
-
-def _settings_of_layers(
-    config: PretrainedConfig, layers: Sequence[int]
-) -> Mapping[str, Any] | None:
-    """Return how often layers attend to all tokens in a model of these alone.
-
-    Its first layer is the first of the whole, which alone has no norm before its attention.
-    """
-    whole = _attends_to_all(config, layers)
-    for every in (getattr(config, EVERY), *range(1, len(layers) + 1)):
-        if layers[0] == 0 and whole == [place % every == 0 for place in range(len(layers))]:
-            return {EVERY: every}
-    return None
-
-
-def _nearest_layers(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
-    """Return layers with the least distance to some in sum that alternate as the whole model's."""
-    every, depth = getattr(config, EVERY), config.num_hidden_layers
-    # last layer -> the least distance that ends there, its layers
-    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
-    for place, wanted in list(enumerate(layers))[1:]:
-        ends = [end for end in range(place, depth) if bool(end % every) is bool(place % every)]
-        shorter = best
-        best = {
-            end: (distance + abs(end - wanted), (*before, end))
-            for end in ends
-            if (starts := [each for last, each in shorter.items() if last < end])
-            for distance, before in [min(starts)]
-        }
-    return min(best.values())[1]
-
-
-def _pools_all_tokens(config: PretrainedConfig) -> bool:
-    return bool(config.classifier_pooling == "mean")
-
-
-MODERNBERT = Family(
-    layers="layers",
-    word_embeddings="embeddings.tok_embeddings",
-    position_embeddings=None,
-    embedding_norm="embeddings.norm",
-    token_type_embeddings=None,
-    attention="attn",
-    projections=Projections.fused("attn.Wqkv", "attn.Wo"),
-    feed_forward=FeedForward.gated("mlp.Wi", "mlp.Wo"),
-    norms=Norms.before("attn_norm", "mlp_norm", "attn"),
-    language_head=LanguageHead(("head.dense", "head.norm"), "decoder.bias"),
-    plain_layers=False,
-    settings_of_layers=_settings_of_layers,
-    nearest_layers=_nearest_layers,
-    # other attention drops the padding, and compiled parts pass hooks by
-    loading={"attn_implementation": "sdpa", "reference_compile": False},
-    pools_all_tokens=_pools_all_tokens,
-    scores=_turned_scores,
-    fusion=Fusion(obstacle="its attention turns queries and keys by their positions"),
-    pruning=Pruning(_set_heads),
-)
-
-# --- from bertender.models.families
-# FAMILIES: where the parts of an encoder sit in each architecture of transformers.
-
-
-def _two(config: PretrainedConfig) -> int:
-    return 2  # MPNet's code has its pad id, 1, in it, whatever the config has
-
-
-def _after_pad(config: PretrainedConfig) -> int:
-    assert config.pad_token_id is not None
-    return config.pad_token_id + 1
-
-
-def _trigram(config: PretrainedConfig) -> bool:
-    return bool(config.trigram_input)
+DISTANCES = frozenset({"relative_key", "relative_key_query"})
+"""Settings of `position_embedding_type` by which attention alone knows positions."""
 
 
 def _shared(base: nn.Module, path: str) -> list[nn.Module]:
@@ -201,21 +40,6 @@ def _shared(base: nn.Module, path: str) -> list[nn.Module]:
     depth = base.config.num_hidden_layers
     order = [groups[layer * len(groups) // depth] for layer in range(depth)]
     return [layer for group in order for layer in group.albert_layers]
-
-
-DISTANCES = frozenset({"relative_key", "relative_key_query"})
-"""Settings of `position_embedding_type` by which attention alone knows positions."""
-
-
-def has_relative_positions(config: PretrainedConfig) -> bool:
-    """Return whether attention adds what it learned of distances between tokens."""
-    row = FAMILIES.get(family_name(config))
-    return bool(row and row.relative_positions) or has_distances_alone(config)
-
-
-def has_distances_alone(config: PretrainedConfig) -> bool:
-    """Return whether embeddings hold no positions: the table of a BERT's is there, and unread."""
-    return getattr(config, "position_embedding_type", None) in DISTANCES
 
 
 def _with_distances(
@@ -285,6 +109,88 @@ def _from_the_first(config: PretrainedConfig, layers: Sequence[int]) -> tuple[in
     return (0, *layers[1:])
 
 
+class _DistilBertAttention(MultiHeadSelfAttention):
+    """DistilBERT's attention with its mask added, as in BERT, where it fills scores in.
+
+    The optimizer no longer recognises masks that are filled in. After the softmax both are equal.
+    """
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor,
+        head_mask: torch.Tensor | None = None,
+        output_attentions: bool = False,
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the contexts (batch, seq, hidden) of tokens; mask is (batch, seq)."""
+        width = self.attention_head_size
+        shape = (query.shape[0], -1, self.n_heads, width)
+        queries, keys, values = (
+            layer(query).view(shape).transpose(1, 2)  # (batch, heads, seq, head_dim)
+            for layer in (self.q_lin, self.k_lin, self.v_lin)
+        )
+        hidden = (1.0 - mask[:, None, None, :].to(query.dtype)) * torch.finfo(query.dtype).min
+        scores = queries @ keys.transpose(-1, -2) / math.sqrt(width) + hidden
+        contexts = (scores.softmax(-1) @ values).transpose(1, 2).contiguous()
+        joined = contexts.view(query.shape[0], -1, self.n_heads * width)
+        return (self.out_lin(joined),)
+
+
+def _sum_distilbert_masks(model: PreTrainedModel) -> None:
+    for module in model.modules():
+        if isinstance(module, MultiHeadSelfAttention):
+            module.__class__ = _DistilBertAttention
+
+
+GLOBAL_EVERY = "global_attn_every_n_layers"
+
+
+def _modernbert_scores(
+    attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    """Turn queries and keys by their positions first; local layers do so at a rate of their own."""
+    cos, sin = attention.rotary_emb(query, position_ids=call["kwargs"]["position_ids"])
+    return scaled_scores(attention, call, *apply_rotary_pos_emb(query, key, cos, sin))
+
+
+def _modernbert_heads(attention: Any, heads: Sequence[int], size: int) -> None:
+    attention.num_heads = len(heads)
+    attention.all_head_size = len(heads) * size
+
+
+def _modernbert_settings(
+    config: PretrainedConfig, layers: Sequence[int]
+) -> Mapping[str, Any] | None:
+    """Return how often layers attend to all tokens in a model of these alone.
+
+    Its first layer is the first of the whole, which alone has no norm before its attention.
+    """
+    whole = [layer % getattr(config, GLOBAL_EVERY) == 0 for layer in layers]
+    for every in (getattr(config, GLOBAL_EVERY), *range(1, len(layers) + 1)):
+        if layers[0] == 0 and whole == [place % every == 0 for place in range(len(layers))]:
+            return {GLOBAL_EVERY: every}
+    return None
+
+
+def _modernbert_nearest(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
+    """Return layers with the least distance to some in sum that alternate as the whole model's."""
+    every, depth = getattr(config, GLOBAL_EVERY), config.num_hidden_layers
+    # last layer -> the least distance that ends there, its layers
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
+    for place, wanted in list(enumerate(layers))[1:]:
+        ends = [end for end in range(place, depth) if bool(end % every) is bool(place % every)]
+        shorter = best
+        best = {
+            end: (distance + abs(end - wanted), (*before, end))
+            for end in ends
+            if (starts := [each for last, each in shorter.items() if last < end])
+            for distance, before in [min(starts)]
+        }
+    return min(best.values())[1]
+
+
 BERT_HEAD = LanguageHead(
     ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
     "cls.predictions.bias",
@@ -311,7 +217,7 @@ BERT = Family(
     pruning=Pruning(),
 )
 
-ROBERTA = replace(BERT, language_head=ROBERTA_HEAD, first_position=_after_pad)
+ROBERTA = replace(BERT, language_head=ROBERTA_HEAD, positions_from=None)
 
 ELECTRA = replace(
     BERT,
@@ -332,7 +238,7 @@ MPNET = replace(
     ),
     norms=Norms.after("attention.LayerNorm", "output.LayerNorm"),
     language_head=ROBERTA_HEAD,
-    first_position=_two,
+    positions_from=2,  # its code has the pad id 1 in it, whatever the config has
     relative_positions=True,
     scores=_with_position_bias,
     fusion=Fusion(obstacle="its attention adds a bias by distance"),
@@ -386,10 +292,59 @@ MOBILEBERT = replace(
         (*BERT_HEAD.parts, "cls.predictions.dense"),  # the decoder's rows beyond the embeddings
         BERT_HEAD.bias,
     ),
-    reads_neighbours=_trigram,
     fusion=Fusion(obstacle="attention is found by the layer norm behind it, and it has none"),
     pruning=None,  # its layers have several feed-forward parts
 )
+
+DISTILBERT = Family(
+    layers="transformer.layer",
+    word_embeddings="embeddings.word_embeddings",
+    position_embeddings="embeddings.position_embeddings",
+    embedding_norm="embeddings.LayerNorm",
+    token_type_embeddings=None,
+    attention="attention",
+    projections=Projections.separate(
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        output="attention.out_lin",
+    ),
+    feed_forward=FeedForward.plain("ffn.lin1", "ffn.lin2"),
+    norms=Norms.after("sa_layer_norm", "output_layer_norm"),
+    language_head=LanguageHead(("vocab_transform", "vocab_layer_norm"), "vocab_projector.bias"),
+    fusion=Fusion(prepare=_sum_distilbert_masks),
+    pruning=Pruning(distilbert_heads, width="hidden_dim"),
+)
+
+MODERNBERT = Family(
+    layers="layers",
+    word_embeddings="embeddings.tok_embeddings",
+    position_embeddings=None,
+    embedding_norm="embeddings.norm",
+    token_type_embeddings=None,
+    attention="attn",
+    projections=Projections.fused("attn.Wqkv", "attn.Wo"),
+    feed_forward=FeedForward.gated("mlp.Wi", "mlp.Wo"),
+    norms=Norms.before("attn_norm", "mlp_norm", "attn"),
+    language_head=LanguageHead(("head.dense", "head.norm"), "decoder.bias"),
+    plain_layers=False,
+    settings_of_layers=_modernbert_settings,
+    nearest_layers=_modernbert_nearest,
+    # other attention drops the padding, and compiled parts pass hooks by
+    loading={"attn_implementation": "sdpa", "reference_compile": False},
+    scores=_modernbert_scores,
+    fusion=Fusion(obstacle="its attention turns queries and keys by their positions"),
+    pruning=Pruning(_modernbert_heads),
+)
+"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): queries, keys and values are one linear
+layer, the feed-forward part has a gate, positions turn queries and keys, and the norms stand
+before the parts. The first layer has no norm before its attention, since the embeddings have
+one. Every `global_attn_every_n_layers`-th layer, from the first on, attends to all tokens, the
+others to `local_attention` tokens around each. Both follow from a layer's number, so that a
+shorter model must have them at the right numbers. Attention scores reach over all tokens in
+local layers too: their window is a mask, which comes after. Queries and keys are read before
+they are turned, scores after.
+"""
 
 FAMILIES: Mapping[str, Family] = {
     "albert": ALBERT,
@@ -426,6 +381,11 @@ def family_name(config: PretrainedConfig) -> str:
     return str(getattr(config, "pruned_from", config.model_type))
 
 
+def pools_all_tokens(config: PretrainedConfig) -> bool:
+    """Return whether a classifier of texts reads all tokens of the last layer, not the first."""
+    return getattr(config, "classifier_pooling", None) == "mean"
+
+
 def most_tokens(config: PretrainedConfig) -> int | None:
     """Return how many tokens a model has positions for; None where its config does not state it."""
     family = FAMILIES.get(family_name(config))
@@ -456,8 +416,20 @@ def padding_embedding(model: PreTrainedModel) -> torch.Tensor | None:
     is a view of the model's own table.
     """
     family = FAMILIES.get(family_name(model.config))
-    if family is None or not family.reads_neighbours(model.config):
+    # by this setting, MobileBERT makes the embedding of a token of its neighbours' too
+    if family is None or not getattr(model.config, "trigram_input", False):
         return None
     table = model.base_model.get_submodule(family.word_embeddings).weight
     assert isinstance(table, torch.Tensor)
     return table.detach()[model.config.pad_token_id]
+
+
+def has_relative_positions(config: PretrainedConfig) -> bool:
+    """Return whether attention adds what it learned of distances between tokens."""
+    row = FAMILIES.get(family_name(config))
+    return bool(row and row.relative_positions) or has_distances_alone(config)
+
+
+def has_distances_alone(config: PretrainedConfig) -> bool:
+    """Return whether embeddings hold no positions: the table of a BERT's is there, and unread."""
+    return getattr(config, "position_embedding_type", None) in DISTANCES

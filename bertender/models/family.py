@@ -1,4 +1,9 @@
-"""A row of FAMILIES: where the parts of an encoder sit in an architecture of transformers."""
+"""Family: where the parts of an encoder sit in an architecture of transformers, as data.
+
+Architectures differ in which matrices of a layer share a linear layer: queries, keys and values
+have one each or one together, and a feed-forward part may have a gate next to its first matrix. A
+`Sublayer` says so, so that reading, copying and selecting are the same for all of them.
+"""
 
 from __future__ import annotations
 
@@ -15,58 +20,6 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
-
-# --- from bertender.models.attention_heads
-# Telling the attention of a layer that it has other heads than its model was built with.
-
-
-def bert_heads(attention: Any, heads: Sequence[int], size: int) -> None:
-    """Set the number of heads where BERT has it."""
-    attention.num_attention_heads = len(heads)
-    attention.all_head_size = len(heads) * size
-
-
-def distilbert_heads(attention: Any, heads: Sequence[int], size: int) -> None:
-    """Set the number of heads where DistilBERT has it."""
-    attention.n_heads = len(heads)
-    attention.dim = len(heads) * size
-
-
-def mpnet_heads(attention: Any, heads: Sequence[int], size: int) -> None:
-    """MPNet's bias by distance has all first heads, in every layer; each layer takes its own."""
-    bert_heads(attention, heads, size)
-    attention.register_forward_pre_hook(partial(_of_heads, heads=list(heads)), with_kwargs=True)
-
-
-def _of_heads(
-    attention: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], *, heads: list[int]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of an attention with the position bias (batch, heads, seq, seq) of some
-    heads; also where none is given."""
-    call = inspect.signature(attention.forward).bind(*arguments, **keywords)
-    if (bias := call.arguments.get("position_bias")) is not None:
-        call.arguments["position_bias"] = bias[:, heads]
-    return call.args, call.kwargs
-
-
-@dataclass(frozen=True)
-class Pruning:
-    """How the layers of an architecture come to differ in their heads and neurons."""
-
-    set_heads: Callable[[nn.Module, Sequence[int], int], None] = bert_heads
-    """(attention module, numbers of its heads before any cut, head_dim) tells it which it has"""
-    width: str = "intermediate_size"
-    """The setting of the config that says how many neurons each layer has."""
-
-
-# --- from bertender.models.sublayers
-# The two parts of an encoder layer, attention's projections and the feed-forward part.
-#
-# Architectures differ in which matrices share a linear layer: queries, keys and values have one
-# each
-# or one together, and a feed-forward part may have a gate next to its first matrix. A `Sublayer`
-# says
-# so as data, so that reading, copying and selecting are the same for all of them.
 
 
 @dataclass(frozen=True)
@@ -192,7 +145,8 @@ def copy_weights(source: Mapping[str, torch.Tensor], target: Mapping[str, torch.
     Raises:
         ModelError: one of them has a weight that the other lacks.
     """
-    lacking = {name for name in source.keys() ^ target.keys() if name not in _biases(target)}
+    biases = {name for name in target if name.endswith(".bias")}
+    lacking = (source.keys() ^ target.keys()) - biases
     if lacking:
         raise ModelError(
             f"weights {', '.join(sorted(lacking))} are on one side of a copy alone. Copy between "
@@ -200,10 +154,6 @@ def copy_weights(source: Mapping[str, torch.Tensor], target: Mapping[str, torch.
         )
     for name, values in target.items():
         values.copy_(source[name]) if name in source else values.zero_()
-
-
-def _biases(weights: Mapping[str, torch.Tensor]) -> set[str]:
-    return {name for name in weights if name.endswith(".bias")}
 
 
 def _resize(layer: nn.Module, path: str, **sizes: int) -> None:
@@ -216,17 +166,43 @@ def _resize(layer: nn.Module, path: str, **sizes: int) -> None:
     setattr(layer.get_submodule(parent), name, new)
 
 
-# --- from bertender.models.family
-# A row of FAMILIES: where the parts of an encoder sit in an architecture of transformers.
+def bert_heads(attention: Any, heads: Sequence[int], size: int) -> None:
+    """Set the number of heads where BERT has it."""
+    attention.num_attention_heads = len(heads)
+    attention.all_head_size = len(heads) * size
 
 
-def _zero(config: PretrainedConfig) -> int:
-    return 0
+def distilbert_heads(attention: Any, heads: Sequence[int], size: int) -> None:
+    """Set the number of heads where DistilBERT has it."""
+    attention.n_heads = len(heads)
+    attention.dim = len(heads) * size
 
 
-def never(config: PretrainedConfig) -> bool:
-    """Return False of every model."""
-    return False
+def mpnet_heads(attention: Any, heads: Sequence[int], size: int) -> None:
+    """MPNet's bias by distance has all first heads, in every layer; each layer takes its own."""
+    bert_heads(attention, heads, size)
+    attention.register_forward_pre_hook(partial(_of_heads, heads=list(heads)), with_kwargs=True)
+
+
+def _of_heads(
+    attention: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], *, heads: list[int]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of an attention with the position bias (batch, heads, seq, seq) of some
+    heads; also where none is given."""
+    call = inspect.signature(attention.forward).bind(*arguments, **keywords)
+    if (bias := call.arguments.get("position_bias")) is not None:
+        call.arguments["position_bias"] = bias[:, heads]
+    return call.args, call.kwargs
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """How the layers of an architecture come to differ in their heads and neurons."""
+
+    set_heads: Callable[[nn.Module, Sequence[int], int], None] = bert_heads
+    """(attention module, numbers of its heads before any cut, head_dim) tells it which it has"""
+    width: str = "intermediate_size"
+    """The setting of the config that says how many neurons each layer has."""
 
 
 def _no_settings(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
@@ -353,8 +329,8 @@ class Family:
     feed_forward: FeedForward
     norms: Norms
     language_head: LanguageHead
-    first_position: Callable[[PretrainedConfig], int] = _zero
-    """Row of the position table that the first token reads."""
+    positions_from: int | None = 0
+    """Row of the position table that the first token reads; None is the one after padding's."""
     relative_positions: bool = False
     """Attention adds a learned bias by distance, which absolute position embeddings do not hold."""
     plain_layers: bool = True
@@ -370,10 +346,6 @@ class Family:
     """(config, layers from 0) -> as many that have `settings_of_layers`, near to these."""
     loading: Mapping[str, Any] = field(default_factory=dict)
     """Settings that a model is opened with, so that hooks see batches of padded texts."""
-    pools_all_tokens: Callable[[PretrainedConfig], bool] = never
-    """Return whether a classifier of texts reads all tokens of the last layer, not the first."""
-    reads_neighbours: Callable[[PretrainedConfig], bool] = never
-    """Return whether a token's embedding is made of its neighbours' too, padding among them."""
     layer_list: Callable[[nn.Module, str], list[nn.Module]] = _each
     """(base model, `layers`) -> the layers in the order they run; a shared one comes repeatedly."""
     scores: Callable[[nn.Module, Arguments, torch.Tensor, torch.Tensor], torch.Tensor] = (
@@ -385,6 +357,13 @@ class Family:
     pruning: Pruning | None = None
     """How layers are cut; None where they cannot be."""
 
+    def first_position(self, config: PretrainedConfig) -> int:
+        """Return the row of the position table that the first token reads."""
+        if self.positions_from is not None:
+            return self.positions_from
+        assert config.pad_token_id is not None
+        return config.pad_token_id + 1
+
     def layer_weights(self, layer: nn.Module) -> dict[str, torch.Tensor]:
         """Return views of all weights of a layer, by names that every family shares."""
         return {
@@ -393,20 +372,3 @@ class Family:
             **{f"ffn.{name}": each for name, each in self.feed_forward.weights(layer).items()},
             **module_weights(layer, self.norms.feed_forward, "ffn_norm"),
         }
-
-
-# --- from bertender.models.own_model
-# An architecture that bertender defines, and where the rows of those of one file are.
-
-
-@dataclass(frozen=True)
-class OwnModel:
-    """A row of OWN_MODELS."""
-
-    config: type[PretrainedConfig]
-    classifier: type[PreTrainedModel]
-    tagger: type[PreTrainedModel] | None = None
-    fusion: Fusion | None = None
-    """How its attention becomes one operator; None of pruned models, which are of FAMILIES."""
-    per_token: tuple[str, ...] = ()
-    """Its weights with one row a token, besides the table of word embeddings."""

@@ -1,8 +1,16 @@
-"""OWN_MODELS: the architectures that bertender defines, because transformers does not have them."""
+"""OWN_MODELS: the architectures that bertender defines, because transformers does not have them.
+
+Their artifacts open with bertender alone. Elsewhere transformers refuses them, since their
+config.json names a type that it does not know.
+
+Two are classifiers over a table of word vectors (`table_models`). The others are pruned: their
+layers may differ in their heads and neurons. transformers builds all layers of a model alike, each
+head as wide as the model over its number of heads, so a pruned model has a type of its own, whose
+config lists what each layer has.
+"""
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,35 +29,16 @@ from transformers import (
     PreTrainedModel,
 )
 
-from bertender.core.config import LazyTable, Place
 from bertender.core.errors import ModelError
 from bertender.core.hub_code import open_pretrained
 from bertender.models.families import FAMILIES, encoder_layers, family_name, family_of
-from bertender.models.family import Fusion, OwnModel, Pruning
-
-# --- from bertender.models.own_places
-# OWN_PLACES: where the architectures are written that have a file of their own.
-#
-# Their files are imported when they are asked for, so that the code of one counts for the steps
-# that
-# use it alone.
-
-OWN_PLACES: Mapping[str, Place] = {
-    "bertender-bilstm": Place(
-        "bertender.models.table_models:BILSTM", "a BiLSTM over a table of vectors"
-    ),
-    "bertender-static": Place("bertender.models.table_models:STATIC", "a weighted mean of vectors"),
-}
-"""model_type -> the place of its row of OWN_MODELS"""
-
-# --- from bertender.models.pruned
-# PRUNABLE: architectures of transformers whose layers may differ in their heads and neurons.
-#
-# transformers builds all layers of a model alike, each head as wide as the model over its number
-# of
-# heads. A pruned model is neither, so it has a type of its own, whose config lists what each
-# layer
-# has. Elsewhere loading stops at that type, and does not start with layers of another shape.
+from bertender.models.family import Fusion, Pruning
+from bertender.models.table_models import (
+    BiLstmConfig,
+    BiLstmForSequenceClassification,
+    StaticConfig,
+    StaticForSequenceClassification,
+)
 
 
 class _PrunedConfig(PretrainedConfig):
@@ -105,6 +94,22 @@ class Prunable:
     width: str
     """The setting of the origin's config for the number of neurons of each layer."""
 
+    @classmethod
+    def of(cls, name: str, pruning: Pruning) -> Self:
+        """Derive the pruned form of an architecture."""
+        config = CONFIG_MAPPING[name]
+        own = {"model_type": f"bertender-pruned-{name}", "pruned_from": name}
+        kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
+        origins: list[Any] = [
+            MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config],
+            MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[config],
+        ]
+        classifier, tagger = (
+            type(f"Pruned{origin.__name__}", (_PrunedModel, origin), {"config_class": kind})
+            for origin in origins
+        )
+        return cls(origins[0], kind, classifier, origins[1], tagger, pruning.width)
+
     def classes_of(
         self, model: PreTrainedModel
     ) -> tuple[type[PreTrainedModel], type[PreTrainedModel]]:
@@ -113,27 +118,52 @@ class Prunable:
         return (self.tagger_origin, self.tagger) if tags else (self.origin, self.classifier)
 
 
-def _row(name: str, pruning: Pruning) -> Prunable:
-    """Derive the pruned form of an architecture."""
-    config = CONFIG_MAPPING[name]
-    own = {"model_type": f"bertender-pruned-{name}", "pruned_from": name}
-    kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
-    origins: list[Any] = [
-        MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config],
-        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[config],
-    ]
-    classifier, tagger = (_pruned(origin, kind) for origin in origins)
-    return Prunable(origins[0], kind, classifier, origins[1], tagger, pruning.width)
-
-
-def _pruned(origin: type[PreTrainedModel], config: type[_PrunedConfig]) -> type[PreTrainedModel]:
-    return type(f"Pruned{origin.__name__}", (_PrunedModel, origin), {"config_class": config})
-
-
 PRUNABLE: Mapping[str, Prunable] = {
-    name: _row(name, family.pruning) for name, family in FAMILIES.items() if family.pruning
+    name: Prunable.of(name, family.pruning) for name, family in FAMILIES.items() if family.pruning
 }
 """The pruned form of an architecture, by the model_type that it is made of."""
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """A row of OWN_MODELS."""
+
+    config: type[PretrainedConfig]
+    classifier: type[PreTrainedModel]
+    tagger: type[PreTrainedModel] | None = None
+    per_token: tuple[str, ...] = ()
+    """Its weights with one row a token, besides the table of word embeddings."""
+
+
+TABLE_MODELS: Mapping[str, OwnModel] = {
+    BiLstmConfig.model_type: OwnModel(BiLstmConfig, BiLstmForSequenceClassification),
+    StaticConfig.model_type: OwnModel(
+        StaticConfig, StaticForSequenceClassification, per_token=("encoder.word_weights",)
+    ),
+}
+
+OWN_MODELS: Mapping[str, OwnModel] = {
+    **{
+        row.config.model_type: OwnModel(row.config, row.classifier, row.tagger)
+        for row in PRUNABLE.values()
+    },
+    **TABLE_MODELS,
+}
+
+FUSIONS: Mapping[str, Fusion] = {
+    **dict.fromkeys(TABLE_MODELS, Fusion(obstacle="it has no attention")),
+    **{name: family.fusion for name, family in FAMILIES.items()},
+}
+"""A family, of a pruned model its former one -> how its attention becomes one operator."""
+NEVER_SEEN = Fusion(obstacle="no pattern is known for its layers")
+
+OUTPUTS: Mapping[str, bool] = {
+    "return_dict": True,
+    "torchscript": False,
+    "output_attentions": False,
+    "output_hidden_states": False,
+}
+"""Settings of what a model returns, which some configs have otherwise."""
 
 
 def head_size(config: PretrainedConfig) -> int:
@@ -159,30 +189,6 @@ def neurons_of(config: PretrainedConfig) -> list[int]:
     row = PRUNABLE.get(family_name(config))
     width = getattr(config, row.width if row else "intermediate_size", 0)  # 0 without layers
     return list(remaining or [width] * config.num_hidden_layers)
-
-
-# --- from bertender.models.own_models
-# OWN_MODELS: the architectures that bertender defines, because transformers does not have them.
-#
-# Their artifacts open with bertender alone. Elsewhere transformers refuses them, since their
-# config.json names a type that it does not know.
-
-OUTPUTS: Mapping[str, bool] = {
-    "return_dict": True,
-    "torchscript": False,
-    "output_attentions": False,
-    "output_hidden_states": False,
-}
-"""Settings of what a model returns, which some configs have otherwise."""
-
-
-OWN_MODELS: Mapping[str, OwnModel] = ChainMap(
-    {
-        row.config.model_type: OwnModel(row.config, row.classifier, row.tagger)
-        for row in PRUNABLE.values()
-    },
-    LazyTable("architecture", OWN_PLACES),  # type: ignore[arg-type]
-)
 
 
 def register_own_models() -> None:
@@ -229,8 +235,8 @@ def load_pretrained(
         OSError, ValueError, KeyError, RuntimeError, SafetensorError: it cannot be opened, or it
             would need a pickle or code from the hub.
     """
-    config = open_config(source, **_where_to_look(settings))
-    family = FAMILIES.get(family_name(config))
+    local = {name: settings[name] for name in ("local_files_only",) if name in settings}
+    family = FAMILIES.get(family_name(open_config(source, **local)))
     settings = {**OUTPUTS, **(family.loading if family else {}), **settings}
     model, report = open_pretrained(
         auto_class, source, use_safetensors=True, output_loading_info=True, **settings
@@ -253,32 +259,13 @@ def not_finite(model: nn.Module) -> str | None:
     return None
 
 
-def _where_to_look(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: settings[name] for name in ("local_files_only",) if name in settings}
-
-
-# --- from bertender.models.fusions
-# FUSIONS: whether ONNX Runtime can run a family's attention as one operator, by its row.
-
-NEVER_SEEN = Fusion(obstacle="no pattern is known for its layers")
-
-FUSIONS: Mapping[str, Fusion] = {
-    **{name: own.fusion for name, own in OWN_MODELS.items() if own.fusion},
-    **{name: family.fusion for name, family in FAMILIES.items()},
-}
-"""A family, of a pruned model its former one -> how its attention becomes one operator."""
-
-# --- from bertender.models.expected
-# Models that are not made yet, as far as settings define them.
-#
-# They are models of transformers on PyTorch's device `meta`: tensors have shapes there, and no
-# numbers. So what a step checks of a model is checked before the model is made, by the same
-# functions.
-
-
 @dataclass(frozen=True)
 class ExpectedModel:
-    """A model that is not made yet."""
+    """A model that is not made yet, as far as settings define it.
+
+    It is on PyTorch's device `meta`: tensors have shapes there, and no numbers. So what a step
+    checks of a model is checked before the model is made, by the same functions.
+    """
 
     model: PreTrainedModel
     """Without weights, under a head that labels texts, whatever head it will have."""

@@ -1,4 +1,10 @@
-"""Classifiers over a table of word vectors, which transformers does not know: static and BiLSTM."""
+"""Classifiers over a table of word vectors, which read each text apart: static and BiLSTM.
+
+transformers knows neither. Where the first text of a pair ends is read from the tokens: every
+tokenizer of FAMILIES ends an example with the separator that also stands between its texts. A
+separator that a user writes into a text of a pair is taken for that one. Two texts are read by the
+same weights, and their vectors u and v joined as [u, v, u * v, |u - v|].
+"""
 
 from __future__ import annotations
 
@@ -11,16 +17,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertender.core.errors import ModelError
-from bertender.models.family import Fusion, OwnModel
-
-# --- from bertender.models.text_spans
-# Where the texts of an example stand among its tokens, for models that read each text apart.
-#
-# Where the first one ends is read from the tokens: every tokenizer of FAMILIES ends an example
-# with
-# the separator that also stands between its texts. A separator that a user writes into a text of
-# a
-# pair is taken for that one.
 
 JOINED = {1: 1, 2: 4}
 """Texts of an example -> how many vectors of a text's width the classifier reads."""
@@ -54,12 +50,6 @@ def spans_of_pairs(input_ids: torch.Tensor, mask: torch.Tensor) -> tuple[Spans, 
     second = torch.minimum(end + 1 + doubled.long(), lengths - 1)
     first = torch.minimum(torch.ones_like(end), lengths - 1)  # of one token, that one
     return Spans(first, end.clamp(min=1)), Spans(second, lengths - second)
-
-
-# --- from bertender.models.table_classifier
-# Shared parts of classifiers over a table of word vectors, which read each text apart.
-#
-# transformers knows neither of them; see text_spans for the texts of a pair.
 
 
 class TableConfig(PretrainedConfig):
@@ -144,24 +134,8 @@ class TableClassifier(PreTrainedModel):
             module.reset_parameters()
 
 
-# --- from bertender.models.static
-# A static classifier, which transformers does not know: one vector and one weight a token.
-#
-#     u = sum(w[t] * v[t]) / sum(w[t]) over the tokens t of a text, and a linear or
-#     one-hidden-layer head on u
-#
-# No token changes another one's vector, so that a text costs as many look-ups as it has tokens.
-# Weights are sigmoids of learned numbers: they are positive, and one that starts at log(a / p)
-# starts as a / (a + p). Special tokens have `NO_WEIGHT`, whose sigmoid and its gradient are 0, so
-# that no training gives them a part; padding has none by the mask.
-#
-# Two texts are read apart by the same table (see text_spans), and their means u and v joined as
-# [u, v, u * v, |u - v|].
-
 NO_WEIGHT = -1e4
 """Of tokens without a part in the mean; float16 holds it, and its sigmoid is exactly 0."""
-PER_TOKEN = ("encoder.word_weights",)
-"""Weights with one row a token, besides the table of vectors."""
 LEAST_SUM = 1e-5
 """Instead of the weights' sum where a text has no token with a part: its mean is 0 then."""
 
@@ -193,7 +167,16 @@ class StaticEncoder(nn.Module):
 
 
 class StaticForSequenceClassification(TableClassifier):
-    """The encoder with a classifier over the labels."""
+    """A static classifier: one vector and one weight a token.
+
+        u = sum(w[t] * v[t]) / sum(w[t]) over the tokens t of a text, and a linear or
+        one-hidden-layer head on u
+
+    No token changes another one's vector, so that a text costs as many look-ups as it has tokens.
+    Weights are sigmoids of learned numbers: they are positive, and one that starts at log(a / p)
+    starts as a / (a + p). Special tokens have `NO_WEIGHT`, whose sigmoid and its gradient are 0, so
+    that no training gives them a part; padding has none by the mask.
+    """
 
     config_class = StaticConfig
     called = "a static model"
@@ -229,25 +212,6 @@ def _parts(spans: Spans, mask: torch.Tensor) -> torch.Tensor:
     places = torch.arange(mask.shape[1], device=mask.device)[None]  # (1, seq)
     starts, ends = spans.starts[:, None], (spans.starts + spans.lengths)[:, None]
     return (places >= starts) & (places < ends) & (mask > 0)
-
-
-STATIC = OwnModel(
-    StaticConfig,
-    StaticForSequenceClassification,
-    per_token=PER_TOKEN,
-    fusion=Fusion(obstacle="it has no attention"),
-)
-
-# --- from bertender.models.bilstm
-# The BiLSTM classifier of Tang et al. 2019 (arXiv 1903.12136), which transformers does not know:
-# word embeddings, one LSTM in each direction, and two linear layers.
-#
-# Each LSTM reads a text from one of its ends, and its state after the text's last token is taken,
-# so that logits depend neither on padding nor on neighbours in the batch. A packed sequence
-# would give the same, but not the same graph for every batch.
-#
-# Two texts are read apart by the same weights (see text_spans), and their states h1 and h2 joined
-# as [h1, h2, h1 * h2, |h1 - h2|].
 
 
 class BiLstmConfig(TableConfig):
@@ -303,7 +267,13 @@ class BiLstmEncoder(nn.Module):
 
 
 class BiLstmForSequenceClassification(TableClassifier):
-    """The encoder with a classifier over the labels."""
+    """The BiLSTM classifier of Tang et al. 2019 (arXiv 1903.12136): word embeddings, one LSTM in
+    each direction, and two linear layers.
+
+    Each LSTM reads a text from one of its ends, and its state after the text's last token is taken,
+    so that logits depend neither on padding nor on neighbours in the batch. A packed sequence
+    would give the same, but not the same graph for every batch.
+    """
 
     config_class = BiLstmConfig
     called = "a BiLSTM"
@@ -330,8 +300,3 @@ class BiLstmForSequenceClassification(TableClassifier):
             return states
         spans = Spans(*map(torch.cat, zip(*spans_of_pairs(input_ids, mask), strict=True)))
         return joined(*self.encoder(input_ids.repeat(2, 1), spans).chunk(2))
-
-
-BILSTM = OwnModel(
-    BiLstmConfig, BiLstmForSequenceClassification, fusion=Fusion(obstacle="it has no attention")
-)

@@ -19,8 +19,7 @@ from bertender.core.card import library_versions
 from bertender.core.config import Config, Record, installed_digest
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
 from bertender.core.files import unusable_parent
-from bertender.models.own_models import OWN_PLACES
-from bertender.recipes.stage import Earlier, Product, Source, source_digest
+from bertender.recipes.stage import Earlier, Product, Source
 from bertender.recipes.stages import STAGES
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -453,11 +452,6 @@ def _identity(
         "texts": stage.texts_digest(config, task),
         # a comparison shows names and parity of its sources, which their digests leave out
         "sources": [(s.name, s.digest, _parity(s)) for s in sources],
-        "architectures": [
-            source_digest([OWN_PLACES[source.card.family].module])
-            for source in sources
-            if source.card.family in OWN_PLACES
-        ],
         "task": task.fingerprint() if stage.needs_task else None,
         "code": stage.code_version(),
         "packages": [

@@ -306,7 +306,7 @@ class CutEncoding:
             return cls(ids, type_ids, words, overflowing=False)
         texts = [-1 if text is None else text for text in encoding.sequence_ids]
         around, *own = (np.flatnonzero(np.array(texts) == number) for number in (-1, 0, 1))
-        counts = _longest_first(*map(len, own), max(0, max_length - len(around)))
+        counts = _longest_first(len(own[0]), len(own[1]), max(0, max_length - len(around)))
         remaining = [
             places[len(places) - count :] if side == "left" else places[:count]
             for places, count in zip(own, counts, strict=True)

@@ -34,7 +34,7 @@ from transformers import PreTrainedModel
 from bertender.core.errors import DataError
 from bertender.core.findings import RescaledPart
 from bertender.core.progress import track
-from bertender.models.families import encoder_layers, family_of
+from bertender.models.families import encoder_layers, family_of, pools_all_tokens
 from bertender.models.family import Place
 from bertender.models.own_models import heads_of, neurons_of
 from bertender.training.examples import TensorBatch, model_inputs
@@ -97,7 +97,7 @@ def rescale(
     )
     # in the order in which they run
     places = [(layer, part) for layer in range(len(encoder_layers(pruned))) for part in parts]
-    per_token = per_token or family.pools_all_tokens(pruned.config)
+    per_token = per_token or pools_all_tokens(pruned.config)
     return [
         _rescale_part(pruned, whole, layer, part, batches, damping, per_token)
         for layer, part in track(places, "rescale", len(places))

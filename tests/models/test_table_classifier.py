@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from bertender.core.errors import ModelError
-from bertender.models.own_models import OWN_PLACES
+from bertender.models.own_models import TABLE_MODELS
 from tests.models.token_rows import PAIRS, TEXTS, TOLERANCE, logits, padded
 from tests.toy_models import tiny_classifier
 
 
 @pytest.mark.parametrize("longest", [0, 40])
 @pytest.mark.parametrize("texts", [1, 2])
-@pytest.mark.parametrize("model_type", OWN_PLACES)
+@pytest.mark.parametrize("model_type", TABLE_MODELS)
 def test_neither_padding_nor_neighbours_change_the_logits(
     model_type: str, texts: int, longest: int
 ) -> None:
@@ -27,7 +27,7 @@ def test_neither_padding_nor_neighbours_change_the_logits(
     torch.testing.assert_close(other, alone, **TOLERANCE)
 
 
-@pytest.mark.parametrize("model_type", OWN_PLACES)
+@pytest.mark.parametrize("model_type", TABLE_MODELS)
 def test_there_are_no_hidden_states(model_type: str) -> None:
     with pytest.raises(ModelError, match="no hidden states of layers"):
         tiny_classifier(model_type)(**padded(TEXTS), output_hidden_states=True)
