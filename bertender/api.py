@@ -1,32 +1,48 @@
-"""The Python functions of bertender: paths or objects go in, artifacts or records come out."""
+"""The Python functions of bertender: paths or objects go in, artifacts or records come out.
+
+Each runs the stage of its name with the settings of its command: a config of the stage, keywords,
+or both; an unknown setting is refused as there. What takes seconds to load is imported inside of
+the functions: `classify` only asks.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
-from bertender.core.artifact import Artifact
-from bertender.core.config import load_place
+from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
+from bertender.core.config import Config, Record
 from bertender.core.errors import ConfigError
-from bertender.text.batch import to_examples
 
 if TYPE_CHECKING:
-    from bertender.comparison.records import Comparison
+    from bertender.comparison.records import CompareConfig, Comparison
+    from bertender.compression.config import CompressConfig
     from bertender.compression.report import CompressionReport
-    from bertender.gate.verify import Verification
+    from bertender.gate.verify import Verification, VerifyConfig
     from bertender.models.predictor import Classifier
-    from bertender.recipes.calls import ArtifactLike, PathLike, TaskLike
     from bertender.recipes.recipe import Recipe, StepOutcome
     from bertender.tasks.task import Task
-    from serve.client.served_model import Classification
+    from distill.distillation.distill_config import DistillConfig
+    from distill.distillation.general_config import GeneralConfig
+    from distill.finetuning.config import MultiTaskConfig
+    from distill.pretraining.config import PretrainConfig
+    from distill.pruning.config import PruneConfig
+    from export.config import ExportConfig
+    from quantize.quantize_config import QuantizeConfig
+    from serve.client.endpoint import Classification
+    from serve.config import LocalServeConfig
     from serve.deploy import Deployment
     from serve.server.server import TritonServer
+    from serve.server.targets import DeployConfig
 
-# --- from bertender.api.making
-# Tasks, and the functions that make an artifact.
+PathLike: TypeAlias = str | os.PathLike[str]
+ArtifactLike: TypeAlias = Artifact | PathLike
+TaskLike: TypeAlias = "Task | str | Mapping[str, Any]"
 
 
 def load_task(task: str | None = None, /, **settings: Any) -> Task:
@@ -49,7 +65,7 @@ def load_task(task: str | None = None, /, **settings: Any) -> Task:
     from bertender.tasks.task import TaskConfig
 
     by_name = {} if task is None else {"task": task}
-    return load(TaskConfig.parse({**by_name, **settings}))
+    return load(TaskConfig.parse({**by_name, **plain(settings)}))
 
 
 def import_model(
@@ -82,17 +98,51 @@ def import_model(
         teacher = bertender.import_model("theirs", {"dev": "dev.csv"}, out="runs/imported")
         print(teacher.card.task.labels)
     """
-    from bertender.recipes.calls import imported
+    from bertender.models.importing import import_model as imported
+    from bertender.recipes.recorded_task import recorded_task
 
-    settings = {"task": task} if isinstance(task, str) else dict(task or {})
-    return imported(source, out, labels, settings, force=force)
+    settings = {"task": task} if isinstance(task, str) else plain(task or {})
+    check_not_finished(Path(out), force)
+    with TemporaryDirectory(prefix="bertender-import-") as folder:
+        made = imported(source, Path(folder, Path(out).name), labels=labels)
+        if {"task", "train", "dev"} & settings.keys():
+            judged = recorded_task(made, settings)
+            judged.check_problem(made)
+            made = made.of_task(judged.record())
+        elif settings:
+            made = _with_columns(made, settings)
+        return copy_artifact(made, Path(out))
 
 
-def pretrain(corpus: PathLike, *, out: PathLike, force: bool = False, **settings: Any) -> Artifact:
+def _with_columns(artifact: Artifact, settings: Mapping[str, Any]) -> Artifact:
+    """Return a model without data with the columns of its texts: two, where it reads pairs."""
+    from bertender.tasks.task import TaskConfig
+
+    if unread := settings.keys() - {"text_column", "pair_column"}:
+        raise ConfigError(
+            f"{', '.join(sorted(unread))}: for data, and none are named. Give --dev FILE besides, "
+            "or leave it out."
+        )
+    config = TaskConfig.parse(settings)
+    first = settings.get("text_column", artifact.card.task.text_columns[0])
+    columns = (str(first), *([config.pair_column] if config.pair_column else []))
+    record = artifact.card.task.model_copy(update={"text_columns": columns})
+    return replace(artifact, card=artifact.card.model_copy(update={"task": record}))
+
+
+def pretrain(
+    corpus: PathLike,
+    config: PretrainConfig | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
+) -> Artifact:
     """Pre-train a small encoder on plain text.
 
     Args:
         corpus: a file or folder of plain text, or what else `bertender pretrain --corpus` takes.
+        config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.
         settings: the options of `bertender pretrain`.
@@ -100,17 +150,24 @@ def pretrain(corpus: PathLike, *, out: PathLike, force: bool = False, **settings
     Example:
         encoder = bertender.pretrain("corpus.txt", out="runs/encoder", layers=4, hidden_size=64)
     """
-    return _make("pretrain", [], None, {"corpus": corpus, **settings}, out, force=force)
+    return make("pretrain", [], None, config, {"corpus": corpus, **settings}, out, force)
 
 
 def distill_general(
-    teacher: ArtifactLike, corpus: PathLike, *, out: PathLike, force: bool = False, **settings: Any
+    teacher: ArtifactLike,
+    corpus: PathLike,
+    config: GeneralConfig | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
 ) -> Artifact:
     """Distil an encoder into a smaller one on plain text, before any task.
 
     Args:
         teacher: an artifact, a folder of an encoder or its name.
         corpus: as in `pretrain`.
+        config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.
         settings: the options of `bertender distill-general`.
@@ -119,14 +176,22 @@ def distill_general(
         small = bertender.distill_general("runs/encoder", "corpus.txt", out="runs/small", layers=2)
     """
     chosen = {"teacher": teacher, "corpus": corpus, **settings}
-    return _make("distill-general", [], None, chosen, out, force=force)
+    return make("distill-general", [], None, config, chosen, out, force)
 
 
-def finetune(task: TaskLike, *, out: PathLike, force: bool = False, **settings: Any) -> Artifact:
+def finetune(
+    task: TaskLike,
+    config: MultiTaskConfig | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
+) -> Artifact:
     """Fine-tune an encoder on a task: the teacher.
 
     Args:
         task: a name, a `Task`, or the settings of `load_task`.
+        config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.
         settings: the options of `bertender finetune`; `teacher` is the encoder to start from.
@@ -136,12 +201,13 @@ def finetune(task: TaskLike, *, out: PathLike, force: bool = False, **settings: 
         start = {"teacher": "runs/encoder", "learning_rate": 1e-3}
         teacher = bertender.finetune(files, out="runs/teacher", **start)
     """
-    return _make("finetune", [], task, settings, out, force=force)
+    return make("finetune", [], task, config, settings, out, force)
 
 
 def distill(
     teacher: ArtifactLike,
     task: TaskLike | None = None,
+    config: DistillConfig | None = None,
     *,
     out: PathLike,
     force: bool = False,
@@ -152,6 +218,7 @@ def distill(
     Args:
         teacher: the artifact to learn from.
         task: a name, a `Task`, or the settings of `load_task`; by default the teacher's task.
+        config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.
         settings: the options of `bertender distill`.
@@ -160,12 +227,13 @@ def distill(
         small = {"layers": 2, "learning_rate": 1e-3}
         student = bertender.distill("runs/teacher", out="runs/student", method="pkd", **small)
     """
-    return _make("distill", [teacher], task, settings, out, force=force)
+    return make("distill", [teacher], task, config, settings, out, force)
 
 
 def prune(
     artifact: ArtifactLike,
     task: TaskLike | None = None,
+    config: PruneConfig | None = None,
     *,
     out: PathLike,
     force: bool = False,
@@ -176,6 +244,7 @@ def prune(
     Args:
         artifact: the classifier to prune.
         task: as in `distill`.
+        config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.
         settings: the options of `bertender prune`.
@@ -183,12 +252,13 @@ def prune(
     Example:
         pruned = bertender.prune("runs/student", out="runs/pruned", heads=0.25, ffn=0.25)
     """
-    return _make("prune", [artifact], task, settings, out, force=force)
+    return make("prune", [artifact], task, config, settings, out, force)
 
 
 def export(
     artifact: ArtifactLike,
     task: TaskLike | None = None,
+    config: ExportConfig | None = None,
     *,
     out: PathLike,
     force: bool = False,
@@ -199,6 +269,7 @@ def export(
     Args:
         artifact: the classifier to export.
         task: as in `distill`; the proof reads its texts.
+        config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.
         settings: the options of `bertender export`.
@@ -209,12 +280,13 @@ def export(
     Example:
         onnx = bertender.export("runs/student", out="runs/onnx")
     """
-    return _make("export", [artifact], task, settings, out, force=force)
+    return make("export", [artifact], task, config, settings, out, force)
 
 
 def quantize(
     artifact: ArtifactLike,
     task: TaskLike | None = None,
+    config: QuantizeConfig | None = None,
     *,
     out: PathLike,
     force: bool = False,
@@ -225,6 +297,7 @@ def quantize(
     Args:
         artifact: what `export` has written; for schemes that train, the classifier itself.
         task: as in `distill`; settings are chosen on its texts.
+        config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.
         settings: the options of `bertender quantize`.
@@ -235,12 +308,13 @@ def quantize(
     Example:
         int8 = bertender.quantize("runs/onnx", out="runs/int8", scheme="dynamic")
     """
-    return _make("quantize", [artifact], task, settings, out, force=force)
+    return make("quantize", [artifact], task, config, settings, out, force)
 
 
 def compress(
     teacher: ArtifactLike,
     task: TaskLike | None = None,
+    config: CompressConfig | None = None,
     *,
     out: PathLike,
     force: bool = False,
@@ -253,6 +327,7 @@ def compress(
     Args:
         teacher: the artifact to learn from.
         task: as in `distill`.
+        config: settings of `compress`, as an object.
         out: directory that gets the artifact `model`, the report and all candidates.
         force: replace a finished artifact that is there and that no earlier run of it has made.
         settings: the options of `bertender compress`.
@@ -265,30 +340,18 @@ def compress(
         report = bertender.compress("runs/teacher", out="runs/compressed", **small)
         print(report.chosen, report.verdict)
     """
-    from pathlib import Path
-
     from bertender.compression.compress import Compression
     from bertender.compression.config import CompressConfig
-    from bertender.recipes.calls import opened, plain, task_of
 
-    config, source = CompressConfig.parse(plain(settings)), opened(teacher)
-    return Compression(source, task_of([source], task), config, Path(out), force=force).run()
-
-
-def _make(*call: Any, force: bool) -> Artifact:
-    from bertender.recipes.calls import make
-
-    return make(*call, force=force)
-
-
-# --- from bertender.api.measuring
-# Functions that open and measure models.
+    chosen, source = CompressConfig.parse(_merged(config, settings)), opened(teacher)
+    return Compression(source, task_of([source], task), chosen, Path(out), force=force).run()
 
 
 def verify(
     reference: ArtifactLike,
     candidate: ArtifactLike,
     task: TaskLike | None = None,
+    config: VerifyConfig | None = None,
     *,
     out: PathLike | None = None,
     **settings: Any,
@@ -299,6 +362,7 @@ def verify(
         reference: the artifact that is taken as right.
         candidate: the artifact to check.
         task: as in `distill`, by default the reference's; its held-out texts are compared.
+        config: settings of the stage, as an object.
         out: a JSON file for the result.
         settings: the options of `bertender verify`.
 
@@ -309,12 +373,14 @@ def verify(
         parity = bertender.verify("runs/student", "runs/int8")
         print(parity.agreement, parity.max_abs_difference)
     """
-    return cast("Verification", _report("verify", [reference, candidate], task, settings, out))
+    made = _report("verify", [reference, candidate], task, config, settings, out)
+    return cast("Verification", made)
 
 
 def compare(
     artifacts: Sequence[ArtifactLike],
     task: TaskLike | None = None,
+    config: CompareConfig | None = None,
     *,
     out: PathLike | None = None,
     **settings: Any,
@@ -324,6 +390,7 @@ def compare(
     Args:
         artifacts: what to compare; changes and speedups are against the first.
         task: as in `distill`, by default the first artifact's; its held-out texts are read.
+        config: settings of the stage, as an object.
         out: a JSON file for the result, which `bertender compare --saved` shows as a table.
         settings: the options of `bertender compare`.
 
@@ -338,7 +405,7 @@ def compare(
     """
     if isinstance(artifacts, str | os.PathLike | Artifact) or not artifacts:
         raise ConfigError(f"artifacts={artifacts!r} is not a list of models. Give [one, another].")
-    return cast("Comparison", _report("compare", artifacts, task, settings, out))
+    return cast("Comparison", _report("compare", artifacts, task, config, settings, out))
 
 
 def open_model(
@@ -369,21 +436,139 @@ def open_model(
         print([model.labels[best] for best in logits.argmax(axis=1)])
     """
     from bertender.models.opening import open_classifier
-    from bertender.recipes.calls import opened
 
     return open_classifier(
         opened(artifact), threads=threads, max_length=max_length, runtime=runtime
     )
 
 
-def _report(*call: Any) -> object:
-    from bertender.recipes.calls import report
+def serve(
+    artifact: ArtifactLike | Mapping[str, ArtifactLike],
+    config: LocalServeConfig | None = None,
+    **settings: Any,
+) -> AbstractContextManager[TritonServer]:
+    """Serve a model through Triton Inference Server: ready inside the block, stopped after it.
 
-    return report(*call)
+    Args:
+        artifact: an onnx classifier, as the model `classifier`; or several by the names of models.
+        config: settings of `serve`, as an object.
+        settings: the options of `bertender serve`; a port 0 takes any free one. Those that are
+            not set are of this machine's profile, as there.
+
+    Raises:
+        ServingError: the server cannot start.
+
+    Example:
+        with bertender.serve("runs/int8", http_port=0, metrics_port=0) as server:
+            print(server.http_url, server.metrics_url)
+    """
+    from serve.config import LocalServeConfig
+    from serve.profiles import with_profile
+    from serve.repository.write import check_name
+    from serve.server.server import serving
+
+    chosen = LocalServeConfig.parse(_merged(config, settings))
+    if not isinstance(artifact, Mapping):
+        artifact = {"classifier": artifact}
+    # they are verified when the repository is written
+    models = {name: opened(each, verify=False) for name, each in artifact.items()}
+    for name in models:
+        check_name(name)
+    with_defaults, _ = with_profile(chosen, [each.card for each in models.values()])
+    return serving(models, with_defaults)
 
 
-# --- from bertender.api.recipes
-# The function that runs a recipe.
+class AccessFiles(TypedDict, total=False):
+    """Files with which a client trusts a server, and is known to it."""
+
+    ca_file: PathLike
+    client_certificate: PathLike
+    client_key: PathLike
+    api_key_file: PathLike
+
+
+def classify(
+    texts: Sequence[str | tuple[str, ...]],
+    url: str = "http://127.0.0.1:8000",
+    *,
+    model: str = "classifier",
+    batch_size: int | None = None,
+    timeout_s: float = 60.0,
+    retries: int | None = None,
+    **access: Unpack[AccessFiles],
+) -> list[Classification]:
+    """Ask a served model about texts; loads no model library.
+
+    Args:
+        texts: a text or a pair of texts each.
+        url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; the
+            default is that of `bertender serve`.
+        model: its name on the server.
+        batch_size: texts of a request; by default, and at most, what the model takes.
+        timeout_s: longest wait for one request in seconds, its retries included.
+        retries: how often a request is sent again where the server rejects it for now, or nothing
+            listens there; by default until `timeout_s` is over, and 3 times for the first.
+        access: `ca_file`, `client_certificate`, `client_key` and `api_key_file`, as the options of
+            `bertender classify`.
+
+    Raises:
+        DataError: `texts` is not a sequence of texts or pairs, or a text is empty.
+        ServingError: no endpoint responds there (UnreachableError), not in time (DeadlineError),
+            or the server rejects the request for now (OverloadedError), or refuses it.
+
+    Example:
+        with bertender.serve("runs/int8", http_port=0, metrics_port=0) as server:
+            results = bertender.classify(["a text of yours", "another one"], server.http_url)
+        print(results[0].label, results[0].score)
+    """
+    from bertender.text.batch import to_examples
+    from serve.client.access import AccessConfig
+    from serve.client.endpoint import classify as ask
+
+    return ask(
+        to_examples(texts),
+        url,
+        model=model,
+        batch_size=batch_size,
+        timeout_s=timeout_s,
+        retries=retries,
+        access=AccessConfig.parse(access),
+    )
+
+
+def deploy(
+    artifact: ArtifactLike, to: PathLike, config: DeployConfig | None = None, **settings: Any
+) -> Deployment:
+    """Let an artifact take the place of a served model, once it predicts as when it was made.
+
+    It is tried next to the served model, which responds meanwhile and stays if it fails.
+
+    Args:
+        artifact: an onnx classifier with golden texts.
+        to: address of a running `bertender serve` of this machine, or the directory of a model
+            repository.
+        config: settings of `deploy`, as an object.
+        settings: the options of `bertender deploy`; an address needs `admin_token_file`.
+
+    Raises:
+        ConfigError: the address, the token or the name of the model is wrong; or the artifact is
+            of another task.
+        ModelError, ArtifactError: the artifact cannot be served, or has no golden texts.
+        BusyError: another process deploys there.
+        DeploymentError: the artifact does not load, or predicts otherwise than when it was made.
+
+    Example:
+        closed = {"http_port": 0, "metrics_port": 0, "admin_token_file": "token"}
+        with bertender.serve("runs/onnx", **closed) as server:
+            done = bertender.deploy("runs/int8", server.http_url, admin_token_file="token")
+        print(done.state, done.version, done.golden.texts)
+    """
+    from serve.deploy import deploy as replace_served
+    from serve.server.targets import DeployConfig
+
+    chosen = DeployConfig.parse(_merged(config, settings))
+    source = opened(artifact, verify=False)  # checked when its files are placed
+    return replace_served(source, os.fspath(to), chosen)
 
 
 def run_recipe(
@@ -412,121 +597,92 @@ def run_recipe(
         steps = bertender.run_recipe("recipe.yaml", out="runs/recipe", settings=fewer)
         print([(step.output, step.reused) for step in steps])
     """
-    from bertender.recipes.calls import changes
-    from bertender.recipes.recipe import Recipe, load_recipe
+    from bertender.recipes.recipe import Recipe, Setting, load_recipe
     from bertender.recipes.recipe import run_recipe as run
 
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(os.fspath(recipe))
-    chosen = chosen.with_settings(changes(settings or {}))
+    parted = ((*place.partition("."), value) for place, value in plain(settings or {}).items())
+    chosen = chosen.with_settings(Setting(step, key, value) for step, _, key, value in parted)
     return list(run(chosen, Path(out or Path("runs") / chosen.name), fresh=fresh, force=force))
 
 
-# --- from bertender.api.serving
-# Functions that serve a model, ask a served one, and replace it.
+def make(
+    name: str,
+    sources: Sequence[ArtifactLike],
+    task: TaskLike | None,
+    config: Config | None,
+    settings: Mapping[str, Any],
+    out: PathLike,
+    force: bool,
+) -> Artifact:
+    """Run a stage that writes an artifact; with `force`, over one that is finished."""
+    from bertender.recipes.stages import STAGES
+
+    stage = STAGES[name]
+    chosen = stage.parse(_merged(config, settings))
+    stage.check_out(chosen, Path(out), force)
+    artifacts = [opened(source) for source in sources]
+    loaded = task_of(artifacts, task) if stage.needs_task else None
+    return stage.make(artifacts, loaded, chosen, Path(out))
 
 
-def serve(
-    artifact: ArtifactLike | Mapping[str, ArtifactLike], **settings: Any
-) -> AbstractContextManager[TritonServer]:
-    """Serve a model through Triton Inference Server: ready inside the block, stopped after it.
+def _report(
+    name: str,
+    sources: Sequence[ArtifactLike],
+    task: TaskLike | None,
+    config: Config | None,
+    settings: Mapping[str, Any],
+    out: PathLike | None,
+) -> Artifact | Record:
+    """Run a stage that reports; the report is saved at `out`, if there is one."""
+    from bertender.recipes.stages import STAGES
 
-    Args:
-        artifact: an onnx classifier, as the model `classifier`; or several by the names of models.
-        settings: the options of `bertender serve`; a port 0 takes any free one. Those that are
-            not set are of this machine's profile, as there.
-
-    Raises:
-        ServingError: the server cannot start.
-
-    Example:
-        with bertender.serve("runs/int8", http_port=0, metrics_port=0) as server:
-            print(server.http_url, server.metrics_url)
-    """
-    from bertender.recipes.calls import opened, plain
-
-    config = load_place("serve.config:LocalServeConfig").parse(plain(settings))
-    if not isinstance(artifact, Mapping):
-        artifact = {"classifier": artifact}
-    # they are verified when the repository is written
-    models = {name: opened(each, verify=False) for name, each in artifact.items()}
-    for name in models:
-        load_place("serve.repository.write:check_name")(name)
-    cards = [each.card for each in models.values()]
-    config, _ = load_place("serve.profiles:with_profile")(config, cards)
-    serving = load_place("serve.server.server:serving")(models, config)
-    return cast("AbstractContextManager[TritonServer]", serving)
+    stage = STAGES[name]
+    chosen = stage.parse(_merged(config, settings))
+    artifacts = [opened(source) for source in sources]
+    loaded = task_of(artifacts, task)
+    with TemporaryDirectory(prefix="bertender-report-") as folder:
+        place = Path(folder, "report.json") if out is None else Path(out)
+        return stage.run(artifacts, loaded, chosen, place)
 
 
-def classify(
-    texts: Sequence[str | tuple[str, ...]],
-    url: str = "http://127.0.0.1:8000",
-    *,
-    batch_size: int | None = None,
-    timeout_s: float = 60.0,
-    retries: int | None = None,
-    **settings: Any,
-) -> list[Classification]:
-    """Ask a served model about texts; loads no model library.
+def opened(source: ArtifactLike, *, verify: bool = True) -> Artifact:
+    """Return an artifact, loaded if this is its path, and then its digests checked by default."""
+    if isinstance(source, Artifact):
+        return source
+    from bertender.models.importing import open_artifact
 
-    Args:
-        texts: a text or a pair of texts each.
-        url: `http://host:port` or `grpc://host:port`, `https://` or `grpcs://` with TLS; the
-            default is that of `bertender serve`.
-        batch_size: texts of a request; by default, and at most, what the model takes.
-        timeout_s: longest wait for one request in seconds, its retries included.
-        retries: how often a request is sent again where the server rejects it for now, or nothing
-            listens there; by default until `timeout_s` is over, and 3 times for the first.
-        settings: `model`, its name on the server; `ca_file`, `client_certificate`, `client_key` and
-            `api_key_file`; as the options of `bertender classify`.
-
-    Raises:
-        DataError: `texts` is not a sequence of texts or pairs, or a text is empty.
-        ServingError: no endpoint responds there (UnreachableError), not in time (DeadlineError),
-            or the server rejects the request for now (OverloadedError), or refuses it.
-
-    Example:
-        with bertender.serve("runs/int8", http_port=0, metrics_port=0) as server:
-            results = bertender.classify(["a text of yours", "another one"], server.http_url)
-        print(results[0].label, results[0].score)
-    """
-    examples = to_examples(texts)
-    sending = {"batch_size": batch_size, "timeout_s": timeout_s, "retries": retries}
-    if "model" in settings:
-        sending["model"] = settings.pop("model")
-    files = load_place("serve.client.access:AccessConfig").parse(settings)
-    predictions = load_place("serve.client.endpoint:classify")(
-        examples, url, **sending, access=files
-    )
-    return cast("list[Classification]", predictions)
+    return open_artifact(source, verify=verify)
 
 
-def deploy(artifact: ArtifactLike, to: PathLike, **settings: Any) -> Deployment:
-    """Let an artifact take the place of a served model, once it predicts as when it was made.
+def task_of(artifacts: Sequence[Artifact], task: TaskLike | None) -> Task:
+    """Return the task to work on: the one that is named, or that the first artifact records."""
+    from bertender.recipes.recorded_task import task_of_models
+    from bertender.tasks.loading import load_task as load
+    from bertender.tasks.task import Task, TaskConfig
 
-    It is tried next to the served model, which responds meanwhile and stays if it fails.
+    if isinstance(task, Task):
+        return task
+    settings = {"task": task} if isinstance(task, str) else plain(task or {})
+    if artifacts:
+        return task_of_models(artifacts, settings)
+    return load(TaskConfig.parse(settings))
 
-    Args:
-        artifact: an onnx classifier with golden texts.
-        to: address of a running `bertender serve` of this machine, or the directory of a model
-            repository.
-        settings: the options of `bertender deploy`; an address needs `admin_token_file`.
 
-    Raises:
-        ConfigError: the address, the token or the name of the model is wrong; or the artifact is
-            of another task.
-        ModelError, ArtifactError: the artifact cannot be served, or has no golden texts.
-        BusyError: another process deploys there.
-        DeploymentError: the artifact does not load, or predicts otherwise than when it was made.
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a command or a recipe has them: artifacts and paths by their names."""
 
-    Example:
-        closed = {"http_port": 0, "metrics_port": 0, "admin_token_file": "token"}
-        with bertender.serve("runs/onnx", **closed) as server:
-            done = bertender.deploy("runs/int8", server.http_url, admin_token_file="token")
-        print(done.state, done.version, done.golden.texts)
-    """
-    from bertender.recipes.calls import opened, plain
+    def named(value: Any) -> Any:
+        if isinstance(value, Artifact):
+            return str(value.path)
+        if isinstance(value, list | tuple):
+            return [named(each) for each in value]
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
 
-    config = load_place("serve.config:DeployConfig").parse(plain(settings))
-    source = opened(artifact, verify=False)  # checked when its files are placed
-    deployment = load_place("serve.deploy:deploy")(source, os.fspath(to), config)
-    return cast("Deployment", deployment)
+    return {name: named(value) for name, value in settings.items()}
+
+
+def _merged(config: Config | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the explicit settings of a config, and over them those of keywords."""
+    explicit = config.model_fields_set if config is not None else ()
+    return {**{name: getattr(config, name) for name in explicit}, **plain(settings)}

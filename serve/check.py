@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from bertender.cli.output import print_rows, print_words
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ServingError
@@ -109,42 +107,3 @@ def _rows(served: Served, local: Outputs) -> npt.NDArray[np.float64]:
     """Return the endpoint's logits (rows, labels) where the local model predicts as well."""
     logits = np.atleast_2d(np.array(served.answer.logits))
     return np.asarray(logits[local.places])
-
-
-# --- from serve.endpoint_table
-# Table of the recipe's step `endpoint`.
-
-
-def show_endpoint(output: Path) -> None:
-    """Print a saved check of an endpoint."""
-    check = EndpointCheck.model_validate_json(output.read_text(encoding="utf-8"))
-    rows = [
-        (
-            *(_text(served), _shown(served.answer.label)),
-            *(_score(served.answer.score), _shown(served.true_label)),
-        )
-        for served in check.served
-    ]
-    right = sum(served.answer.label == served.true_label for served in check.served)
-    print_rows(("held-out text", "label", "score", "true label"), rows)
-    print_words(f"{right} of {len(rows)} labelled as in the data")
-    print_words(
-        f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
-        "model's"
-    )
-
-
-def _text(served: Served) -> str:
-    """Return the texts of an example, or its sentence where words have labels."""
-    return (" | " if isinstance(served.answer.label, str) else " ").join(served.text)
-
-
-def _shown(label: str | tuple[str, ...] | None) -> str:
-    """Return a label, or several; a dash for none."""
-    return (label if isinstance(label, str) else " ".join(label or ())) or "-"
-
-
-def _score(score: float | tuple[float, ...]) -> str:
-    """Return a score; of several words or labels, the lowest."""
-    scores = (score,) if isinstance(score, float) else score
-    return f"{min(scores):.3f}" if scores else "-"

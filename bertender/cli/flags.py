@@ -12,10 +12,6 @@ import typer
 from pydantic.fields import FieldInfo
 
 from bertender.core.config import Config
-from bertender.tasks.task import TaskConfig
-
-# --- from bertender.cli.flags
-# Command-line flags made from configs, so that a flag, a recipe key and a field share one name.
 
 WIDEST_METAVAR = 16
 PLAIN_TYPES = (int, float, bool, str, Path)
@@ -26,9 +22,6 @@ CONTEXT = inspect.Parameter(
 EXPLICIT = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
 """Typer's names of where a value comes from that is not a default."""
 
-TeacherOption = Annotated[
-    str, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
-]
 ForceFlag = Annotated[
     bool, typer.Option("--force", help="replace a finished artifact that is there already")
 ]
@@ -76,14 +69,13 @@ def _if_explicit(context: typer.Context, name: str, value: Any) -> Any:
     return value if source is not None and source.name in EXPLICIT else None
 
 
-def option_values(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that belong to a config."""
-    return {name: value for name, value in values.items() if name in config.model_fields}
-
-
-def explicit(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that the user gave; 0, False and empty text are values."""
-    return {name: value for name, value in values.items() if value is not None}
+def given(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a config that the user gave; 0, False and empty text are values."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name in config.model_fields and value is not None
+    }
 
 
 def _flag(name: str, field: FieldInfo, shown: bool | str, *, forget: bool) -> inspect.Parameter:
@@ -146,12 +138,3 @@ def _plain_type(annotation: Any) -> type:
         kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
         return _plain_type(kinds[0])
     return annotation if annotation in PLAIN_TYPES else str
-
-
-# --- from bertender.cli.task_flags
-# Flags of the task; apart from `flags`, because tasks take seconds to load.
-
-
-def task_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the task flags that the user gave."""
-    return explicit(option_values(TaskConfig, values))

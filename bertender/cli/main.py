@@ -7,16 +7,14 @@ take seconds to load, and `bertender --help` should not.
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.logging import RichHandler
@@ -27,100 +25,50 @@ from bertender.recipes.stages import STAGES
 
 logger = logging.getLogger(__name__)
 
-CLI = "bertender.cli"
-
 INTERRUPTED = 130
 """The exit status of a shell for a command that Ctrl-C ended."""
 
+MAKE, MEASURE, SERVE, LOOK_UP = "Make", "Measure", "Serve", "Look up"
 
-@dataclass(frozen=True)
-class Command:
-    """A command: its help, and the function that builds it."""
 
+class Command(NamedTuple):
+    """What `bertender --help` says of a command."""
+
+    group: str
     summary: str
-    module: str
-    builder: str
-    arguments: tuple[str, ...] = ()
     extra: str = "train"
     """The extra with the packages that it needs."""
 
 
-def _stage(name: str) -> Command:
-    summary = STAGES.places[name].summary
-    return Command(summary, "bertender.cli.stage_commands", "stage_command", (name,))
-
-
-def _command(module: str, name: str, summary: str, extra: str = "train") -> Command:
-    return Command(summary, module, f"{name}_command", extra=extra)
-
-
-WITHOUT_COMMAND = ("endpoint",)
-"""Stages that are steps of recipes alone."""
-
 COMMANDS: Mapping[str, Command] = {
-    "run": _command(
-        f"{CLI}.recipe_commands", "run", "Run a recipe: named steps; what is built is reused."
+    "run": Command(MAKE, "Run a recipe: named steps; what is built is reused."),
+    **{name: Command(MAKE, stage.summary) for name, stage in STAGES.items() if not stage.suffix},
+    "import": Command(MAKE, "Write a finished model from elsewhere as an artifact."),
+    "compress": Command(
+        MAKE, "Make the best model that holds constraints on size, time and score."
     ),
-    "import": _command(
-        f"{CLI}.stage_commands",
-        "import",
-        "Write a finished model from elsewhere as an artifact.",
+    "verify": Command(MEASURE, STAGES["verify"].summary),
+    "compare": Command(MEASURE, STAGES["compare"].summary),
+    "loadtest": Command(MEASURE, "Measure an endpoint under load, and find its limit."),
+    "serve": Command(SERVE, "Serve a model through Triton Inference Server.", "serve"),
+    "classify": Command(SERVE, "Ask a served model about texts."),
+    "deploy": Command(
+        SERVE, "Replace a served model by a new version that proves itself first.", "serve"
     ),
-    "compress": _command(
-        f"{CLI}.compress_command",
-        "compress",
-        "Make the best model that holds constraints on size, time and score.",
-    ),
-    "verify": _command(f"{CLI}.measure_commands", "verify", STAGES.places["verify"].summary),
-    "compare": _command(f"{CLI}.measure_commands", "compare", STAGES.places["compare"].summary),
-    "serve": _command(
-        "serve.commands", "serve", "Serve a model through Triton Inference Server.", "serve"
-    ),
-    "deploy": _command(
-        "serve.commands",
-        "deploy",
-        "Replace a served model by a new version that proves itself first.",
-        "serve",
+    "tune": Command(
+        SERVE, "Find the settings of `serve` that are the fastest on this machine.", "serve"
     ),
     "lint-repository": Command(
-        "Check a Triton model repository offline, against the graphs in it.",
-        "serve.commands",
-        "lint_repository_command",
-        extra="serve",
+        SERVE, "Check a Triton model repository offline, against the graphs in it.", "serve"
     ),
-    "classify": _command("serve.asking_commands", "classify", "Ask a served model about texts."),
-    "loadtest": _command(
-        "serve.asking_commands", "loadtest", "Measure an endpoint under load, and find its limit."
-    ),
-    "tune": _command(
-        "serve.commands",
-        "tune",
-        "Find the settings of `serve` that are the fastest on this machine.",
-        "serve",
-    ),
-    "tasks": _command(f"{CLI}.list_commands", "tasks", "List the tasks that are known by name."),
-    "methods": _command("distill.commands", "methods", "List the distillation methods."),
-    "schemes": _command(
-        "quantize.commands", "schemes", "List the ways to quantize, and for which machines."
-    ),
-    "recipes": _command(f"{CLI}.list_commands", "recipes", "List the recipes."),
-    "show": _command(f"{CLI}.list_commands", "show", "Show an artifact and what it was made from."),
-    "doctor": _command(
-        f"{CLI}.list_commands", "doctor", "Show what this machine has, and what that means."
-    ),
+    "tasks": Command(LOOK_UP, "List the tasks that are known by name."),
+    "methods": Command(LOOK_UP, "List the distillation methods."),
+    "schemes": Command(LOOK_UP, "List the ways to quantize, and for which machines."),
+    "recipes": Command(LOOK_UP, "List the recipes."),
+    "show": Command(LOOK_UP, "Show an artifact and what it was made from."),
+    "doctor": Command(LOOK_UP, "Show what this machine has, and what that means."),
 }
-"""Those with a module of their own; the others are made from the rows of STAGES."""
-
-
-def commands() -> dict[str, Command]:
-    """Return all commands, in the order in which they are shown."""
-    made = {
-        name: _stage(name)
-        for name in STAGES
-        if name not in COMMANDS and name not in WITHOUT_COMMAND
-    }
-    return {"run": COMMANDS["run"], **made, **COMMANDS}
-
+"""All commands, in the order in which they are shown."""
 
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="log what is being done")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress bars")]
@@ -140,8 +88,7 @@ VersionOption = Annotated[
 
 def main() -> None:
     """Run the command line; exit with 0, 1 (an error), 2 (wrong usage) or 130 (interrupted)."""
-    known = commands()
-    requested = next((word for word in sys.argv[1:] if word in known), None)
+    requested = next((word for word in sys.argv[1:] if word in COMMANDS), None)
     try:
         build_app(requested)()
     except KeyboardInterrupt:  # while the libraries of a command are loaded, which takes seconds
@@ -152,50 +99,44 @@ def main() -> None:
 def build_app(requested: str | None) -> typer.Typer:
     """Return the application; only the requested command has its options and can run."""
     app = typer.Typer(
-        help="Turn a BERT-style encoder into a small, fast, proven endpoint.",
+        help="Turn a BERT-style encoder into a small, fast, proven endpoint.\n\n"
+        "Start here: bertender run quickstart",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_prepare)
-    for name, command in commands().items():
-        build = _real if name == requested else _placeholder
-        app.command(name, help=command.summary)(build(command))
+
+    @app.callback()
+    def prepare(
+        verbose: VerboseOption = False, quiet: QuietOption = False, version: VersionOption = False
+    ) -> None:
+        from bertender.core.progress import show_progress
+
+        show_progress(not quiet)
+        logging.basicConfig(
+            level=logging.INFO if verbose else logging.WARNING,
+            format="%(message)s",
+            handlers=[RichHandler(console=SafeConsole(stderr=True), show_path=False)],
+        )
+
+    for name, command in COMMANDS.items():
+        function = _guarded(name) if name == requested else lambda: None
+        app.command(name, help=command.summary, rich_help_panel=command.group)(function)
     return app
 
 
-def _prepare(
-    verbose: VerboseOption = False, quiet: QuietOption = False, version: VersionOption = False
-) -> None:
-    from bertender.core.progress import show_progress
-
-    show_progress(not quiet)
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=SafeConsole(stderr=True), show_path=False)],
-    )
-
-
-def _placeholder(command: Command) -> Any:
-    def unused() -> None: ...
-
-    return unused
-
-
-def _real(command: Command) -> Any:
-    """Import and build a command; errors that bertender raises on purpose become messages."""
+def _guarded(name: str) -> Callable[..., None]:
+    """Return a command; errors that bertender raises on purpose become messages."""
     _calm_libraries()
     from bertender.core.errors import BertenderError
 
-    with _packages_explained(command):
-        module = importlib.import_module(command.module)
-        function = getattr(module, command.builder)(*command.arguments)
+    with _packages_explained(name):
+        function = command_of(name)
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
-            with _packages_explained(command):
+            with _packages_explained(name):
                 function(*args, **kwargs)
         except BertenderError as error:
             _complain(str(error))
@@ -213,18 +154,33 @@ def _real(command: Command) -> Any:
     return guarded
 
 
+def command_of(name: str) -> Callable[..., None]:
+    """Import the module of a command and build the command."""
+    if name in ("classify", "loadtest"):  # without what a server needs
+        from bertender.cli.asking import build
+    elif COMMANDS[name].group == MAKE:
+        from bertender.cli.making import build
+    elif COMMANDS[name].group == MEASURE:
+        from bertender.cli.measuring import build
+    elif COMMANDS[name].group == SERVE:
+        from bertender.cli.serving import build
+    else:
+        from bertender.cli.looking_up import build
+    return build(name)
+
+
 @contextmanager
-def _packages_explained(command: Command) -> Iterator[None]:
+def _packages_explained(name: str) -> Iterator[None]:
     """Turn a package that is not installed into the extra that has it."""
     try:
         yield
     except ModuleNotFoundError as error:
-        name = (error.name or "").partition(".")[0]
-        if importlib.util.find_spec(name or "bertender") is not None:
+        package = (error.name or "").partition(".")[0]
+        if importlib.util.find_spec(package or "bertender") is not None:
             raise  # an error of ours, or a broken package
         _complain(
-            f"this command needs the package {name!r}, which is not installed. Install it with "
-            f"what belongs to it: pip install 'bertender[{command.extra}]'"
+            f"this command needs the package {package!r}, which is not installed. Install it with "
+            f"what belongs to it: pip install 'bertender[{COMMANDS[name].extra}]'"
         )
         sys.exit(1)
 

@@ -15,7 +15,6 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, HubUnreachableError, ModelError, UnknownNameError
 from bertender.models.runtimes import DEFAULT_RUNTIME
-from bertender.recipes.stage import provided_by
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 
@@ -229,9 +228,10 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
         ModelError, HubUnreachableError: one that the user named cannot be had.
         ConfigError: a method that the user named does not train on such a task.
     """
-    depth, least = provided_by("distill.depth"), provided_by("prune.least_entries")
+    from distill.teachers.encoders import depth_of  # it loads PyTorch
+
     own = str(teacher.path)
-    starts = _own_starts(depth(own), least(own), config)
+    starts = _own_starts(depth_of(own), _least_entries(own), config)
     for name in dict.fromkeys(config.students):
         try:
             made = _start(name, task)
@@ -241,7 +241,8 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
             logger.warning("no student starts from %s: %s", name, error)
             continue
         free = _free_name(made.name, [start.name for start in starts])
-        entries = least(made.encoder or own)  # a kind without layers reads the teacher's tokens
+        # a kind without layers reads the teacher's tokens
+        entries = _least_entries(made.encoder or own)
         starts.append(made.model_copy(update={"name": free, "least_entries": entries}))
     return starts
 
@@ -264,11 +265,29 @@ def _own_starts(layers: int, least_entries: int, config: CompressConfig) -> list
 
 def _start(name: str, task: Task) -> Start:
     """Return the start of a name: of a method whose student has no layers, else an encoder."""
-    if name not in provided_by("distill.without_layers")():
-        return Start(name=Path(name).name, layers=provided_by("distill.depth")(name), encoder=name)
+    from distill.methods import METHODS
+    from distill.teachers.encoders import depth_of
+
+    if name not in METHODS or "layers" not in METHODS[name].student.lacks:
+        return Start(name=Path(name).name, layers=depth_of(name), encoder=name)
     distill = STAGES["distill"]
     distill.check(distill.config.parse({"method": name}), task)
     return Start(name=name, layers=0, method=name)
+
+
+def _least_entries(encoder: str) -> int:
+    """Return how many entries of an encoder's vocabulary always remain.
+
+    0 where it cannot be cut: a step that shall cut it says why.
+    """
+    from bertender.text.tokenizer import load_tokenizer
+    from distill.pretraining.vocabulary_cutting import least_entries
+    from distill.teachers.encoders import located
+
+    try:
+        return least_entries(load_tokenizer(located(encoder)))
+    except ModelError:
+        return 0
 
 
 def _free_name(name: str, taken: list[str]) -> str:

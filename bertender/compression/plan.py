@@ -28,10 +28,10 @@ from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.machine import environment
 from bertender.core.machine_load import MachineLoad, check_load_now
 from bertender.models.runtimes import DEFAULT_RUNTIME
-from bertender.recipes.stage import provided_by
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
+from quantize.quantizer import write_graph
 
 # --- from bertender.compression.prediction
 # Bytes and time of models that were not made, from a few that were.
@@ -254,11 +254,10 @@ class Probing:
 def _quantized(exported: Artifact, task: Task, variant: Variant, folder: Path) -> Path:
     """Return the graph of a variant, written now or before."""
     graph = (folder / f"{variant.variant_name}.onnx").resolve()
-    write = provided_by("quantize.write")
     machine = environment()  # which decides what runs in integers
     identity = [exported.digest, variant.settings, library_versions()]
     identity += [machine.cpu_model, list(machine.cpu_flags)]
-    build_once([graph], identity, lambda: write(exported, task, variant.settings, graph))
+    build_once([graph], identity, lambda: write_graph(exported, task, variant.settings, graph))
     return graph
 
 

@@ -151,7 +151,7 @@ def _checked_files(step: Step, task: Task) -> Iterable[NamedFile]:
     """Return the files that a step names, whose settings are right for the task."""
     stage = STAGES[step.stage]
     config = stage.config.parse(step.settings)
-    if step.stage == "quantize" and stage.wants(config, 0).name != GRAPH_TO_QUANTIZE.name:
+    if step.stage == "quantize" and stage.wants(config, 0) is not GRAPH_TO_QUANTIZE:
         raise ConfigError(
             f"schemes={step.settings['scheme']}: it trains, and a candidate is quantized as it is. "
             "Give schemes that start from a graph, as dynamic or static."

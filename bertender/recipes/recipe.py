@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from bertender.core.artifact import Artifact, check_not_finished, digest_of
 from bertender.core.build_once import build_once, forget_work, was_built
 from bertender.core.card import library_versions
-from bertender.core.config import Config, Record, installed_digest
+from bertender.core.config import Config, Record
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
 from bertender.core.files import unusable_parent
 from bertender.recipes.stage import Earlier, Product, Source
@@ -314,8 +314,8 @@ def _check_sources(plan: Sequence[Planned], out: Path) -> None:
         stage = STAGES[step.stage]
         with naming(step):
             for position, source in enumerate(step.sources):
-                stage.wants(config, position).check(source, products[source])
-            if stage.makes is None:
+                stage.check_source(config, position, source, products[source])
+            if stage.suffix:
                 continue
             earlier = Earlier([products[source].model for source in step.sources], by_path)
             model = stage.model(_filled(step, config, out), earlier)
@@ -340,13 +340,6 @@ def _check_files(plan: Sequence[Planned], out: Path) -> None:
 # A step is skipped when its stamp shows that the same stage, config, inputs, data and code have
 # made the output that is there. A step that was killed has left no stamp and no half-written
 # output; a training step resumes from its last checkpoint.
-
-ADDED_ROWS = {
-    "bertender.problems": "problem_type",
-    "bertender.heads": "problem_type",
-    "bertender.metrics": "metric",
-}
-"""Entry points of rows that installed packages add -> the field of a task that names its row."""
 
 
 @dataclass(frozen=True)
@@ -384,7 +377,7 @@ def run_recipe(
     plan = make_plan(recipe, out)
     for step, config in plan:
         outputs = outputs_of(step, config, out)
-        if STAGES[step.stage].makes is not None and not was_built(outputs[0]):
+        if not STAGES[step.stage].suffix and not was_built(outputs[0]):
             with naming(step):
                 for place in outputs:
                     check_not_finished(place, force)
@@ -453,9 +446,5 @@ def _identity(
         # a comparison shows names and parity of its sources, which their digests leave out
         "sources": [(s.name, s.digest, _parity(s)) for s in sources],
         "task": task.fingerprint() if stage.needs_task else None,
-        "code": stage.code_version(),
-        "packages": [
-            installed_digest(group, getattr(task, name)) for group, name in ADDED_ROWS.items()
-        ],
         "libraries": library_versions(),
     }

@@ -1,133 +1,32 @@
-"""Stage: what a command, a recipe step and a Python function are made from."""
+"""Stage: what a command, a recipe step and a Python function are made from.
+
+A recipe is checked by its stages before the first step runs: a `Product` is what a step will write,
+a `Want` what a later step starts from, a `NamedFile` what a setting names.
+"""
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from bertender.core.artifact import Artifact, check_not_finished, sha256_of
-from bertender.core.card import CARD_NAME, TIMING_NAME, Kind
+from bertender.core.artifact import TIMING_NAME, Artifact, check_not_finished, sha256_of
+from bertender.core.card import CARD_NAME, Kind
 from bertender.core.config import Config, Record
 from bertender.core.errors import BertenderError, ConfigError, DataError
 from bertender.core.files import save_result
-from bertender.models.finished_model import located
-from bertender.recipes.stages import STAGES
-from bertender.tasks.loading import load_task
-from bertender.tasks.task import Task, TaskConfig
-from bertender.text.batch import Example
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # which `bertender --help` does without
     from transformers import PreTrainedModel
 
     from bertender.models.own_models import ExpectedModel
+    from bertender.tasks.task import Task
+    from bertender.text.batch import Example
 
-# --- from bertender.pipeline.source_files
-# The project's source files that a module runs: found by reading imports, nothing is imported.
-
-PACKAGES = ("bertender", "distill", "export", "quantize", "serve")
-PROJECT = Path(__file__).resolve().parents[2]
-"""The folder that holds the packages."""
-COUNTED_OTHERWISE: Mapping[str, str] = {
-    "bertender.recipes.stage": "the settings and sources that it hands on count by themselves",
-    "bertender.core.errors": "an error ends a step, and no output depends on it",
-    "bertender.core.progress": "it shows how far the work is, and no output depends on it",
-    "bertender.models.own_models": "a plan asks it, and what a step then runs does not",
-    "bertender.tasks.loading": "a task counts by the fingerprint of its data, however it is read",
-}
-"""Modules that are not a part of what a step runs, though it imports them, and why."""
-PLACE = re.compile(r"([\w.]+):\w+")
-
-
-def source_files(modules: Iterable[str], project: Path = PROJECT) -> dict[str, Path]:
-    """Return the files, by module, that some modules and all that they import are read from.
-
-    Imports inside of functions count too, and so do the places (`module:NAME`) that a table of a
-    stage package names in it. Those that only a type checker reads do not, nor do other packages
-    than the project's own, nor what is COUNTED_OTHERWISE unless it is asked for.
-    """
-    files: dict[str, Path] = {}
-    waiting = list(modules)
-    seen = set(COUNTED_OTHERWISE.keys() - waiting)
-    while waiting:
-        module = waiting.pop()
-        path = None if module in seen else _path(module, project)
-        seen.add(module)
-        if path is not None:
-            files[module] = path
-            source = path.read_bytes()
-            waiting += _imported(source)
-            waiting += [name for name in _places(source) if _is_counted(name, module)]
-            waiting += [module.rpartition(".")[0]]  # a package runs before its modules
-    return files
-
-
-def source_digest(modules: Iterable[str], project: Path = PROJECT) -> str:
-    """Return a digest of the source code of `source_files`."""
-    digest = hashlib.sha256()
-    for module, path in sorted(source_files(modules, project).items()):
-        source = path.read_bytes()
-        digest.update(f"{module} {len(source)} ".encode() + source)
-    return digest.hexdigest()
-
-
-def _path(module: str, project: Path) -> Path | None:
-    """Return the file of a module; None for a name in a module, and for other packages."""
-    first, *_ = parts = module.split(".")
-    if first not in PACKAGES:
-        return None
-    stem = project.joinpath(*parts)
-    candidates = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
-    return next((path for path in candidates if path.is_file()), None)
-
-
-@cache
-def _imported(source: bytes) -> tuple[str, ...]:
-    """Return all names that a module imports; whether one is a module shows by its file."""
-    return tuple(name for node in _run(ast.parse(source)) for name in _names(node))
-
-
-def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all within it, except what only a type checker reads."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
-            yield from _run(child)
-
-
-@cache
-def _places(source: bytes) -> tuple[str, ...]:
-    """Return the modules of all strings that read as the place of a row."""
-    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
-    matches = (PLACE.fullmatch(value) for value in strings if isinstance(value, str))
-    return tuple(match[1] for match in matches if match)
-
-
-def _is_counted(place: str, module: str) -> bool:
-    """Return whether a module runs what its table names: that of the same stage package.
-
-    The tables of `bertender` name other steps, what prints, and data, which count by themselves.
-    """
-    package = module.partition(".")[0]
-    return package != "bertender" and place.partition(".")[0] == package
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module:
-        yield node.module
-        yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-# --- from bertender.pipeline.named_files
-# Files that settings name: whether they exist, and a digest of their contents.
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 class NamedFile(Protocol):
@@ -151,6 +50,8 @@ class ArtifactFolder:
     path: Path
 
     def check(self) -> None:
+        from bertender.models.finished_model import located
+
         if (self.path / CARD_NAME).is_file():
             Artifact.load(self.path, verify=False)
         else:
@@ -193,25 +94,20 @@ class TaskData:
         """Do nothing: the settings have checked the name."""
 
     def digest(self) -> str:
+        from bertender.tasks.loading import load_task
+        from bertender.tasks.task import TaskConfig
+
         return load_task(TaskConfig(task=self.task)).fingerprint()
 
 
 def folder_digest(folder: Path) -> str:
-    """Return a digest of a folder's files; empty where there are none.
-
-    How long it took to make an artifact is not a part of it.
-    """
+    """Return a digest of a folder's files but the timing; empty where there are none."""
     digest = hashlib.sha256()
-    files = sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name != TIMING_NAME
-    )
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != TIMING_NAME)
+    files = sorted(paths)
     for path in files:
         digest.update(f"{path.name} {sha256_of(path)}".encode())
     return digest.hexdigest() if files else ""
-
-
-# --- from bertender.pipeline.products
-# Products of steps that are not made yet: what a step will write, what a later one wants.
 
 
 class Source(NamedTuple):
@@ -249,60 +145,33 @@ class Want:
     """A requirement on the artifact that a step starts from."""
 
     name: str
-    suits: Callable[[Product], bool]
     next_step: str
-    class_checks: tuple[Callable[[PreTrainedModel], None], ...] = ()
-    """Checks of a model's architecture, which the step itself makes too."""
-    shape_checks: tuple[Callable[[PreTrainedModel], None], ...] = ()
-    """Checks of its layers and widths besides, likewise."""
+    fields: Mapping[str, object]
+    """Field of a `Product` -> the value that it must have."""
 
     def check(self, source: str, product: Product) -> None:
-        """Raise ConfigError where an earlier step will not make what is required.
-
-        Raises:
-            ModelError: what a check raises of the model that it will make.
-        """
-        if not self.suits(product):
+        """Raise ConfigError where an earlier step will not make what is required."""
+        if any(getattr(product, name) != value for name, value in self.fields.items()):
             raise ConfigError(
                 f"it starts from {source!r}, which will be {product}, and needs {self.name}. "
                 f"{self.next_step}"
             )
-        if product.model is not None:
-            self._check_model(source, product.model)
-
-    def _check_model(self, source: str, expected: ExpectedModel) -> None:
-        shape_checks = self.shape_checks if expected.shape_known else ()
-        try:
-            for check in (*self.class_checks, *shape_checks):
-                check(expected.model)
-        except BertenderError as error:
-            error.args = (f"it starts from {source!r}: {error}",)
-            raise
 
 
 CLASSIFIER = Want(
-    "a classifier", lambda made: made.classifies, "Fine-tune the encoder first: stage finetune."
+    "a classifier", "Fine-tune the encoder first: stage finetune.", {"classifies": True}
 )
-TORCH_MODEL = Want(
-    "a torch model", lambda made: made.kind == "torch", "Give the step that it was made from."
-)
+TORCH_MODEL = Want("a torch model", "Give the step that it was made from.", {"kind": "torch"})
 TORCH_CLASSIFIER = Want(
     "a torch classifier",
-    lambda made: made.kind == "torch" and made.classifies,
     "Give a step of stage finetune, distill or prune.",
+    {"kind": "torch", "classifies": True},
 )
-PRETRAINED = Want(
-    "an encoder of stage 'pretrain'",
-    lambda made: made.stage == "pretrain",
-    "Give a step of stage pretrain.",
-)
-ONNX_CLASSIFIER = Want(
-    "an onnx classifier", lambda made: made.kind == "onnx", "Export it first: stage export."
-)
+ONNX_CLASSIFIER = Want("an onnx classifier", "Export it first: stage export.", {"kind": "onnx"})
 GRAPH_TO_QUANTIZE = Want(
     "a float32 onnx classifier of operators that are not fused",
-    lambda made: made.kind == "onnx" and made.precision == "float32" and not made.fused,
     "Give a step of stage export without precision and without optimize=fused.",
+    {"kind": "onnx", "precision": "float32", "fused": False},
 )
 
 
@@ -320,101 +189,81 @@ class Earlier:
         path = Path(name).resolve()
         if path in self.by_path:  # another one may lie there from a run before
             return self.by_path[path]
-        from bertender.models.own_models import expected_on_disk
+        from bertender.models.own_models import expected_on_disk  # which loads PyTorch
 
         return expected_on_disk(name)
 
 
-# --- from bertender.pipeline.stage
-# Stage: one row, from which the command, the recipe step and the Python function are made.
-#
-# A recipe is checked by these rows before its first step runs.
-
-AnyConfig = TypeVar("AnyConfig", bound=Config)
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Sources that a stage starts from."""
-
-    sources: tuple[Artifact, ...]
-    loaded_task: Task | None
-    provided: Mapping[str, Callable[..., Any]]
-    """By the names in `uses`: what other stages provide."""
-
-    @property
-    def task(self) -> Task:
-        """The task, of a stage that needs one."""
-        assert self.loaded_task is not None
-        return self.loaded_task
-
-
-def _unused(*_: Any) -> tuple[()]:
-    return ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Stage:
-    """A row of STAGES."""
+    """A row of STAGES. Methods that take `config` get it with the settings of its sources filled.
 
-    name: str
-    config: type[Config]
-    function: Callable[[Inputs, Any, Path], Artifact | Record]
-    """(inputs, config, out) -> the artifact at `out`, or a report, which `run` saves there"""
-    source: str | None = None
+    A subclass imports what it works with inside its methods: one command loads one stage, and
+    settings are read without PyTorch.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    source: ClassVar[str | None] = None
     """The argument of the command that names what it starts from: `teacher` or `artifact`."""
-    sources: Sequence[int] = (1,)
+    sources: ClassVar[Sequence[int]] = (1,)
     """From how many earlier steps of a recipe it can start."""
-    wants: Callable[[Any, int], Want] = lambda config, position: CLASSIFIER
-    """(config, position) -> what the earlier step at that position must make"""
-    makes: Callable[[Any], Product] | None = None
-    """config -> the artifact; None for what makes a report."""
-    model: Callable[[Any, Earlier], ExpectedModel | None] = lambda config, earlier: None
-    """(config with its sources, models of earlier steps) -> the model that it will make, as far as
-    it is known; raises where it can make none of these settings."""
-    fills: Mapping[int, str] = field(default_factory=dict)
-    """The setting that an earlier step stands for, by the step's position."""
-    files: Callable[[Any], Iterable[NamedFile]] = _unused
-    """config -> the files that its settings name"""
-    texts: Callable[[Any, Task], Sequence[Example]] = _unused
-    """(config, task) -> texts that it reads besides the splits of the task"""
-    check: Callable[[Any, Task], None] = lambda config, task: None
-    """(config with its sources, task) raises what is wrong with the settings, before any work."""
-    uses: tuple[str, ...] = ()
-    """Parts of other stages that it needs, as `export.write`: stages never import each other."""
-    provides: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    """Parts of it that others may use, such as the writer of a graph, by name."""
-    also_writes: Callable[[Any, Path], Sequence[Path]] = _unused
-    """(config, out) -> the artifacts that it writes next to `out`"""
-    shown_by: str = "bertender.cli.output:show_artifact"
-    """`module:function` that prints its result; imported only to print."""
-    needs_task: bool = True
-    problem_types: Collection[str] | None = None
+    fills: ClassVar[str | None] = None
+    """The setting that the earlier step beyond the necessary ones stands for."""
+    needs_task: ClassVar[bool] = True
+    problem_types: ClassVar[Collection[str] | None] = None
     """The rows of PROBLEMS whose tasks it takes; None for all."""
-    requires: Callable[[], str] = str
-    """Returns what the stage needs of this machine; raises where it is not there."""
-    cacheable: bool = True
+    suffix: ClassVar[str] = ""
+    """`.json` where the output is a report; an artifact's directory has none."""
+    cacheable: ClassVar[bool] = True
     """False for a step that is a check of the moment, such as a server that must start."""
 
     @property
-    def suffix(self) -> str:
-        """`.json` where the output is a report; an artifact's directory has none."""
-        return ".json" if self.makes is None else ""
+    def config(self) -> type[Config]:
+        """The class of its settings."""
+        raise NotImplementedError
 
-    def run(
-        self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
+    def work(
+        self, sources: Sequence[Artifact], task: Any, config: Any, out: Path
     ) -> Artifact | Record:
-        """Do the work, with the settings that `sources` stand for; a report is saved at `out`."""
-        filled = self.filled(config, [Source(each.name, each.path) for each in sources])
-        if task is not None:
-            self.accepts(task)
-            self.check(filled, task)
-            sources = [each.of_task(task.record()) for each in sources]
-        provided = {name: provided_by(name) for name in self.uses}
-        made = self.function(Inputs(tuple(sources), task, provided), filled, out)
-        if not isinstance(made, Artifact):
-            save_result(made, out)
-        return made
+        """Make the artifact at `out`, or return a report, which `run` saves there."""
+        raise NotImplementedError
+
+    def requires(self) -> None:
+        """Raise where this machine lacks what the stage needs."""
+
+    def wants(self, config: Any, position: int) -> Want:
+        """Return what the earlier step at a position must make."""
+        return CLASSIFIER
+
+    def check_model(self, config: Any, position: int, model: PreTrainedModel) -> None:
+        """Raise where it cannot start from a model of such an architecture."""
+
+    def check_shape(self, config: Any, position: int, model: PreTrainedModel) -> None:
+        """Raise where it cannot start from a model of such layers and widths."""
+
+    def makes(self, config: Any) -> Product:
+        """Return the artifact that it will write."""
+        raise NotImplementedError
+
+    def model(self, config: Any, earlier: Earlier) -> ExpectedModel | None:
+        """Return the model that it will make, as far as it is known; raise where it can make none
+        of these settings."""
+        return None
+
+    def files(self, config: Any) -> Iterable[NamedFile]:
+        """Return the files that the settings name."""
+        return ()
+
+    def texts(self, config: Any, task: Task) -> Sequence[Example]:
+        """Return the texts that it reads besides the splits of the task."""
+        return ()
+
+    def check(self, config: Any, task: Task) -> None:
+        """Raise where settings and task do not go together, before any work."""
+
+    def also_writes(self, config: Any, out: Path) -> Sequence[Path]:
+        """Return the artifacts that it writes next to `out`."""
+        return ()
 
     def parse(self, settings: Mapping[str, Any]) -> Config:
         """Return the settings: the first of what is read, because a task may take long to load.
@@ -427,6 +276,45 @@ class Stage:
             file.check()
         return config
 
+    def run(
+        self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
+    ) -> Artifact | Record:
+        """Do the work, with the settings that `sources` stand for; a report is saved at `out`."""
+        filled = self.filled(config, [Source(each.name, each.path) for each in sources])
+        if task is not None:
+            self.accepts(task)
+            self.check(filled, task)
+            sources = [each.of_task(task.record()) for each in sources]
+        made = self.work(sources, task, filled, out)
+        if not isinstance(made, Artifact):
+            save_result(made, out)
+        return made
+
+    def make(
+        self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
+    ) -> Artifact:
+        """Do the work of a stage that writes an artifact."""
+        made = self.run(sources, task, config, out)
+        assert isinstance(made, Artifact)
+        return made
+
+    def filled(self, config: AnyConfig, sources: Sequence[Source]) -> AnyConfig:
+        """Return the config with the settings that earlier steps stand for.
+
+        Raises:
+            ConfigError: such a setting is explicit as well.
+        """
+        necessary = self.sources[0]
+        if self.fills is None or len(sources) <= necessary:
+            return config
+        source, value = sources[necessary], getattr(config, self.fills)
+        if value is not None and config.is_explicit(self.fills):
+            raise ConfigError(
+                f"{self.fills}={str(value)!r} and the earlier step {source.name!r} are both to "
+                "start from. Drop one of them."
+            )
+        return config.changed({self.fills: str(source.path)})
+
     def accepts(self, task: Task) -> None:
         """Raise ConfigError for a task of a problem type that the stage does not take."""
         if self.problem_types is not None and task.problem_type not in self.problem_types:
@@ -436,13 +324,18 @@ class Stage:
                 "give another task."
             )
 
-    def make(
-        self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
-    ) -> Artifact:
-        """Do the work of a stage that writes an artifact."""
-        made = self.run(sources, task, config, out)
-        assert isinstance(made, Artifact)
-        return made
+    def check_source(self, config: Any, position: int, source: str, product: Product) -> None:
+        """Raise a BertenderError where an earlier step will not make what this one starts from."""
+        self.wants(config, position).check(source, product)
+        if product.model is None:
+            return
+        try:
+            self.check_model(config, position, product.model.model)
+            if product.model.shape_known:
+                self.check_shape(config, position, product.model.model)
+        except BertenderError as error:
+            error.args = (f"it starts from {source!r}: {error}",)
+            raise
 
     def check_out(self, config: Config, out: Path, force: bool) -> None:
         """Raise ArtifactError where a finished artifact would be replaced, and not by `force`."""
@@ -458,53 +351,16 @@ class Stage:
         texts = self.texts(config, task)
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest() if texts else ""
 
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules whose code, with all that they import, shapes the output."""
-        return (self.function.__module__, *(provided_by(name).__module__ for name in self.uses))
-
-    def code_version(self, project: Path = PROJECT) -> str:
-        """Return a digest of the source code that the stage runs."""
-        return source_digest(self.modules, project)
-
     def result(self, output: Path) -> dict[str, Any]:
         """Return what the stage has made, as plain values."""
         if self.suffix:
             return dict(json.loads(output.read_text(encoding="utf-8")))
-        card = Artifact.load(output, verify=False).card
-        plain = card.model_dump(mode="json")
+        plain = Artifact.load(output, verify=False).card.model_dump(mode="json")
         shown = {name: plain[name] for name in ("stage", "kind", "precision", "findings")}
         return {**shown, "left_out": plain["task"]["left_out"]}
 
-    def filled(self, config: AnyConfig, sources: Sequence[Source]) -> AnyConfig:
-        """Return the config with the settings that earlier steps stand for.
 
-        Raises:
-            ConfigError: such a setting is explicit as well.
-        """
-        changes: dict[str, str] = {}
-        for position, setting in self.fills.items():
-            if position < len(sources):
-                _check_not_both(config, setting, sources[position])
-                changes[setting] = str(sources[position].path)
-        return config.changed(changes)
+class Report(Stage):
+    """A stage whose output is a JSON file, not an artifact."""
 
-
-def provided_by(name: str) -> Callable[..., Any]:
-    """Return what a stage provides for others, by the stage's name and the part's: `export.write`.
-
-    Raises:
-        UnknownNameError: no such stage.
-        KeyError: the stage provides no such part.
-    """
-    stage, _, part = name.rpartition(".")
-    return STAGES[stage].provides[part]
-
-
-def _check_not_both(config: Config, setting: str, source: Source) -> None:
-    value = getattr(config, setting)
-    if value is not None and config.is_explicit(setting):
-        raise ConfigError(
-            f"{setting}={str(value)!r} and the earlier step {source.name!r} are both to start "
-            "from. Drop one of them."
-        )
+    suffix = ".json"

@@ -1,53 +1,636 @@
-"""STAGES: what a step of a recipe, a command and a function of the package can be.
+"""STAGES: what a step of a recipe, a command and a Python function can be.
 
-A row is written in the package that does the work, and its module is imported when the row is
-asked for: so `bertender export --help` loads nothing of distilling.
+A stage imports what it works with inside its methods: so `bertender export --help` loads nothing of
+distilling, and no command loads PyTorch before its settings, paths and data are checked.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertender.core.config import LazyTable, Place
+from bertender.core.artifact import Artifact, check_writable, digest_of
+from bertender.core.card import library_versions
+from bertender.core.config import Table
+from bertender.core.files import cache_directory, save_result
+from bertender.recipes.stage import (
+    GRAPH_TO_QUANTIZE,
+    ONNX_CLASSIFIER,
+    TORCH_CLASSIFIER,
+    TORCH_MODEL,
+    ArtifactFolder,
+    Earlier,
+    NamedFile,
+    Product,
+    Report,
+    Stage,
+    TaskData,
+    TextFile,
+    Want,
+    folder_digest,
+)
 
 if TYPE_CHECKING:
-    from bertender.recipes.stage import Stage
+    from transformers import PreTrainedModel
 
-STAGES: LazyTable[Stage] = LazyTable(
+    from bertender.comparison.records import CompareConfig, Comparison
+    from bertender.gate.verify import Verification, VerifyConfig
+    from bertender.models.own_models import ExpectedModel
+    from bertender.tasks.task import Task
+    from bertender.text.batch import Example
+    from distill.distillation.distill_config import DistillConfig
+    from distill.distillation.general_config import GeneralConfig
+    from distill.finetuning.config import BagOfWordsConfig, MultiTaskConfig
+    from distill.pretraining.config import PretrainConfig
+    from distill.pretraining.corpus import Corpus
+    from distill.pruning.config import PruneConfig
+    from export.config import ExportConfig
+    from quantize.quantize_config import QuantizeConfig
+    from serve.check import EndpointCheck
+    from serve.config import EndpointConfig
+
+
+@dataclass(frozen=True)
+class CorpusText:
+    """A corpus."""
+
+    corpus: Corpus
+    path: None = None
+
+    def check(self) -> None:
+        from distill.pretraining.corpus import open_corpus
+
+        open_corpus(self.corpus.source, self.corpus.text_column)
+
+    def digest(self) -> str:
+        from distill.pretraining.corpus import survey
+
+        return survey(self.corpus).sha256
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder's folder, packaged name or hub name."""
+
+    setting: str
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return Path(self.name)
+
+    def check(self) -> None:
+        from distill.teachers.encoders import find_encoder
+
+        find_encoder(self.name, setting=self.setting.replace("_", "-"))
+
+    def digest(self) -> str:
+        return folder_digest(self.path)
+
+
+def expected_encoder(name: str, earlier: Earlier) -> ExpectedModel | None:
+    """Return the model that a setting names, where it will be on this machine."""
+    from distill.teachers.encoders import located
+
+    return earlier.model_at(located(name))
+
+
+class Pretrain(Stage):
+    """An encoder from plain text."""
+
+    name = "pretrain"
+    summary = "Pre-train a small encoder on plain text."
+    sources = (0, 1)
+    fills = "stack_from"
+    needs_task = False
+
+    @property
+    def config(self) -> type[PretrainConfig]:
+        from distill.pretraining.config import PretrainConfig
+
+        return PretrainConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: None, config: PretrainConfig, out: Path
+    ) -> Artifact:
+        from distill.pretraining.pretrain import pretrain_by_name
+
+        return pretrain_by_name(config, out)
+
+    def files(self, config: PretrainConfig) -> Iterator[NamedFile]:
+        from distill.pretraining.corpus import Corpus
+
+        if config.stack_from is not None:
+            yield ArtifactFolder(config.stack_from)
+        yield CorpusText(Corpus(config.corpus, config.text_column))
+
+    def wants(self, config: PretrainConfig, position: int) -> Want:
+        return Want(
+            "an encoder of stage 'pretrain'", "Give a step of stage pretrain.", {"stage": self.name}
+        )
+
+    def check_source(
+        self, config: PretrainConfig, position: int, source: str, product: Product
+    ) -> None:
+        """Check also that the shallower encoder has the same shape but for its depth."""
+        from distill.pretraining.config import OBJECTIVES, PretrainConfig
+        from distill.pretraining.pretrain import check_same_shape
+
+        super().check_source(config, position, source, product)
+        shallow = product.settings
+        assert isinstance(shallow, PretrainConfig)
+        theirs, own = (OBJECTIVES[each.objective].family for each in (shallow, config))
+        check_same_shape(f"step {source!r}", theirs, dict(shallow), config, own)
+
+    def makes(self, config: PretrainConfig) -> Product:
+        from distill.pretraining.config import OBJECTIVES
+
+        words = OBJECTIVES[config.objective].predicts_words
+        return Product(self.name, "torch", classifies=False, predicts_words=words, settings=config)
+
+    def model(self, config: PretrainConfig, earlier: Earlier) -> ExpectedModel | None:
+        from distill.pretraining.pretrain import expected_pretrained
+
+        return expected_pretrained(config)
+
+
+class DistillGeneral(Stage):
+    """A smaller encoder from an encoder, on plain text."""
+
+    name = "distill-general"
+    summary = "Distil an encoder into a smaller one on plain text."
+    sources = (0, 1)
+    fills = "teacher"
+    needs_task = False
+
+    @property
+    def config(self) -> type[GeneralConfig]:
+        from distill.distillation.general_config import GeneralConfig
+
+        return GeneralConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: None, config: GeneralConfig, out: Path
+    ) -> Artifact:
+        from distill.distillation.general import distill_general_by_name
+
+        return distill_general_by_name(config, out)
+
+    def files(self, config: GeneralConfig) -> Iterator[NamedFile]:
+        from distill.pretraining.corpus import Corpus
+
+        yield Encoder("teacher", config.teacher)
+        yield CorpusText(Corpus(config.corpus, config.text_column))
+
+    def wants(self, config: GeneralConfig, position: int) -> Want:
+        from distill.methods import GENERAL_METHODS
+
+        if not config.row.reads_predicted_words:
+            return TORCH_MODEL
+        others = (name for name, row in GENERAL_METHODS.items() if not row.reads_predicted_words)
+        return Want(
+            "a torch model that predicts words",
+            "Give a step of stage pretrain whose objective masks words, or choose a method that "
+            f"does not read the teacher's predictions of words: {', '.join(others)}.",
+            {"kind": "torch", "predicts_words": True},
+        )
+
+    def makes(self, config: GeneralConfig) -> Product:
+        words = config.row.predicts_words
+        return Product(self.name, "torch", classifies=False, predicts_words=words)
+
+    def model(self, config: GeneralConfig, earlier: Earlier) -> ExpectedModel | None:
+        from distill.distillation.expected import expected_general_student
+
+        return expected_general_student(config, expected_encoder(config.teacher, earlier))
+
+
+class Baseline(Stage):
+    """The bag of words."""
+
+    name = "baseline"
+    summary = "Train the bag-of-words control that a teacher must beat."
+    sources = (0,)
+    problem_types = ("single_label_classification",)
+
+    @property
+    def config(self) -> type[BagOfWordsConfig]:
+        from distill.finetuning.config import BagOfWordsConfig
+
+        return BagOfWordsConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: BagOfWordsConfig, out: Path
+    ) -> Artifact:
+        from distill.finetuning.baseline import train_bag_of_words
+
+        return train_bag_of_words(task, config, out)
+
+    def makes(self, config: BagOfWordsConfig) -> Product:
+        return Product(self.name, "bag-of-words")
+
+
+class Finetune(Stage):
+    """A teacher, of one task or of several at once."""
+
+    name = "finetune"
+    summary = "Fine-tune an encoder on a task: the teacher."
+    sources = (0, 1)
+    fills = "teacher"
+
+    @property
+    def config(self) -> type[MultiTaskConfig]:
+        from distill.finetuning.config import MultiTaskConfig
+
+        return MultiTaskConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: MultiTaskConfig, out: Path
+    ) -> Artifact:
+        from distill.finetuning.finetune import finetune_tasks_by_name
+
+        return finetune_tasks_by_name(task, config, out)
+
+    def files(self, config: MultiTaskConfig) -> Iterator[NamedFile]:
+        yield Encoder("teacher", config.teacher)
+        yield from map(TaskData, config.more_tasks)
+
+    def wants(self, config: MultiTaskConfig, position: int) -> Want:
+        return TORCH_MODEL
+
+    def makes(self, config: MultiTaskConfig) -> Product:
+        return Product(self.name, "torch")
+
+    def model(self, config: MultiTaskConfig, earlier: Earlier) -> ExpectedModel | None:
+        return expected_encoder(config.teacher, earlier)
+
+    def check(self, config: MultiTaskConfig, task: Task) -> None:
+        from distill.finetuning.config import check_distinct, check_word_labels
+
+        check_distinct((task.name, *config.more_tasks))
+        check_word_labels(task, config)
+        for each in config.more_tasks:
+            TaskData(each).digest()  # which loads them
+
+    def also_writes(self, config: MultiTaskConfig, out: Path) -> Sequence[Path]:
+        from distill.finetuning.config import sibling_paths
+
+        return sibling_paths(config, out)
+
+
+class Distill(Stage):
+    """A student of a teacher, on a task."""
+
+    name = "distill"
+    summary = "Train a smaller student on a teacher's outputs."
+    source = "teacher"
+    sources = (1, 2)
+    fills = "student"
+
+    @property
+    def config(self) -> type[DistillConfig]:
+        from distill.distillation.distill_config import DistillConfig
+
+        return DistillConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: DistillConfig, out: Path
+    ) -> Artifact:
+        from distill.distillation.distiller import distill
+
+        return distill(sources[0], task, config, out)
+
+    def files(self, config: DistillConfig) -> Iterator[NamedFile]:
+        for setting in ("student", "augmentation_model"):
+            if (name := getattr(config, setting)) is not None:
+                yield Encoder(setting, name)
+        yield from map(ArtifactFolder, config.more_teachers)
+        if config.unlabelled is not None:
+            yield TextFile("unlabelled", config.unlabelled)
+
+    def texts(self, config: DistillConfig, task: Task) -> Sequence[Example]:
+        from distill.distillation.texts import texts_of_task
+
+        return texts_of_task(config, task)
+
+    def wants(self, config: DistillConfig, position: int) -> Want:
+        return TORCH_MODEL if position else TORCH_CLASSIFIER  # the start, and the teacher
+
+    def makes(self, config: DistillConfig) -> Product:
+        return Product(self.name, "torch")
+
+    def model(self, config: DistillConfig, earlier: Earlier) -> ExpectedModel | None:
+        from distill.distillation.expected import expected_student
+        from distill.distillation.start import check_start
+
+        check_start(config.changed_method(), config.student)
+        start = None if config.student is None else expected_encoder(config.student, earlier)
+        return expected_student(config, earlier.sources[0], start)
+
+    def check(self, config: DistillConfig, task: Task) -> None:
+        from distill.distillation.on_task import check_can_tag, check_texts_read
+        from distill.distillation.start import check_start
+
+        check_start(config.changed_method(), config.student)
+        check_texts_read(task, config)
+        check_can_tag(config.changed_method(), task)
+
+
+class Prune(Stage):
+    """A classifier with fewer heads, neurons, layers or tokens."""
+
+    name = "prune"
+    summary = "Cut a model's least important heads and neurons."
+    source = "artifact"
+    sources = (1, 2)
+    fills = "teacher"
+
+    @property
+    def config(self) -> type[PruneConfig]:
+        from distill.pruning.config import PruneConfig
+
+        return PruneConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: PruneConfig, out: Path
+    ) -> Artifact:
+        from distill.pruning.pruner import prune
+
+        return prune(sources[0], task, config, out)
+
+    def files(self, config: PruneConfig) -> Iterator[NamedFile]:
+        """Yield the corpus that the vocabulary is pruned for, the teacher and the texts."""
+        from distill.pretraining.corpus import Corpus
+        from distill.pruning.config import OF_THE_TASK
+
+        if config.vocab is not None and config.vocab != OF_THE_TASK:
+            yield CorpusText(Corpus(config.vocab))
+        if config.teacher is not None:
+            yield ArtifactFolder(config.teacher)
+        if config.unlabelled is not None:
+            yield TextFile("unlabelled", config.unlabelled)
+
+    def texts(self, config: PruneConfig, task: Task) -> Sequence[Example]:
+        from distill.distillation.texts import texts_of_task
+
+        return texts_of_task(config, task)
+
+    def wants(self, config: PruneConfig, position: int) -> Want:
+        return TORCH_CLASSIFIER
+
+    def check_model(self, config: PruneConfig, position: int, model: PreTrainedModel) -> None:
+        from distill.pruning.pruner import check_architecture
+
+        if position == 0:  # the other one is the teacher of the recovery, which is not cut
+            check_architecture(model, config=config)
+
+    def check_shape(self, config: PruneConfig, position: int, model: PreTrainedModel) -> None:
+        from distill.pruning.pruner import check_possible
+
+        if position == 0:
+            check_possible(model, config=config)
+
+    def makes(self, config: PruneConfig) -> Product:
+        return Product(self.name, "torch")
+
+    def model(self, config: PruneConfig, earlier: Earlier) -> ExpectedModel | None:
+        from distill.pruning.pruner import expected_pruned
+
+        return expected_pruned(config, earlier.sources[0])
+
+    def check(self, config: PruneConfig, task: Task) -> None:
+        from distill.pruning.pruner import check_vocabulary_stays
+        from distill.pruning.rounds import check_unlabelled_read
+
+        check_vocabulary_stays(config, task)
+        check_unlabelled_read(task, config)
+
+
+class Export(Stage):
+    """A classifier as an ONNX graph."""
+
+    name = "export"
+    summary = "Write a model as ONNX, and prove that it predicts the same."
+    source = "artifact"
+
+    @property
+    def config(self) -> type[ExportConfig]:
+        from export.config import ExportConfig
+
+        return ExportConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: ExportConfig, out: Path
+    ) -> Artifact:
+        from export.exporter import export
+
+        return export(sources[0], task, config, out)
+
+    def wants(self, config: ExportConfig, position: int) -> Want:
+        return TORCH_CLASSIFIER
+
+    def check_model(self, config: ExportConfig, position: int, model: PreTrainedModel) -> None:
+        from export.exporter import check_architecture
+
+        check_architecture(model, config=config)
+
+    def makes(self, config: ExportConfig) -> Product:
+        fused = config.optimize == "fused"
+        return Product(self.name, "onnx", precision=config.precision, fused=fused)
+
+    def model(self, config: ExportConfig, earlier: Earlier) -> ExpectedModel | None:
+        return earlier.sources[0]
+
+
+class Quantize(Stage):
+    """A graph with products of 8 or 4 bits."""
+
+    name = "quantize"
+    summary = "Write an 8-bit model, and prove that it stays near."
+    source = "artifact"
+
+    @property
+    def config(self) -> type[QuantizeConfig]:
+        from quantize.quantize_config import QuantizeConfig
+
+        return QuantizeConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: QuantizeConfig, out: Path
+    ) -> Artifact:
+        """Quantize the source; schemes that train are handed the way to a graph.
+
+        A scheme that starts from a graph takes a torch artifact too, which is exported before.
+        """
+        from export.config import ExportConfig
+        from export.exporter import write_onnx
+        from quantize.quantizer import quantize
+
+        source = sources[0]
+        if source.card.kind == "torch" and not _trains(config):
+            check_writable(out, source)
+            source = exported(source, task)
+
+        def write(trained: Artifact, directory: Path) -> None:
+            write_onnx(trained, task, ExportConfig(), directory)
+
+        return quantize(source, task, config, out, write_onnx=write)
+
+    def wants(self, config: QuantizeConfig, position: int) -> Want:
+        return TORCH_CLASSIFIER if _trains(config) else GRAPH_TO_QUANTIZE
+
+    def check_model(self, config: QuantizeConfig, position: int, model: PreTrainedModel) -> None:
+        from quantize.attention import check_attention
+        from quantize.schemes import AUTO_SCHEME, SCHEMES
+
+        if config.scheme != AUTO_SCHEME:
+            SCHEMES[config.scheme].check(model)
+        if config.fused_attention:
+            check_attention(model)
+        if _trains(config):  # which exports the trained model, with default settings
+            STAGES["export"].check_model(STAGES["export"].config(), position, model)
+
+    def makes(self, config: QuantizeConfig) -> Product:
+        """Return what is written; a scheme that is chosen on the way has 8 bits."""
+        from quantize.schemes import AUTO_SCHEME, SCHEMES
+
+        is_auto = config.scheme == AUTO_SCHEME
+        precision = "int8" if is_auto else SCHEMES[config.scheme].precision(config)
+        return Product(self.name, "onnx", precision=precision)
+
+    def check(self, config: QuantizeConfig, task: Task) -> None:
+        from bertender.comparison.runtimes import check_installed
+        from quantize.integers import target_of
+
+        target_of(config.target)
+        check_installed(config.runtime)
+
+
+def _trains(config: QuantizeConfig) -> bool:
+    from quantize.schemes import AUTO_SCHEME, SCHEMES
+
+    return config.scheme != AUTO_SCHEME and SCHEMES[config.scheme].source == "torch"
+
+
+def exported(source: Artifact, task: Task) -> Artifact:
+    """Return the export of a torch artifact with the default settings, from the cache folder where
+    it is there; what is made of it finds it there again."""
+    from filelock import FileLock
+
+    from bertender.core.build_once import build_once
+    from export.config import ExportConfig
+    from export.exporter import export
+
+    record = task.record().model_dump(mode="json")
+    identity = [source.digest, record, library_versions()]
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+    out = cache_directory() / "exported" / key / f"{source.name}-onnx"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(out.with_name(f".{out.name}.lock")):
+        build_once([out], identity, lambda: export(source, task, ExportConfig(), out), digest_of)
+    return Artifact.load(out)
+
+
+class Verify(Report):
+    """The parity gate."""
+
+    name = "verify"
+    summary = "Check that a model predicts as its reference does."
+    sources = (2,)
+
+    @property
+    def config(self) -> type[VerifyConfig]:
+        from bertender.gate.verify import VerifyConfig
+
+        return VerifyConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: VerifyConfig, out: Path
+    ) -> Verification:
+        from bertender.gate.judge import require_parity
+        from bertender.gate.verify import verify
+        from quantize.verification import failures_if_quantized
+
+        reference, candidate = sources
+        parity = verify(reference, candidate, task, config, failures_if_quantized)
+        if not parity.passed:
+            save_result(parity, out)  # also after a failure, so that it can be read
+        require_parity(parity)
+        return parity
+
+    def check(self, config: VerifyConfig, task: Task) -> None:
+        from bertender.comparison.runtimes import check_installed
+
+        check_installed(config.runtime)
+
+
+class Compare(Report):
+    """The table of variants."""
+
+    name = "compare"
+    summary = "Measure models against each other in one table."
+    sources = range(1, 101)  # more rows than a reader can use
+
+    @property
+    def config(self) -> type[CompareConfig]:
+        from bertender.comparison.records import CompareConfig
+
+        return CompareConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: CompareConfig, out: Path
+    ) -> Comparison:
+        from bertender.comparison.compare import compare
+
+        return compare(sources, task, config)
+
+    def check(self, config: CompareConfig, task: Task) -> None:
+        from bertender.comparison.runtimes import check_installed
+
+        check_installed(*config.runtime)
+
+
+class Endpoint(Report):
+    """A check that the real server's predictions are those of the local model."""
+
+    name = "endpoint"
+    summary = "Serve a model, compare it with the local one, stop it."
+    cacheable = False
+
+    @property
+    def config(self) -> type[EndpointConfig]:
+        from serve.config import EndpointConfig
+
+        return EndpointConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: EndpointConfig, out: Path
+    ) -> EndpointCheck:
+        from serve.check import check_endpoint
+
+        true_labels = [task.problem.by_names(target, task.labels) for target in task.dev.label_ids]
+        return check_endpoint(sources[0], task.dev.examples, config, true_labels)
+
+    def requires(self) -> None:
+        from serve.server.installation import find_installation
+
+        find_installation()
+
+    def wants(self, config: EndpointConfig, position: int) -> Want:
+        return ONNX_CLASSIFIER
+
+
+STAGES: Table[Stage] = Table(
     "stage",
     {
-        "pretrain": Place("distill.stages:PRETRAIN", "Pre-train a small encoder on plain text."),
-        "distill-general": Place(
-            "distill.stages:DISTILL_GENERAL",
-            "Distil an encoder into a smaller one on plain text.",
-        ),
-        "baseline": Place(
-            "distill.stages:BASELINE",
-            "Train the bag-of-words control that a teacher must beat.",
-        ),
-        "finetune": Place(
-            "distill.stages:FINETUNE", "Fine-tune an encoder on a task: the teacher."
-        ),
-        "distill": Place(
-            "distill.stages:DISTILL", "Train a smaller student on a teacher's outputs."
-        ),
-        "prune": Place("distill.stages:PRUNE", "Cut a model's least important heads and neurons."),
-        "export": Place(
-            "export.stages:EXPORT", "Write a model as ONNX, and prove that it predicts the same."
-        ),
-        "quantize": Place(
-            "quantize.stages:QUANTIZE", "Write an 8-bit model, and prove that it stays near."
-        ),
-        "verify": Place(
-            "bertender.recipes.measure_stages:VERIFY",
-            "Check that a model predicts as its reference does.",
-        ),
-        "compare": Place(
-            "bertender.recipes.measure_stages:COMPARE",
-            "Measure models against each other in one table.",
-        ),
-        "endpoint": Place(
-            "serve.stages:ENDPOINT", "Serve a model, compare it with the local one, stop it."
-        ),
+        stage.name: stage
+        for stage in (
+            *(Pretrain(), DistillGeneral(), Baseline(), Finetune(), Distill(), Prune()),
+            *(Export(), Quantize(), Verify(), Compare(), Endpoint()),
+        )
     },
 )

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
+from bertender.cli import asking
 from bertender.core.errors import ServingError
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
-from serve import asking_commands as classify_command
 from serve.client.served_model import Classification, ServedModel
 
 __all__ = ["TOO_LONG", "FakeEndpoint", "endpoint"]
@@ -68,5 +68,5 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
     """A fake endpoint in place of the one that `bertender classify` asks."""
     for name in ("asked", "urls", "settings"):
         monkeypatch.setattr(FakeEndpoint, name, [])
-    monkeypatch.setattr(classify_command, "AsyncEndpoint", FakeEndpoint)
+    monkeypatch.setattr(asking, "AsyncEndpoint", FakeEndpoint)
     return FakeEndpoint

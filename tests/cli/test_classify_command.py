@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from bertender.cli.asking import lines_of
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from serve.asking_commands import lines_of
 from serve.client.access import DEFAULT_URL
 from serve.client.served_model import Classification
 from tests.cli.fakes import FakeEndpoint
@@ -128,7 +128,7 @@ def test_nobody_answers() -> None:
 def test_a_terminal_is_told_what_is_waited_for(
     endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from serve import asking_commands as classify_command
+    from bertender.cli import asking
 
     class Terminal:
         """Standard input that a person types into."""
@@ -138,7 +138,7 @@ def test_a_terminal_is_told_what_is_waited_for(
 
         buffer = io.BytesIO(b"typed\n")
 
-    monkeypatch.setattr(classify_command, "sys", type(sys)("sys"))
-    monkeypatch.setattr(classify_command.sys, "stdin", Terminal(), raising=False)
+    monkeypatch.setattr(asking, "sys", type(sys)("sys"))
+    monkeypatch.setattr(asking.sys, "stdin", Terminal(), raising=False)
     assert "Ctrl-D" in succeed("classify").stderr
     assert endpoint.asked == [("typed",)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bertender.cli.serving import lines_of_deployment
 from bertender.gate.golden import GoldenCheck
-from serve.commands import lines_of_deployment
 from serve.deploy import Deployment
 from tests.cli.made import Made
 from tests.front import fail, succeed

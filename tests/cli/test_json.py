@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bertender.cli.main import commands
+from bertender.cli.main import COMMANDS
 from bertender.core.artifact import Artifact
 from tests.cli.fakes import FakeEndpoint
 from tests.cli.made import FAST, QUICK, Made
@@ -133,7 +133,7 @@ KEYS: dict[str, Collection[str]] = {
 """What the JSON of each command holds, or each of its rows."""
 
 
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_json_is_all_that_standard_output_holds(
     name: str, made: Made, endpoint: type[FakeEndpoint], tmp_path: Path
 ) -> None:

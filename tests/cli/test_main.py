@@ -11,15 +11,15 @@ from collections.abc import Callable
 from importlib import metadata
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
 from typer.testing import Result
 
+from bertender.cli import looking_up
 from bertender.cli import main as cli
-from bertender.cli.main import COMMANDS, build_app, commands
+from bertender.cli.main import COMMANDS, build_app
 from bertender.comparison.records import CompareConfig
 from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
@@ -108,16 +108,16 @@ def flags_of(config: type[Any]) -> set[str]:
     return {f"--{name.replace('_', '-')}" for name in config.model_fields}
 
 
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_options_are_the_config_fields(name: str) -> None:
     expected = set().union(*map(flags_of, CONFIGS.get(name, ())))
     assert options(name) == expected | OWN_FLAGS.get(name, set()) | {"--json"}
 
 
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_names_every_option(name: str) -> None:
     shown = succeed(name, "--help").stdout
-    assert commands()[name].summary in shown
+    assert COMMANDS[name].summary in shown
     assert sorted(flag for flag in options(name) if flag not in shown) == []
     undescribed = [p.name for p in parameters(name) if not p.help]
     assert undescribed == []
@@ -193,11 +193,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], Result]
         def show() -> None:
             raise error
 
-        module = ModuleType("tests.broken_commands")
-        module.show_command = lambda: show  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        command = cli.Command("breaks", module.__name__, "show_command")
-        monkeypatch.setattr(cli, "COMMANDS", {**COMMANDS, "show": command})
+        monkeypatch.setattr(looking_up, "show", show)
         return invoke("show")
 
     return run
@@ -231,7 +227,7 @@ def test_interrupted_while_libraries_load(
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.importlib, "import_module", interrupted)
+    monkeypatch.setattr(cli, "command_of", interrupted)
     monkeypatch.setattr(sys, "argv", ["bertender", "run", "quickstart"])
     with pytest.raises(SystemExit) as ended:
         cli.main()

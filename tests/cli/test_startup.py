@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bertender.cli.main import commands
+from bertender.cli.main import COMMANDS
 
 HEAVY = {"torch", "transformers", "onnxruntime", "sklearn", "scipy", "datasets", "pandas"}
 
@@ -105,11 +105,11 @@ def check(lines: list[list[str]], folder: Path, *, status: int) -> None:
 
 
 def test_help_loads_no_heavy_library(tmp_path: Path) -> None:
-    check([[name, "--help"] for name in commands()], tmp_path, status=0)
+    check([[name, "--help"] for name in COMMANDS], tmp_path, status=0)
 
 
 def test_every_command_that_takes_a_path_is_tried() -> None:
-    assert set(PATHS) | TAKE_NO_PATH == set(commands())
+    assert set(PATHS) | TAKE_NO_PATH == set(COMMANDS)
 
 
 @pytest.mark.parametrize("mistakes", [PATHS, SETTINGS], ids=["paths", "settings"])

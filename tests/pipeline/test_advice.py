@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from bertender.cli.doctor import ADVICE, USES, Advice, advice_for, findings, shown_advice
-from bertender.cli.main import commands
+from bertender.cli.main import COMMANDS
 from bertender.core.machine import Environment
 from bertender.models.runtimes import RUNTIMES, Runtime
 from export.precision import PRECISIONS
@@ -33,15 +33,15 @@ MACHINES: dict[str, Environment] = {
 }
 
 
-@pytest.mark.parametrize("row", ADVICE, ids=lambda row: row.machine)
+@pytest.mark.parametrize("row", ADVICE.values(), ids=lambda row: row.machine)
 def test_every_row_holds_for_a_machine(row: Advice) -> None:
     assert advice_for(MACHINES[row.machine])[0] is row
 
 
-CHOICES = [(row, use) for row in ADVICE for use in row.choices]
+CHOICES = [(row, use) for row in ADVICE.values() for use in row.choices]
 
 
-@pytest.mark.parametrize("row", ADVICE, ids=lambda row: row.machine)
+@pytest.mark.parametrize("row", ADVICE.values(), ids=lambda row: row.machine)
 def test_every_row_has_a_choice_for_each_use(row: Advice) -> None:
     assert row.choices.keys() == USES.keys()
 
@@ -54,7 +54,7 @@ def test_commands_have_values_that_are_there(row: Advice, use: str) -> None:
     }
     for command in row.choices[use].commands:
         program, name, *words = command.split()
-        assert program == "bertender" and name in commands()
+        assert program == "bertender" and name in COMMANDS
         for option, value in pairwise(words):
             assert option not in known or value in known[option], (option, value)
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from quantize.stages import QUANTIZE
 
 from bertender.cli.findings import quantization_lines
 from bertender.core.artifact import Artifact
@@ -29,7 +30,6 @@ from quantize.post_training import write_dynamic
 from quantize.product_check import compare_products
 from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize, write_graph
-from quantize.stages import QUANTIZE
 from quantize.verification import failures_if_quantized
 from tests.exports import PlainExport
 from tests.quantize.contexts import HERE, context_of, target_for

@@ -37,7 +37,7 @@ def test_it_reads_back_equal(onnx_artifact: Artifact, tmp_path: Path) -> None:
 def test_grpc_is_not_loaded_for_it() -> None:
     """Its classes are those of tritonclient all the same."""
     script = (
-        "import sys, serve.commands, serve.repository.config_pbtxt as own; "
+        "import sys, bertender.cli.serving, serve.repository.config_pbtxt as own; "
         "print('grpc' in sys.modules); "
         "from tritonclient.grpc import model_config_pb2 as theirs; "
         "print(own.triton.ModelConfig is theirs.ModelConfig)"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.flags import JsonFlag, command_with_flags, given
 from bertender.cli.output import console, messages, print_json, print_rows, print_words
 from bertender.comparison.cells import DASH
 from bertender.core.artifact import IMPORT_STAGE, Artifact
@@ -33,6 +33,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def build(name: str) -> Callable[..., None]:
+    """Build a command of this module."""
+    builders = {
+        "serve": serve_command,
+        "deploy": deploy_command,
+        "tune": tune_command,
+        "lint-repository": lint_repository_command,
+    }
+    return builders[name]()
+
+
 def serve_command() -> Callable[..., None]:
     """Build `bertender serve`."""
 
@@ -48,10 +59,14 @@ def serve_command() -> Callable[..., None]:
         values: dict[str, Any],
         as_json: JsonFlag = False,
     ) -> None:
+<<<<<<< HEAD:serve/commands.py
         from serve.repository.write import models_by_name, write_repository
         from serve.server.server import serve_forever
 
         config = ServeCommandConfig.parse(explicit(option_values(ServeCommandConfig, values)))
+=======
+        config = ServeCommandConfig.parse(given(ServeCommandConfig, values))
+>>>>>>> 43777605 (Put the faces above the stages that they call):bertender/cli/serving.py
         if as_json and config.log_file == STANDARD_OUTPUT:
             raise ConfigError(
                 "log_file=-: with --json, standard output has one line of JSON. Name a file."
@@ -152,9 +167,13 @@ def deploy_command() -> Callable[..., None]:
         values: dict[str, Any],
         as_json: JsonFlag = False,
     ) -> None:
+<<<<<<< HEAD:serve/commands.py
         from serve.deploy import deploy
 
         config = DeployConfig.parse(explicit(option_values(DeployConfig, values)))
+=======
+        config = DeployConfig.parse(given(DeployConfig, values))
+>>>>>>> 43777605 (Put the faces above the stages that they call):bertender/cli/serving.py
         source = open_artifact(artifact, verify=False)  # checked when its files are placed
         deployment = deploy(source, to, config)
         if as_json:
@@ -236,7 +255,7 @@ def tune_command() -> Callable[..., None]:
         from serve.loadtest import texts_to_send
 
         check_savable("--out", out, "JSON")
-        config = TuneConfig.parse(explicit(option_values(TuneConfig, values)))
+        config = TuneConfig.parse(given(TuneConfig, values))
         source = open_artifact(artifact, verify=False)  # checked when it is served
         result = tune(source, lambda columns: texts_to_send(config, columns), config)
         if out:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values
+from bertender.cli.flags import JsonFlag, command_with_flags, given
 from bertender.cli.output import messages, print_json, print_words
 from bertender.core.errors import DataError, LoadTestError
 from bertender.core.files import check_savable, save_result, save_text
@@ -34,6 +34,11 @@ SENDING = {"model", "batch_size", "concurrency", "timeout_s", "retries"}
 """Settings of the endpoint."""
 STANDARD_INPUT = ("text", "pair")
 """Names of columns for texts that no file has."""
+
+
+def build(name: str) -> Callable[..., None]:
+    """Build a command of this module."""
+    return classify_command() if name == "classify" else loadtest_command()
 
 
 def classify_command() -> Callable[..., None]:
@@ -64,9 +69,10 @@ def classify_command() -> Callable[..., None]:
         ] = DEFAULT_URL,
         as_json: JsonFlag = False,
     ) -> None:
-        config = ClassifyConfig.parse(explicit(option_values(ClassifyConfig, values)))
+        config = ClassifyConfig.parse(given(ClassifyConfig, values))
         if config.input and (texts or pair):
             raise typer.BadParameter("--input FILE and TEXT: give one of them.")
+<<<<<<< HEAD:serve/asking_commands.py
         given, seconds = texts or [], pair or []
         if seconds and len(seconds) != len(given):
             raise typer.BadParameter(
@@ -75,6 +81,9 @@ def classify_command() -> Callable[..., None]:
             )
         examples = [*zip(given, seconds, strict=True)] if seconds else [(text,) for text in given]
         access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
+=======
+        access = AccessConfig.parse(given(AccessConfig, values))
+>>>>>>> 43777605 (Put the faces above the stages that they call):bertender/cli/asking.py
         check_savable("--output", config.output, "data")
         endpoint = AsyncEndpoint(url, **config.model_dump(include=SENDING), access=access)
         asyncio.run(_classify(endpoint, examples, config, as_json))
@@ -195,8 +204,8 @@ def loadtest_command() -> Callable[..., None]:
     ) -> None:
         check_savable("--out", out, "JSON")
         check_savable("--plot", plot, "SVG")
-        config = LoadConfig.parse(explicit(option_values(LoadConfig, values)))
-        access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
+        config = LoadConfig.parse(given(LoadConfig, values))
+        access = AccessConfig.parse(given(AccessConfig, values))
         test = load_test(url, lambda columns: texts_to_send(config, columns), config, access)
         if out:
             save_result(test, out)

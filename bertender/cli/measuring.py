@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from bertender.cli.flags import JsonFlag, command_with_flags, explicit, option_values, task_settings
+from bertender import api
+from bertender.cli.flags import JsonFlag, command_with_flags, given
 from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
-from bertender.comparison.compare import runtime_note
 from bertender.comparison.records import CompareConfig, Comparison
 from bertender.comparison.table import markdown_table, terminal_table
 from bertender.core.config import Record
@@ -25,9 +25,6 @@ from bertender.core.machine import save_note
 from bertender.gate.judge import require_parity
 from bertender.gate.table import parity_table
 from bertender.gate.verify import Verification, VerifyConfig, verify
-from bertender.models.importing import open_artifact
-from bertender.recipes.recorded_task import task_of_models
-from bertender.recipes.stage import provided_by
 from bertender.tasks.task import TaskConfig
 
 ON_THE_COMMAND_LINE = "COMMANDLINE"
@@ -57,6 +54,11 @@ MarkdownFlag = Annotated[bool, typer.Option("--markdown", help="print Markdown")
 WideFlag = Annotated[bool, typer.Option("--wide", help="show every column")]
 
 
+def build(name: str) -> Callable[..., None]:
+    """Build a command of this module."""
+    return verify_command() if name == "verify" else compare_command()
+
+
 def verify_command() -> Callable[..., None]:
     """Build `bertender verify`."""
 
@@ -68,10 +70,12 @@ def verify_command() -> Callable[..., None]:
         as_json: JsonFlag = False,
     ) -> None:
         check_savable("--out", out, "JSON")
-        artifacts = open_artifact(reference), open_artifact(candidate)
-        config = VerifyConfig.parse(explicit(option_values(VerifyConfig, values)))
-        task = task_of_models(artifacts, task_settings(values))
-        parity = verify(*artifacts, task, config, provided_by("quantize.failures"))
+        artifacts = api.opened(reference), api.opened(candidate)
+        config = VerifyConfig.parse(given(VerifyConfig, values))
+        task = api.task_of(artifacts, given(TaskConfig, values))
+        from quantize.verification import failures_if_quantized
+
+        parity = verify(*artifacts, task, config, failures_if_quantized)
         if out:
             save_result(parity, out)
         if as_json:
@@ -165,10 +169,10 @@ def _measure(paths: list[str], values: dict[str, Any]) -> tuple[Comparison, dict
     """Return the comparison, and the report on rows that were left out of its task."""
     if not paths:
         raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
-    config = CompareConfig.parse(explicit(option_values(CompareConfig, values)))
-    artifacts = [open_artifact(path) for path in paths]
-    task = task_of_models(artifacts, task_settings(values))
-    from bertender.comparison.compare import compare
+    config = CompareConfig.parse(given(CompareConfig, values))
+    artifacts = [api.opened(path) for path in paths]
+    task = api.task_of(artifacts, given(TaskConfig, values))
+    from bertender.comparison.compare import compare, runtime_note
 
     comparison = compare(artifacts, task, config)
     if note := runtime_note(comparison):

@@ -1,0 +1,359 @@
+"""Commands that make models: the stages, `import`, `compress`, and `run` for recipes.
+
+What does the work loads PyTorch and is imported where it runs: settings are read without it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertender import api
+from bertender.cli.flags import ForceFlag, JsonFlag, command_with_flags, given
+from bertender.cli.output import (
+    artifact_summary,
+    messages,
+    print_artifact,
+    print_entry,
+    print_json,
+    print_rows,
+    print_table,
+    print_words,
+)
+from bertender.core.artifact import Artifact
+from bertender.core.config import parts_of
+from bertender.core.errors import AccuracyError, ConfigError
+from bertender.core.machine import is_main_process
+from bertender.recipes.recipe import (
+    Recipe,
+    Setting,
+    Step,
+    StepOutcome,
+    load_recipe,
+    read_setting,
+    run_recipe,
+)
+from bertender.recipes.stages import STAGES
+from bertender.tasks.loading import TASKS
+from bertender.tasks.task import TaskConfig
+
+OutOption = Annotated[
+    Path, typer.Option("--out", metavar="DIRECTORY", help="where to write the artifact")
+]
+TeacherOption = Annotated[
+    str, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
+]
+ArtifactArgument = Annotated[str, typer.Argument(metavar="ARTIFACT", help="artifact to start from")]
+
+
+def build(name: str) -> Callable[..., None]:
+    """Build a command of this module."""
+    if name == "run":
+        return run_command
+    if name == "import":
+        return command_with_flags(import_command, (TaskConfig,), optional=(TaskConfig,))
+    return compress_command() if name == "compress" else stage_command(name)
+
+
+def stage_command(name: str) -> Callable[..., None]:
+    """Build the command of a stage."""
+    stage = STAGES[name]
+
+    def run(
+        source: str | None, values: dict[str, Any], out: Path, force: bool, as_json: bool
+    ) -> None:
+        task, settings = given(TaskConfig, values), given(stage.config, values)
+        if source is None and stage.needs_task and not {"task", "train", "dev"} & task.keys():
+            raise ConfigError(  # no task is a default to train on by mistake
+                "no data: give your files with --train FILE and --dev FILE (CSV, TSV, JSONL or "
+                f"Parquet; --text-column and --label-column name their columns), or --task NAME: "
+                f"{', '.join(TASKS)}."
+            )
+        sources = [] if source is None else [source]
+        written = api.make(name, sources, task, None, settings, out, force)
+        if is_main_process():
+            _show_written(written, as_json)
+
+    def from_nothing(
+        out: OutOption,
+        values: dict[str, Any],
+        force: ForceFlag = False,
+        as_json: JsonFlag = False,
+    ) -> None:
+        run(None, values, out, force, as_json)
+
+    def from_teacher(
+        teacher: TeacherOption,
+        out: OutOption,
+        values: dict[str, Any],
+        force: ForceFlag = False,
+        as_json: JsonFlag = False,
+    ) -> None:
+        run(teacher, values, out, force, as_json)
+
+    def from_artifact(
+        artifact: ArtifactArgument,
+        out: OutOption,
+        values: dict[str, Any],
+        force: ForceFlag = False,
+        as_json: JsonFlag = False,
+    ) -> None:
+        run(artifact, values, out, force, as_json)
+
+    commands = {None: from_nothing, "teacher": from_teacher, "artifact": from_artifact}
+    configs = (TaskConfig, stage.config) if stage.needs_task else (stage.config,)
+    optional = (TaskConfig,) if stage.source else ()
+    return command_with_flags(commands[stage.source], configs, optional=optional)
+
+
+def import_command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="folder of transformers, folder or file of ONNX, or hub name"
+        ),
+    ],
+    out: OutOption,
+    values: dict[str, Any],
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="commit, branch or tag of a hub name")
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option("--labels", help="names of the labels by commas, in the order of the logits"),
+    ] = None,
+    force: ForceFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    if revision and Path(source).exists():
+        raise typer.BadParameter(f"--revision is that of a hub name, and {source} is a path.")
+    named = f"{source}@{revision}" if revision else source
+    chosen = None if labels is None else parts_of(labels)
+    task = given(TaskConfig, values)
+    _show_written(api.import_model(named, task, out=out, labels=chosen, force=force), as_json)
+
+
+def _show_written(artifact: Artifact, as_json: bool) -> None:
+    if as_json:
+        print_json(artifact_summary(artifact))
+    else:
+        print_artifact(artifact)
+
+
+def compress_command() -> Callable[..., None]:
+    """Build `bertender compress`."""
+    from bertender.compression.config import CompressConfig
+    from bertender.compression.report import MODEL, sentence, serve_command, terminal_report
+
+    def command(
+        teacher: TeacherOption,
+        out: Annotated[
+            Path,
+            typer.Option(
+                "--out", metavar="DIRECTORY", help="where to put the model and the report"
+            ),
+        ],
+        values: dict[str, Any],
+        dry_run: Annotated[
+            bool,
+            typer.Option(
+                "--dry-run",
+                help="show the plan with predicted figures; only a few models are made, to measure",
+            ),
+        ] = False,
+        force: ForceFlag = False,
+        as_json: JsonFlag = False,
+    ) -> None:
+        config = CompressConfig.parse(given(CompressConfig, values))
+        source = api.opened(teacher)
+        task = api.task_of([source], given(TaskConfig, values))
+        from bertender.compression.compress import Compression  # it loads PyTorch
+
+        def announce(text: str) -> None:
+            messages.print(text, highlight=False, markup=False)
+
+        compression = Compression(source, task, config, out, announce, force)
+        report = compression.plan() if dry_run else compression.run()
+        if as_json:
+            print_json(report.model_dump(mode="json"))
+        else:
+            print_table(terminal_report(report))
+            print_words(sentence(report))
+            if report.chosen is not None:
+                print_words(f"{out / MODEL}: {serve_command(report, out / MODEL)}", "dim")
+        if report.verdict == "score not met":
+            raise AccuracyError(
+                f"{sentence(report)} It lies at {out / MODEL}. Give a lower min_score, more room "
+                "(max_mb, max_ms), unlabelled texts, or more epochs."
+            )
+
+    return command_with_flags(command, (TaskConfig, CompressConfig), optional=(TaskConfig,))
+
+
+def run_command(
+    recipe: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", help="a name from `bertender recipes`, or a .yaml file"),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIRECTORY",
+            help="where to put the results",
+            show_default="runs/RECIPE",
+        ),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="STEP.KEY=VALUE",
+            help="change a setting of a step, or of the task (task.KEY=VALUE); may be repeated",
+        ),
+    ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            "--teacher",
+            metavar="FOLDER|NAME",
+            help="start the teacher from this folder or hub name",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            min=0,
+            help="seed of every step; added to the seed of a step that sets its own",
+        ),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="build every step again")] = False,
+    force: ForceFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    chosen = load_recipe(recipe)
+    if teacher is not None:
+        chosen = chosen.with_settings(_start_from(chosen, teacher))
+    if seed is not None:
+        chosen = chosen.with_settings(_seeded(chosen, seed))
+    chosen = chosen.with_settings(map(read_setting, changes or []))
+
+    def announce(step: Step, position: int) -> None:
+        messages.print(
+            f"[bold]\\[{position + 1}/{len(chosen.steps)}] {step.name}[/bold] ({step.stage})",
+            highlight=False,
+        )
+
+    outcomes = []
+    directory = out or Path("runs") / chosen.name
+    for outcome in run_recipe(chosen, directory, fresh=fresh, force=force, at_step=announce):
+        outcomes.append(outcome)
+        if not as_json:
+            _show_output(outcome.step.stage, outcome.output)
+            how = "unchanged, reused" if outcome.reused else f"done in {outcome.seconds:.0f} s"
+            print_words(f"{outcome.output}: {how}", "dim")
+    if as_json:
+        steps = [*map(_as_json, outcomes)]
+        print_json({"recipe": chosen.name, "out": str(directory), "steps": steps})
+    else:
+        _show_gain(outcomes)
+        _show_next(chosen)
+
+
+def _start_from(recipe: Recipe, teacher: str) -> Iterator[Setting]:
+    """Yield --teacher as a setting of each step that starts from an encoder of the user's."""
+    steps = [step for step in recipe.steps if step.stage == "finetune" and not step.sources]
+    if not steps:
+        raise ConfigError(
+            f"--teacher {teacher}: no step of recipe {recipe.name!r} starts from an encoder of "
+            "yours. Recipes that do have a `finetune` step without `from`."
+        )
+    for step in steps:
+        yield Setting(step.name, "teacher", teacher)
+
+
+def _seeded(recipe: Recipe, seed: int) -> Iterator[Setting]:
+    """Yield --seed for each step that has one; seeds that a recipe sets apart stay apart."""
+    for step in recipe.steps:
+        own = step.settings.get("seed", 0)
+        if "seed" in STAGES[step.stage].config.model_fields and isinstance(own, int):
+            yield Setting(step.name, "seed", own + seed)
+
+
+def _show_output(stage: str, output: Path) -> None:
+    """Print what a step has written."""
+    if stage == "endpoint":
+        show_endpoint(output)
+    elif stage in ("verify", "compare"):
+        from bertender.cli.measuring import show_comparison, show_parity
+
+        (show_parity if stage == "verify" else show_comparison)(output)
+    else:
+        print_artifact(Artifact.load(output, verify=False))
+
+
+def show_endpoint(output: Path) -> None:
+    """Print a saved check of an endpoint."""
+    from serve.check import EndpointCheck
+
+    def shown(label: str | tuple[str, ...] | None) -> str:
+        """Return a label, or several; a dash for none."""
+        return (label if isinstance(label, str) else " ".join(label or ())) or "-"
+
+    rows = []
+    check = EndpointCheck.model_validate_json(output.read_text(encoding="utf-8"))
+    for served in check.served:
+        label, score = served.answer.label, served.answer.score
+        # the texts of an example, or its sentence where words have labels
+        text = (" | " if isinstance(label, str) else " ").join(served.text)
+        scores = (score,) if isinstance(score, float) else score
+        lowest = f"{min(scores):.3f}" if scores else "-"
+        rows.append((text, shown(label), lowest, shown(served.true_label)))
+    right = sum(served.answer.label == served.true_label for served in check.served)
+    print_rows(("held-out text", "label", "score", "true label"), rows)
+    print_words(f"{right} of {len(rows)} labelled as in the data")
+    print_words(
+        f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
+        "model's"
+    )
+
+
+def _show_gain(outcomes: Sequence[StepOutcome]) -> None:
+    """Print what the model that is served gains over the first one of the comparison."""
+    from bertender.comparison.records import Comparison
+    from bertender.comparison.table import in_one_sentence
+
+    served = [
+        name for each in outcomes if each.step.stage == "endpoint" for name in each.step.sources
+    ]
+    for table in outcomes:
+        if table.step.stage == "compare" and served and served[-1] in table.step.sources[1:]:
+            comparison = Comparison.model_validate_json(table.output.read_text(encoding="utf-8"))
+            print_entry(f"\n{in_one_sentence(comparison, served[-1])}", ())
+
+
+def _show_next(recipe: Recipe) -> None:
+    if recipe.next:
+        print_entry("\nNext, for your own data:", ())
+        activate = Path(sys.prefix) / "bin" / "activate"
+        if shutil.which("bertender") is None and activate.is_file():
+            print_words(f"  . {activate}")
+        for line in recipe.next:
+            print_words(f"  {line}")
+
+
+def _as_json(outcome: StepOutcome) -> dict[str, Any]:
+    return {
+        "step": outcome.step.name,
+        "stage": outcome.step.stage,
+        "output": str(outcome.output),
+        "reused": outcome.reused,
+        "seconds": round(outcome.seconds, 1),
+        "result": outcome.result,
+    }
