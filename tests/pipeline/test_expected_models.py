@@ -86,7 +86,7 @@ def test_the_plan_refuses_what_the_step_refuses(
     model = classifier_of(model_type)
     source = save_artifact(model, task, tmp_path / "source")
     product = Product("distill", "torch", model=expected_on_disk(source.path))
-    planned = refusal(lambda: stage.wants(config, 0).check("source", product))
+    planned = refusal(lambda: stage.check_source(config, 0, "source", product))
     real = refusal(lambda: stage.make([source], task, config, tmp_path / "out"))
     assert planned == (real and f"it starts from 'source': {real}")
 
@@ -101,7 +101,7 @@ def test_the_plan_refuses_the_exports_that_the_step_refuses(
     config = stage.config.parse({"optimize": optimize})
     source = save_artifact(classifier_of(model_type), task, tmp_path / "source")
     product = Product("distill", "torch", model=expected_on_disk(source.path))
-    planned = refusal(lambda: stage.wants(config, 0).check("source", product))
+    planned = refusal(lambda: stage.check_source(config, 0, "source", product))
     fused = FUSIONS.get(model_type.removeprefix("bertender-pruned-"))
     refused = fused is None or (optimize == "fused" and bool(fused.obstacle))
     assert (planned is not None) == refused
@@ -118,7 +118,7 @@ def test_four_bits_are_planned_where_a_graph_has_a_place_for_them(
     stage = STAGES["quantize"]
     product = Product("export", "onnx", model=expected_on_disk(source.path))
     config = stage.config.parse({"scheme": "four-bit"})
-    planned = refusal(lambda: stage.wants(config, 0).check("source", product))
+    planned = refusal(lambda: stage.check_source(config, 0, "source", product))
     places = [each for each in take_inventory(onnx_file(graph)).products if not each.is_gemm]
     assert (planned is None) == bool(places)
 
@@ -131,7 +131,6 @@ def test_an_encoder_predicts_words_where_its_row_promises_it(
     model = row.model(BertConfig(vocab_size=30, **BERT_SHAPE))
     model.save_pretrained(tmp_path)
     refused = refusal(lambda: load_masked_language_model(str(tmp_path)))
-    assert stage.makes is not None
     promised = stage.makes(stage.config.parse({"objective": objective})).predicts_words
     assert promised == (refused is None), refused
 
@@ -140,7 +139,6 @@ def test_an_encoder_predicts_words_where_its_row_promises_it(
 def test_a_general_student_predicts_words_where_its_method_promises_it(method: str) -> None:
     stage, row = STAGES["distill-general"], GENERAL_METHODS[method]
     config = stage.config.parse({"method": method})
-    assert stage.makes is not None
     bert = tiny_classifier("bert")
     teacher = GeneralTeacher("bert", bert, tiny_language_model("bert"))
     words = row.predicts_words

@@ -27,7 +27,6 @@ from bertender.models.predictor import Classifier, FakePredictor
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems import PROBLEMS
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.recipes.stage import provided_by
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
@@ -38,7 +37,7 @@ from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from export.config import ExportConfig
-from export.exporter import export
+from export.exporter import export, write_onnx
 from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize
 from quantize.schemes import SCHEMES as ROWS
@@ -137,8 +136,7 @@ def test_a_scheme_quantizes_it(
 
 
 def written(task: Task) -> Any:
-    write = provided_by("export.write")
-    return lambda artifact, directory: write(artifact, task, directory)
+    return lambda artifact, directory: write_onnx(artifact, task, ExportConfig(), directory)
 
 
 def test_verify_and_compare(

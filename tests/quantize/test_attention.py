@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from quantize.stages import QUANTIZE
 
 from bertender.cli.findings import quantization_lines
 from bertender.core.artifact import Artifact
@@ -21,6 +20,7 @@ from bertender.models.opening import onnx_file
 from bertender.models.own_models import FUSIONS, expected_on_disk
 from bertender.models.runtimes import RUNTIMES
 from bertender.recipes.stage import Product
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.attention import fuse_attention, in_plain_form
 from quantize.context import QuantizationContext
@@ -244,7 +244,7 @@ def test_where_there_is_none_nothing_is_written(
     assert not (tmp_path / "fused").exists()
     planned = Product("export", "onnx", model=expected_on_disk(source.path))
     with pytest.raises(ModelError, match=r"Leave --fused-attention out; it is for albert, bert, "):
-        QUANTIZE.wants(config, 0).check("onnx", planned)
+        STAGES["quantize"].check_source(config, 0, "onnx", planned)
 
 
 @pytest.mark.parametrize(
