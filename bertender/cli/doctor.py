@@ -311,21 +311,23 @@ def _of_serving(machine: Environment) -> Iterator[Finding]:
 
     try:
         binary, missing = str(installation.find_installation().binary), ""
+        version = installation.installed_version() or "unknown"
     except BertenderError as error:
-        binary, missing = None, str(error)
-    version = installation.installed_version() or "unknown"
+        binary, version, missing = None, None, str(error)
     yield _finding("Triton server", binary, "`bertender serve` can start it", missing)
     yield _finding(
         "Triton version",
         version,
         advisories.none_known(),
-        objection=advisories.advice_on_advisories(version),
+        missing,
+        None if version is None else advisories.advice_on_advisories(version),
     )
     yield _finding(
         "Triton requests",
         version,
         "no single request is known that ends it",
-        objection=advisories.advice_on_requests(version),
+        missing,
+        None if version is None else advisories.advice_on_requests(version),
     )
     profiles = profiles_of_machine(machine)
     yield _finding(

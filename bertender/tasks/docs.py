@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
-
-import pyarrow
-import pyarrow.parquet
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertender.core.artifact import sha256_of
 from bertender.core.build_once import cached
@@ -28,6 +25,9 @@ from bertender.core.progress import progress_bar
 from bertender.tasks.passages import Passage, distinct, python_files, read_passages
 from bertender.tasks.task import Split
 
+if TYPE_CHECKING:  # 60 MB, which a list of tasks does without
+    import pyarrow
+
 # --- from bertender.tasks.cache
 # Tables that are made once and cached in the cache folder.
 
@@ -35,11 +35,13 @@ from bertender.tasks.task import Split
 def cached_table(name: str, make: Callable[[], pyarrow.Table]) -> pyarrow.Table:
     """Return the table cached under `name`; make and cache it first where missing or damaged."""
 
+    from pyarrow import parquet
+
     def save(table: pyarrow.Table, path: object) -> None:
-        pyarrow.parquet.write_table(table, path, compression="zstd")
+        parquet.write_table(table, path, compression="zstd")
 
     path = cache_directory() / f"{name}.parquet"
-    return cached(path, make, save, pyarrow.parquet.read_table, sha256_of)
+    return cached(path, make, save, parquet.read_table, sha256_of)
 
 
 # --- from bertender.tasks.libraries
@@ -119,6 +121,8 @@ def cached_rows(
     fields: tuple[str, ...] = row._fields  # type: ignore[attr-defined]
 
     def table() -> pyarrow.Table:
+        import pyarrow
+
         columns = map(list, zip(*_read_with_progress(roots, read), strict=True))
         made = pyarrow.table(dict(zip(fields, columns, strict=True)))
         return made.replace_schema_metadata({"versions": json.dumps(versions)})

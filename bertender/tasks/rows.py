@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal, Protocol
-
-import pyarrow
-import pyarrow.parquet
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from bertender.core.card import LeftOutRow, LeftOutRows
 from bertender.core.errors import DataError, RowError, nearest_hint
+
+if TYPE_CHECKING:  # 60 MB, which other formats do without
+    import pyarrow
+    import pyarrow.parquet
 
 # --- from bertender.tasks.bad_rows
 # Handling of rows that cannot be used: an error, or they are left out and listed.
@@ -261,6 +262,9 @@ def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
 
 def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a Parquet file; its rows have no lines and are counted from 1."""
+    import pyarrow
+    import pyarrow.parquet
+
     bytes_of(path, size=1)
     try:
         file = pyarrow.parquet.ParquetFile(path)
@@ -400,6 +404,8 @@ def _object(path: Path, place: str, content: str) -> dict[str, object]:
 def _records(
     path: Path, file: pyarrow.parquet.ParquetFile, bad: OnBadRow, columns: Sequence[str]
 ) -> Iterator[Row]:
+    import pyarrow
+
     row = 0
     try:
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*columns]):
@@ -419,6 +425,8 @@ def _record(
     path: Path, place: str, batch: pyarrow.RecordBatch, record: int, columns: Sequence[str]
 ) -> dict[str, object]:
     """Return the values of some columns in one row, or raise RowError."""
+    import pyarrow
+
     values = {}
     for name in columns:
         cell = batch.column(batch.schema.get_field_index(name))[record]
