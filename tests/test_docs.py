@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 import typer
 
-from bertender.cli.main import build_app, commands, main
+from bertender.cli.main import COMMANDS, build_app, main
 from bertender.core.artifact import Artifact
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -69,7 +69,7 @@ def test_the_site_is_built(tmp_path: Path) -> None:
     loaded += re.findall(r"<link rel=\"(?:stylesheet|preconnect)\" href=\"https?:[^\"]+", pages[0])
     assert not loaded
     reference = (tmp_path / "reference/commands.html").read_text(encoding="utf-8")
-    assert [name for name in commands() if f'id="{name}"' not in reference] == []
+    assert [name for name in COMMANDS if f'id="{name}"' not in reference] == []
 
 
 def shown_commands(page: str) -> Iterator[list[str]]:
@@ -78,7 +78,7 @@ def shown_commands(page: str) -> Iterator[list[str]]:
     lines = re.findall(r"^(bertender .+)$", text_of(page), re.M)
     for line in (*spans, *lines):
         words = shlex.split(line, comments=True)
-        if len(words) > 1 and words[1] in commands():
+        if len(words) > 1 and words[1] in COMMANDS:
             yield words[1:]
 
 

@@ -72,7 +72,6 @@ def classify_command() -> Callable[..., None]:
         config = ClassifyConfig.parse(given(ClassifyConfig, values))
         if config.input and (texts or pair):
             raise typer.BadParameter("--input FILE and TEXT: give one of them.")
-<<<<<<< HEAD:serve/asking_commands.py
         given, seconds = texts or [], pair or []
         if seconds and len(seconds) != len(given):
             raise typer.BadParameter(
@@ -80,10 +79,7 @@ def classify_command() -> Callable[..., None]:
                 "input, put a tab between the two texts of a line."
             )
         examples = [*zip(given, seconds, strict=True)] if seconds else [(text,) for text in given]
-        access = AccessConfig.parse(explicit(option_values(AccessConfig, values)))
-=======
         access = AccessConfig.parse(given(AccessConfig, values))
->>>>>>> 43777605 (Put the faces above the stages that they call):bertender/cli/asking.py
         check_savable("--output", config.output, "data")
         endpoint = AsyncEndpoint(url, **config.model_dump(include=SENDING), access=access)
         asyncio.run(_classify(endpoint, examples, config, as_json))

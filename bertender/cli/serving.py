@@ -59,14 +59,10 @@ def serve_command() -> Callable[..., None]:
         values: dict[str, Any],
         as_json: JsonFlag = False,
     ) -> None:
-<<<<<<< HEAD:serve/commands.py
         from serve.repository.write import models_by_name, write_repository
         from serve.server.server import serve_forever
 
-        config = ServeCommandConfig.parse(explicit(option_values(ServeCommandConfig, values)))
-=======
         config = ServeCommandConfig.parse(given(ServeCommandConfig, values))
->>>>>>> 43777605 (Put the faces above the stages that they call):bertender/cli/serving.py
         if as_json and config.log_file == STANDARD_OUTPUT:
             raise ConfigError(
                 "log_file=-: with --json, standard output has one line of JSON. Name a file."
@@ -167,13 +163,9 @@ def deploy_command() -> Callable[..., None]:
         values: dict[str, Any],
         as_json: JsonFlag = False,
     ) -> None:
-<<<<<<< HEAD:serve/commands.py
         from serve.deploy import deploy
 
-        config = DeployConfig.parse(explicit(option_values(DeployConfig, values)))
-=======
         config = DeployConfig.parse(given(DeployConfig, values))
->>>>>>> 43777605 (Put the faces above the stages that they call):bertender/cli/serving.py
         source = open_artifact(artifact, verify=False)  # checked when its files are placed
         deployment = deploy(source, to, config)
         if as_json:

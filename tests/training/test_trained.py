@@ -9,7 +9,6 @@ import pytest
 
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ArtifactError
-from bertender.recipes.stage import PACKAGES, PROJECT
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
 from bertender.training.loop import Writer, trained_artifact
@@ -82,9 +81,3 @@ def test_nothing_is_trained_for_what_cannot_be_written(task: Task, tmp_path: Pat
 
     with pytest.raises(ArtifactError, match="is not an artifact"):
         trained_artifact(tmp_path / "thesis", "noting", TrainingConfig(), train, identity=())
-
-
-def test_no_stage_repeats_the_sequence() -> None:
-    sources = (path for name in PACKAGES for path in (PROJECT / name).rglob("*.py"))
-    users = {path.name for path in sources if "on_main_process" in path.read_text("utf-8")}
-    assert users == {"distributed.py", "trained.py"}
