@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from export.config import ExportConfig
     from quantize.quantize_config import QuantizeConfig
     from serve.client.served_model import Classification
-    from serve.config import LocalServeConfig
+    from serve.config import DeployConfig, LocalServeConfig
     from serve.deploy import Deployment
     from serve.server.server import TritonServer
-    from serve.server.targets import DeployConfig
 
 PathLike: TypeAlias = str | os.PathLike[str]
 ArtifactLike: TypeAlias = Artifact | PathLike
@@ -563,8 +562,8 @@ def deploy(
             done = bertender.deploy("runs/int8", server.http_url, admin_token_file="token")
         print(done.state, done.version, done.golden.texts)
     """
+    from serve.config import DeployConfig
     from serve.deploy import deploy as replace_served
-    from serve.server.targets import DeployConfig
 
     chosen = DeployConfig.parse(_merged(config, settings))
     source = opened(artifact, verify=False)  # checked when its files are placed

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags, given
+from bertender.cli.flags import JsonFlag, command_with_flags, settings_of
 from bertender.cli.output import messages, print_json, print_words
 from bertender.core.errors import DataError, LoadTestError
 from bertender.core.files import check_savable, save_result, save_text
@@ -69,7 +69,7 @@ def classify_command() -> Callable[..., None]:
         ] = DEFAULT_URL,
         as_json: JsonFlag = False,
     ) -> None:
-        config = ClassifyConfig.parse(given(ClassifyConfig, values))
+        config = ClassifyConfig.parse(settings_of(ClassifyConfig, values))
         if config.input and (texts or pair):
             raise typer.BadParameter("--input FILE and TEXT: give one of them.")
         given, seconds = texts or [], pair or []
@@ -79,7 +79,7 @@ def classify_command() -> Callable[..., None]:
                 "input, put a tab between the two texts of a line."
             )
         examples = [*zip(given, seconds, strict=True)] if seconds else [(text,) for text in given]
-        access = AccessConfig.parse(given(AccessConfig, values))
+        access = AccessConfig.parse(settings_of(AccessConfig, values))
         check_savable("--output", config.output, "data")
         endpoint = AsyncEndpoint(url, **config.model_dump(include=SENDING), access=access)
         asyncio.run(_classify(endpoint, examples, config, as_json))
@@ -200,8 +200,8 @@ def loadtest_command() -> Callable[..., None]:
     ) -> None:
         check_savable("--out", out, "JSON")
         check_savable("--plot", plot, "SVG")
-        config = LoadConfig.parse(given(LoadConfig, values))
-        access = AccessConfig.parse(given(AccessConfig, values))
+        config = LoadConfig.parse(settings_of(LoadConfig, values))
+        access = AccessConfig.parse(settings_of(AccessConfig, values))
         test = load_test(url, lambda columns: texts_to_send(config, columns), config, access)
         if out:
             save_result(test, out)

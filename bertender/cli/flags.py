@@ -69,7 +69,7 @@ def _if_explicit(context: typer.Context, name: str, value: Any) -> Any:
     return value if source is not None and source.name in EXPLICIT else None
 
 
-def given(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config that the user gave; 0, False and empty text are values."""
     return {
         name: value

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from bertender import api
-from bertender.cli.flags import ForceFlag, JsonFlag, command_with_flags, given
+from bertender.cli.flags import ForceFlag, JsonFlag, command_with_flags, settings_of
 from bertender.cli.output import (
     artifact_summary,
     messages,
@@ -67,7 +67,7 @@ def stage_command(name: str) -> Callable[..., None]:
     def run(
         source: str | None, values: dict[str, Any], out: Path, force: bool, as_json: bool
     ) -> None:
-        task, settings = given(TaskConfig, values), given(stage.config, values)
+        task, settings = settings_of(TaskConfig, values), settings_of(stage.config, values)
         if source is None and stage.needs_task and not {"task", "train", "dev"} & task.keys():
             raise ConfigError(  # no task is a default to train on by mistake
                 "no data: give your files with --train FILE and --dev FILE (CSV, TSV, JSONL or "
@@ -138,7 +138,7 @@ def import_command(
         raise typer.BadParameter(f"--revision is that of a hub name, and {source} is a path.")
     named = f"{source}@{revision}" if revision else source
     chosen = None if labels is None else parts_of(labels)
-    task = given(TaskConfig, values)
+    task = settings_of(TaskConfig, values)
     _show_written(api.import_model(named, task, out=out, labels=chosen, force=force), as_json)
 
 
@@ -173,9 +173,9 @@ def compress_command() -> Callable[..., None]:
         force: ForceFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
-        config = CompressConfig.parse(given(CompressConfig, values))
+        config = CompressConfig.parse(settings_of(CompressConfig, values))
         source = api.opened(teacher)
-        task = api.task_of([source], given(TaskConfig, values))
+        task = api.task_of([source], settings_of(TaskConfig, values))
         from bertender.compression.compress import Compression  # it loads PyTorch
 
         def announce(text: str) -> None:

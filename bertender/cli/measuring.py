@@ -14,7 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from bertender import api
-from bertender.cli.flags import JsonFlag, command_with_flags, given
+from bertender.cli.flags import JsonFlag, command_with_flags, settings_of
 from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
 from bertender.comparison.records import CompareConfig, Comparison
 from bertender.comparison.table import markdown_table, terminal_table
@@ -71,8 +71,8 @@ def verify_command() -> Callable[..., None]:
     ) -> None:
         check_savable("--out", out, "JSON")
         artifacts = api.opened(reference), api.opened(candidate)
-        config = VerifyConfig.parse(given(VerifyConfig, values))
-        task = api.task_of(artifacts, given(TaskConfig, values))
+        config = VerifyConfig.parse(settings_of(VerifyConfig, values))
+        task = api.task_of(artifacts, settings_of(TaskConfig, values))
         from quantize.verification import failures_if_quantized
 
         parity = verify(*artifacts, task, config, failures_if_quantized)
@@ -169,9 +169,9 @@ def _measure(paths: list[str], values: dict[str, Any]) -> tuple[Comparison, dict
     """Return the comparison, and the report on rows that were left out of its task."""
     if not paths:
         raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
-    config = CompareConfig.parse(given(CompareConfig, values))
+    config = CompareConfig.parse(settings_of(CompareConfig, values))
     artifacts = [api.opened(path) for path in paths]
-    task = api.task_of(artifacts, given(TaskConfig, values))
+    task = api.task_of(artifacts, settings_of(TaskConfig, values))
     from bertender.comparison.compare import compare, runtime_note
 
     comparison = compare(artifacts, task, config)

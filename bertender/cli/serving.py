@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags, given
+from bertender.cli.flags import JsonFlag, command_with_flags, settings_of
 from bertender.cli.output import console, messages, print_json, print_rows, print_words
 from bertender.comparison.cells import DASH
 from bertender.core.artifact import IMPORT_STAGE, Artifact
@@ -62,7 +62,7 @@ def serve_command() -> Callable[..., None]:
         from serve.repository.write import models_by_name, write_repository
         from serve.server.server import serve_forever
 
-        config = ServeCommandConfig.parse(given(ServeCommandConfig, values))
+        config = ServeCommandConfig.parse(settings_of(ServeCommandConfig, values))
         if as_json and config.log_file == STANDARD_OUTPUT:
             raise ConfigError(
                 "log_file=-: with --json, standard output has one line of JSON. Name a file."
@@ -165,7 +165,7 @@ def deploy_command() -> Callable[..., None]:
     ) -> None:
         from serve.deploy import deploy
 
-        config = DeployConfig.parse(given(DeployConfig, values))
+        config = DeployConfig.parse(settings_of(DeployConfig, values))
         source = open_artifact(artifact, verify=False)  # checked when its files are placed
         deployment = deploy(source, to, config)
         if as_json:
@@ -247,7 +247,7 @@ def tune_command() -> Callable[..., None]:
         from serve.loadtest import texts_to_send
 
         check_savable("--out", out, "JSON")
-        config = TuneConfig.parse(given(TuneConfig, values))
+        config = TuneConfig.parse(settings_of(TuneConfig, values))
         source = open_artifact(artifact, verify=False)  # checked when it is served
         result = tune(source, lambda columns: texts_to_send(config, columns), config)
         if out:

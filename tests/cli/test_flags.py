@@ -10,7 +10,7 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from bertender.cli.flags import command_with_flags, given
+from bertender.cli.flags import command_with_flags, settings_of
 from bertender.comparison.records import CompareConfig
 from bertender.core.config import Config
 from bertender.core.errors import UnknownNameError
@@ -64,12 +64,12 @@ def parsed(*words: str, optional: tuple[type[Config], ...] = ()) -> dict[str, An
 
 
 def given_of_both(values: dict[str, Any]) -> dict[str, Any]:
-    return {**given(Many, values), **given(Other, values)}
+    return {**settings_of(Many, values), **settings_of(Other, values)}
 
 
 def test_without_flags_the_values_are_the_defaults() -> None:
     values = parsed()
-    assert Many.parse(given(Many, values)) == Many()
+    assert Many.parse(settings_of(Many, values)) == Many()
     assert values["extra"] is None and values["own"] == "own"
 
 
@@ -103,7 +103,7 @@ def test_optional_configs_give_only_what_was_given() -> None:
 
 def test_given_keeps_values_that_are_false() -> None:
     values = {"count": 0, "careful": False, "name": "", "limit": None, "layers": (), "else": 1}
-    assert given(Many, values) == {"count": 0, "careful": False, "name": "", "layers": ()}
+    assert settings_of(Many, values) == {"count": 0, "careful": False, "name": "", "layers": ()}
 
 
 CONFIGS = {
@@ -288,7 +288,7 @@ def read_flags(config: type[Config], *words: str) -> Config:
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
     # as `parse` does, but for rules on several settings: here flags stand alone
-    return config.model_validate(given(config, received))
+    return config.model_validate(settings_of(config, received))
 
 
 def another(field: str, default: Any) -> str:

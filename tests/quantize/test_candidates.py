@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bertender.cli.findings import quantization_lines
-from bertender.cli.flags import given
+from bertender.cli.flags import settings_of
 from bertender.core.artifact import Artifact
 from bertender.core.errors import (
     AccuracyError,
@@ -190,7 +190,7 @@ def test_the_next_command_can_be_typed(
     words = shlex.split(said.removeprefix("Try next: "))
     assert words[:2] == ["bertender", "quantize"] and words[-2:] == ["--out", "out folder"]
     assert Artifact.load(Path(words[2])).card.kind == SCHEMES[wanted["scheme"]].source
-    typed = QuantizeConfig.parse(given(QuantizeConfig, flags(words[3:-2])))
+    typed = QuantizeConfig.parse(settings_of(QuantizeConfig, flags(words[3:-2])))
     typed.check_rules()
     assert {name: getattr(typed, name) for name in wanted} == wanted
     for name in ("target", "parity_texts", "no_embeddings"):
@@ -208,7 +208,7 @@ def test_whoever_types_each_next_command_comes_to_an_end(
         if not said.startswith("Try next: "):
             break
         words = shlex.split(said.removeprefix("Try next: "))
-        config = QuantizeConfig.parse(given(QuantizeConfig, flags(words[3:-2])))
+        config = QuantizeConfig.parse(settings_of(QuantizeConfig, flags(words[3:-2])))
     assert said.startswith("Keep the float model")
 
 
