@@ -35,10 +35,9 @@ from bertender.gate.judge import check_parity, labelled_sample
 from bertender.gate.tolerances import TOLERANCES
 from bertender.metrics.resampling import LabelSet
 from bertender.metrics.scores import paired_change
+from bertender.models.classifier import Classifier, Predictor, onnx_file, open_classifier
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
-from bertender.models.opening import onnx_file, open_classifier
-from bertender.models.predictor import Classifier, Predictor
 from bertender.models.runtimes import RUNTIMES
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task

@@ -21,7 +21,7 @@ from bertender.core.card import library_versions
 from bertender.core.config import Config, Record
 from bertender.core.errors import ConfigError
 from bertender.core.files import CACHE_VARIABLE, save_result, save_text
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 
 Make = Callable[[Any, Path], Artifact]

@@ -70,7 +70,7 @@ from bertender.core.errors import (
     ParityError,
 )
 from bertender.metrics.scores import ResampledChange, mean_change
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task

@@ -20,7 +20,7 @@ from benchmarks.making import Probe, amount_in, made_once, seconds_of, timed
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.finetuning.config import FinetuneConfig

@@ -15,7 +15,7 @@ from benchmarks.harness import Out, Run, Work, recorded, save_runs
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
-from bertender.models.opening import load_torch_classifier, open_classifier
+from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.models.own_models import heads_of
 from bertender.recipes.recorded_task import recorded_task
 from distill.pruning.config import PruneConfig

@@ -25,7 +25,7 @@ from bertender.comparison.latency import measure_models
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ModelError, ParityError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task

@@ -182,7 +182,7 @@ def open_bertender(opening: Opening) -> Predict:
     import torch
 
     from bertender.core.artifact import Artifact
-    from bertender.models.opening import open_classifier
+    from bertender.models.classifier import open_classifier
 
     torch.set_num_threads(opening.threads)
     runtime: Any = {"runtime": opening.setting} if opening.setting else {}

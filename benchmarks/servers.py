@@ -33,7 +33,7 @@ import typer
 from benchmarks.plain_servers import ARTIFACT_VARIABLE, LENGTH_VARIABLE
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError, ServingError
-from bertender.models.opening import onnx_file
+from bertender.models.classifier import onnx_file
 from bertender.models.runtimes import RUNTIMES, suits
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import load_task

@@ -23,7 +23,7 @@ from benchmarks.making import check_choices, made_once, task_facts, timed
 from bertender.comparison.accuracy import evaluate
 from bertender.comparison.records import speedup
 from bertender.core.artifact import Artifact, read_timing
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bertender.compression.config import CompressConfig
     from bertender.compression.report import CompressionReport
     from bertender.gate.verify import Verification, VerifyConfig
-    from bertender.models.predictor import Classifier
+    from bertender.models.classifier import Classifier
     from bertender.recipes.recipe import Recipe, StepOutcome
     from bertender.tasks.task import Task
     from distill.distillation.distill_config import DistillConfig
@@ -434,7 +434,7 @@ def open_model(
         logits = model.logits([("a text of yours",), ("another one",)])  # (batch, labels)
         print([model.labels[best] for best in logits.argmax(axis=1)])
     """
-    from bertender.models.opening import open_classifier
+    from bertender.models.classifier import open_classifier
 
     return open_classifier(
         opened(artifact), threads=threads, max_length=max_length, runtime=runtime

@@ -25,7 +25,7 @@ from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics.resampling import Score
-from bertender.models.predictor import Classifier, TorchPredictor
+from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.config import JudgedConfig, TrainingConfig

@@ -24,12 +24,11 @@ from bertender.core.findings import Findings, GraphFindings
 from bertender.gate.artifacts import GraphWriter as GraphWriter_onnx_export
 from bertender.gate.artifacts import Proof, write_proven
 from bertender.gate.judge import parity_sample
+from bertender.models.classifier import input_names, load_torch_classifier, problem_of
 from bertender.models.families import family_name, padding_embedding
 from bertender.models.graphs import RUNTIME_DOMAIN, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, SESSION_CONFIG
-from bertender.models.opening import load_torch_classifier
 from bertender.models.own_models import PRUNABLE, TABLE_MODELS
-from bertender.models.predictor import input_names, problem_of
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer

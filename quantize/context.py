@@ -26,8 +26,7 @@ from bertender.core.progress import track
 from bertender.gate.cases import Arrangement
 from bertender.gate.judge import check_parity, labelled_sample
 from bertender.gate.tolerances import TOLERANCES
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import RUNTIMES
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL

@@ -17,7 +17,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError, ModelError
 from bertender.core.findings import Curvature
 from bertender.core.progress import progress_bar, track
-from bertender.models.opening import load_torch_classifier
+from bertender.models.classifier import load_torch_classifier
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import HEADS
 from quantize.context import QuantizationContext, Sensitivities

@@ -17,10 +17,9 @@ from transformers import PreTrainedModel
 from bertender.comparison.accuracy import evaluate, predict, predict_outputs, warn_early
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
+from bertender.models.classifier import TorchPredictor, load_torch_classifier
 from bertender.models.graphs import move_graph
 from bertender.models.onnx_session import FEWER_BITS, ONNX_NAME
-from bertender.models.opening import load_torch_classifier
-from bertender.models.predictor import TorchPredictor
 from bertender.models.runtimes import saturates
 from bertender.problems.problem import Outputs
 from bertender.text.tokenizer import load_tokenizer

@@ -17,8 +17,8 @@ from bertender.core.build_once import work_directory
 from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
 from bertender.gate.artifacts import GraphWriter, Proof, write_proven
+from bertender.models.classifier import load_torch_classifier, onnx_file
 from bertender.models.onnx_session import LEFT_OUT, ONNX_DATA_NAME, ONNX_NAME, SESSION_CONFIG
-from bertender.models.opening import load_torch_classifier, onnx_file
 from bertender.models.own_models import expected_on_disk
 from bertender.tasks.task import Task
 from quantize.attention import check_attention, in_plain_form

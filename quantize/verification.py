@@ -6,8 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bertender.core.artifact import Artifact, lineage
-from bertender.models.opening import onnx_file
-from bertender.models.predictor import problem_of
+from bertender.models.classifier import onnx_file, problem_of
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from quantize.attention import in_plain_form

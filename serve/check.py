@@ -11,8 +11,7 @@ from pydantic import Field
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ServingError
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.problem import Outputs
 from bertender.text.batch import Example
 from serve.client.endpoint import Endpoint

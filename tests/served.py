@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertender.core.artifact import Artifact
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig

@@ -15,10 +15,9 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ServingError
 from bertender.core.findings import Findings
 from bertender.core.machine import data_directory
+from bertender.models.classifier import open_classifier
 from bertender.models.onnx_session import ONNX_NAME
-from bertender.models.opening import open_classifier
 from bertender.models.own_models import OWN_MODELS
-from bertender.models.predictor import FakePredictor
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.text.batch import Example
@@ -29,6 +28,7 @@ from quantize.post_training import write_dynamic
 from quantize.quantizer import copy_companions
 from serve import check
 from serve.client.endpoint import Endpoint
+from tests.fake_predictor import FakePredictor
 from tests.quantize.contexts import context_of
 from tests.served import ask_one_by_one, one_by_one, served
 from tests.toy_models import save_artifact, tiny_classifier

@@ -22,7 +22,7 @@ from bertender.comparison.table import comparison_lines
 from bertender.core.artifact import Artifact, read_golden
 from bertender.core.card import read_card
 from bertender.core.errors import ConfigError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
 from serve.backend.model import open_artifact

@@ -13,7 +13,7 @@ from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from tests.exports import PlainExport

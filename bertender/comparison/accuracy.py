@@ -18,7 +18,7 @@ from bertender.core.findings import ConstantFindings, ScoreFindings
 from bertender.core.progress import progress_bar
 from bertender.metrics.resampling import Score
 from bertender.metrics.scores import score
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.problems.problem import NO_LABEL, Outputs
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task

@@ -34,8 +34,7 @@ from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.machine import environment
 from bertender.core.machine_load import busiest, check_load, check_load_now, watched_load
 from bertender.core.progress import progress_bar, track
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import Classifier, problem_of
+from bertender.models.classifier import Classifier, open_classifier, problem_of
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer

@@ -47,7 +47,7 @@ from bertender.core.files import save_result
 from bertender.core.machine import environment, processor_name
 from bertender.core.machine_load import busiest
 from bertender.metrics.resampling import Score
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.stage import folder_digest
 from bertender.tasks.task import Task

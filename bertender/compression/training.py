@@ -16,7 +16,7 @@ from bertender.compression.report import CandidateResult, Round
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.files import save_text
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.recipe import Step, StepOutcome, run_step
 from bertender.recipes.stage import GRAPH_TO_QUANTIZE, NamedFile

@@ -15,8 +15,7 @@ from bertender.gate.config import GateConfig
 from bertender.gate.golden import Conditions, golden_examples, golden_texts
 from bertender.gate.judge import check_parity, labelled_sample, require_parity
 from bertender.gate.tolerances import TOLERANCES
-from bertender.models.opening import Opening, onnx_classifier, open_classifier
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier, onnx_classifier, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.tasks.task import Task
 
@@ -84,7 +83,7 @@ def write_proven(
             source.card.task,
             name=out.name,
             parameters=opened.parameters,
-            opening=Opening(runtime=writer.runtime),
+            runtime=writer.runtime,
         )
         _check_same_vocabulary(opened, candidate)
         # a scheme may be chosen by whether it passes, so that these are not the texts that score

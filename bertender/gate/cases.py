@@ -14,7 +14,7 @@ import numpy.typing as npt
 from bertender.core.errors import ModelError
 from bertender.core.progress import Bar, progress_bar
 from bertender.gate.figures import NOBODY, FloatArray, IntArray, PairedLogits
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs
 from bertender.text.batch import NO_WORD, Batch, Example, Tokenize
 from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT

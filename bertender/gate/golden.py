@@ -15,7 +15,7 @@ from bertender.core.config import Record
 from bertender.gate.figures import FloatArray, PairedLogits
 from bertender.gate.judge import Parity, parity_sample
 from bertender.gate.tolerances import TOLERANCES, Tolerance
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example
 

@@ -31,7 +31,7 @@ from bertender.gate.figures import (
     no_logits,
 )
 from bertender.gate.tolerances import Tolerance
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.problems.problem import are_unnamed
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example

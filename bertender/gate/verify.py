@@ -58,7 +58,7 @@ def verify(
 
     Only the candidate runs in `config.runtime`: so a runtime can be checked against another.
     """
-    from bertender.models.opening import open_classifier
+    from bertender.models.classifier import open_classifier
 
     check_installed(config.runtime)
     check_used([candidate], config.runtime)

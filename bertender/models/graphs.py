@@ -1,22 +1,53 @@
-"""Graphs of ONNX as files: written with their weights, moved, and optimized."""
+"""Graphs of ONNX as files: written with their weights, moved, optimized, and taken from elsewhere.
+
+A graph is one file, or, past what protobuf can hold, another next to it for the weights.
+"""
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
 from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_external_data
 
+from bertender.core.errors import ModelError
 from bertender.core.progress import quiet_tools
 from bertender.models.onnx_session import ONNX_DATA_NAME
 
-# --- from bertender.models.graph_file
-# Files of a graph: one, or, past what protobuf can hold, another next to it for the weights.
-
+RUNTIME_DOMAIN = "com.microsoft"
+"""The set of ONNX Runtime's own operators."""
+PATTERNS = "bert"
+"""The optimizer's name for the patterns of encoders."""
 SMALLEST_EXTERNAL_BYTES = 1024
 """Smaller tensors stay in the graph: shape inference reads the numbers of some of them."""
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+LOGITS = "logits"
+PROBABILITIES = ("Softmax", "Sigmoid")
+
+FEWER_BITS: Mapping[str, str] = {
+    "MatMulNBits": "int4",
+    "MatMulBnb4": "int4",
+    "GatherBlockQuantized": "int4",
+    "DynamicQuantizeLinear": "int8",
+    "DynamicQuantizeMatMul": "int8",
+    "MatMulInteger": "int8",
+    "MatMulIntegerToFloat": "int8",
+    "QLinearMatMul": "int8",
+    "QuantizeLinear": "int8",
+    "DequantizeLinear": "int8",
+    "QAttention": "int8",
+    "QGemm": "int8",
+}
+"""Operator -> the precision of a graph that has it, the fewest bits first."""
+
+FUSED = frozenset(
+    {"Attention", "EmbedLayerNormalization", "FusedGemm", "FusedMatMul", "PackedAttention"}
+)
+"""Operators of ONNX Runtime alone that hold weights, which are not quantized one by one."""
 
 
 def save_graph(model: onnx.ModelProto, path: Path, external_above_mb: int) -> None:
@@ -63,26 +94,14 @@ def _external_files(path: Path) -> set[Path]:
     if not path.is_file():
         return set()
     model = onnx.load(path, load_external_data=False)
-    return {path.parent / location for location in _locations(model)}
-
-
-def _locations(model: onnx.ModelProto) -> Iterator[str]:
-    for tensor in model.graph.initializer:
-        if uses_external_data(tensor):
-            yield ExternalDataInfo(tensor).location
-
-
-# --- from bertender.models.graph_optimizer
-# ONNX Runtime's own optimizer of encoders, as it is run on a file before anything opens it.
-
-RUNTIME_DOMAIN = "com.microsoft"
-"""The set of ONNX Runtime's own operators."""
-PATTERNS = "bert"
-"""The optimizer's name for the patterns of encoders."""
+    external = (tensor for tensor in model.graph.initializer if uses_external_data(tensor))
+    return {path.parent / ExternalDataInfo(tensor).location for tensor in external}
 
 
 def optimized(graph: Path, *, fuse: bool, only: str | None = None) -> onnx.ModelProto:
-    """Return a graph with its constants folded and, if asked, its layers fused.
+    """Return a graph as ONNX Runtime's own optimizer of encoders makes it.
+
+    Its constants are folded and, if asked, its layers fused.
 
     Args:
         graph: its file.
@@ -110,7 +129,11 @@ def optimized(graph: Path, *, fuse: bool, only: str | None = None) -> onnx.Model
             only_onnxruntime=not fuse,
         )
     model: onnx.ModelProto = optimizer.model
-    _keep_used_domains(model)
+    # it lists all operator sets that it knows, and a graph is to list those that it needs
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    del model.opset_import[:]
+    for domain in sorted({node.domain for node in model.graph.node}):
+        model.opset_import.append(onnx.helper.make_opsetid(domain, versions.get(domain, 1)))
     return model
 
 
@@ -120,9 +143,146 @@ def add_runtime_domain(model: onnx.ModelProto) -> None:
         model.opset_import.append(onnx.helper.make_opsetid(RUNTIME_DOMAIN, 1))
 
 
-def _keep_used_domains(model: onnx.ModelProto) -> None:
-    """List the operator sets that a graph needs; ONNX Runtime lists all that it knows."""
-    versions = {entry.domain: entry.version for entry in model.opset_import}
-    del model.opset_import[:]
-    for domain in sorted({node.domain for node in model.graph.node}):
-        model.opset_import.append(onnx.helper.make_opsetid(domain, versions.get(domain, 1)))
+class ForeignGraph:
+    """A graph from elsewhere, brought to the form of bertender's: its logits are called `logits`.
+
+    Args:
+        path: its file.
+        labels: those of its model, in the order of the artifact's logits.
+        order: the number that each label has in the model.
+        per_token: its logits are (batch, seq, labels), and (batch, labels) else.
+
+    Raises:
+        ModelError: it cannot be read, it takes something else than tokens, or only so many of
+            them, or no output can be the logits of these labels.
+    """
+
+    def __init__(
+        self, path: Path, labels: Sequence[str], order: Sequence[int], *, per_token: bool
+    ) -> None:
+        try:
+            self.model = onnx.load(path)
+        except Exception as error:  # protobuf's and onnx's own, without a common base
+            raise ModelError(f"{path} cannot be read as a graph of ONNX: {error}") from None
+        self.path = path
+        self.inputs = self._checked_inputs()
+        self._name_logits(labels, rank=3 if per_token else 2)
+        if tuple(order) != tuple(range(len(order))):
+            self._reorder(order)
+        for number, node in enumerate(self.model.graph.node):
+            node.name = node.name or f"{node.op_type}_{number}"  # a product is known by its name
+
+    @property
+    def precision(self) -> str:
+        """The data type of its weights, the fewest bits that some have."""
+        graph = self.model.graph
+        operators = {node.op_type for node in _nodes(graph)}
+        for operator, precision in FEWER_BITS.items():
+            if operator in operators:
+                bits = [
+                    each.i
+                    for node in _nodes(graph)
+                    for each in node.attribute
+                    if each.name == "bits"
+                ]
+                in_blocks_of_8 = bool(bits) and all(each == 8 for each in bits)
+                return "int8" if in_blocks_of_8 else precision
+        halves = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+        half = any(tensor.data_type in halves for tensor in graph.initializer)
+        return "float16" if half else "float32"
+
+    @property
+    def optimize(self) -> str:
+        """`fused` where it has operators that ONNX Runtime alone knows."""
+        operators = {node.op_type for node in _nodes(self.model.graph)}
+        return "fused" if operators & FUSED else "none"
+
+    def parameters(self) -> int:
+        """Return the number of its weights."""
+        return sum(int(math.prod(tensor.dims)) for tensor in self.model.graph.initializer)
+
+    def _checked_inputs(self) -> list[str]:
+        """Return the names of the inputs; ModelError where they are not free arrays of tokens."""
+        stored = {tensor.name for tensor in self.model.graph.initializer}
+        inputs = [each for each in self.model.graph.input if each.name not in stored]
+        unknown = [each.name for each in inputs if each.name not in INPUTS]
+        if unknown or not inputs:
+            raise ModelError(
+                f"{self.path} takes {', '.join(each.name for each in inputs) or 'nothing'}, and "
+                f"a classifier of texts takes some of {', '.join(INPUTS)}. Export it again."
+            )
+        for each in inputs:
+            tensor = each.type.tensor_type
+            sizes = [dim.dim_value for dim in tensor.shape.dim]
+            if tensor.elem_type != onnx.TensorProto.INT64:
+                raise ModelError(
+                    f"{self.path}: input {each.name} is not of 64-bit integers, as the exporters "
+                    "of transformers write it. Export it again with int64 inputs."
+                )
+            if any(sizes):
+                raise ModelError(
+                    f"{self.path}: input {each.name} has the fixed size {sizes} (0 is free). It "
+                    "would refuse other batches and lengths: export it again with dynamic axes "
+                    "for batch and sequence."
+                )
+        return [each.name for each in inputs]
+
+    def _name_logits(self, labels: Sequence[str], rank: int) -> None:
+        """Give the output that has the logits its usual name; ModelError where none has."""
+        outputs = self.model.graph.output
+        fitting = [each for each in outputs if each.name == LOGITS] or [
+            each
+            for each in outputs
+            if len(dims := each.type.tensor_type.shape.dim) == rank
+            and dims[-1].dim_value in (0, len(labels))
+        ]
+        if len(fitting) != 1:
+            raise ModelError(
+                f"{self.path} has the outputs {', '.join(each.name for each in outputs)}: none "
+                f"is called {LOGITS}, and {len(fitting)} could be the logits of "
+                f"{len(labels)} labels. Export it as a classifier (Optimum: --task "
+                "text-classification or token-classification)."
+            )
+        (output,) = fitting
+        made_by = {name: node.op_type for node in self.model.graph.node for name in node.output}
+        if (last := made_by.get(output.name)) in PROBABILITIES:
+            raise ModelError(
+                f"{self.path}: its output {output.name} is that of {last}, so that it has "
+                "probabilities, and a softmax of these would be their score. Export the model with "
+                "its logits."
+            )
+        sizes = [dim.dim_value for dim in output.type.tensor_type.shape.dim]
+        if sizes and sizes[-1] not in (0, len(labels)):
+            raise ModelError(
+                f"{self.path}: its logits are of {sizes[-1]} labels, and config.json names "
+                f"{len(labels)}: {', '.join(labels)}. Give the config.json of its model."
+            )
+        self._rename(output.name, LOGITS)
+        output.name = LOGITS
+
+    def _reorder(self, order: Sequence[int]) -> None:
+        """Bring the labels into another order: a node picks them from the last axis."""
+        graph, theirs = self.model.graph, f"{LOGITS}_in_their_order"
+        self._rename(LOGITS, theirs)
+        numbers = onnx.helper.make_tensor(
+            "label_order", onnx.TensorProto.INT64, [len(order)], order
+        )
+        graph.initializer.append(numbers)
+        graph.node.append(
+            onnx.helper.make_node("Gather", [theirs, numbers.name], [LOGITS], axis=-1)
+        )
+
+    def _rename(self, old: str, new: str) -> None:
+        """Give a tensor another name, in branches too."""
+        for node in _nodes(self.model.graph):
+            node.output[:] = [new if name == old else name for name in node.output]
+            node.input[:] = [new if name == old else name for name in node.input]
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield every node of a graph, those of its branches included."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)

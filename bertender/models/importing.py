@@ -1,68 +1,74 @@
-"""Finished models from elsewhere as artifacts: `open_artifact` takes what a user has."""
+"""Finished models from elsewhere as artifacts: `open_artifact` takes what a user has.
+
+A source is one of
+
+    an artifact                       opened as it is
+    a folder of transformers          config.json and safetensors, as `save_pretrained` writes them
+    a folder or file of ONNX          model.onnx beside config.json and the tokenizer (Optimum), or
+                                      in onnx/ below them (transformers.js), or the .onnx file
+    a hub name                        NAME or NAME@REVISION
+
+What is no artifact is written as one, into the cache folder or where `import_model` is told to:
+the labels from `id2label`, the problem type from the head, the weights in float32. What
+config.json cannot say (data to score on, its columns) is asked for by the command that needs it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertender.core.artifact import IMPORT_STAGE, IMPORTED, Artifact, digest_of, new_artifact
-from bertender.core.card import CARD_NAME, Kind, TaskRecord
+from bertender.core.artifact import (
+    IMPORT_STAGE,
+    IMPORTED,
+    Artifact,
+    digest_of,
+    file_state,
+    new_artifact,
+)
+from bertender.core.card import CARD_NAME, TaskRecord, library_versions
 from bertender.core.config import Config
-from bertender.core.errors import ConfigError, ModelError, NotAnArtifactError
+from bertender.core.errors import (
+    ConfigError,
+    HubUnreachableError,
+    ModelError,
+    NotAnArtifactError,
+)
 from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
-from bertender.models.finished_model import FinishedModel, located
-from bertender.models.onnx_session import ONNX_NAME
+from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import OUTSIDE, TOKEN_CLASSIFICATION
 
-if TYPE_CHECKING:
-    import onnx
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+FOREIGN_WEIGHTS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
+GRAPHS = (ONNX_NAME, f"onnx/{ONNX_NAME}")
+"""Where Optimum and transformers.js put the float graph."""
+
+HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
+HUB_SUFFIXES = (".json", ".txt", ".model")
+"""Of the config and the tokenizer."""
 
 HEADS_OF: Mapping[str, Problem[Any]] = {
     "ForSequenceClassification": SINGLE_LABEL,
     "ForTokenClassification": TOKEN_CLASSIFICATION,
 }
 """End of a class's name -> the kind of problem of its head."""
-
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-LOGITS = "logits"
-INT64 = 7
-"""TensorProto.INT64 of onnx, which is imported only where there is a graph."""
-
-FEWER_BITS: Mapping[str, str] = {
-    "MatMulNBits": "int4",
-    "MatMulBnb4": "int4",
-    "GatherBlockQuantized": "int4",
-    "DynamicQuantizeLinear": "int8",
-    "DynamicQuantizeMatMul": "int8",
-    "MatMulInteger": "int8",
-    "MatMulIntegerToFloat": "int8",
-    "QLinearMatMul": "int8",
-    "QuantizeLinear": "int8",
-    "DequantizeLinear": "int8",
-    "QAttention": "int8",
-    "QGemm": "int8",
-}
-"""Operator -> the precision of a graph that has it, the fewest bits first."""
-
-
-FUSED = frozenset(
-    {"Attention", "EmbedLayerNormalization", "FusedGemm", "FusedMatMul", "PackedAttention"}
-)
-"""Operators of ONNX Runtime alone that hold weights, which are not quantized one by one."""
-PROBABILITIES = ("Softmax", "Sigmoid")
 
 
 class ImportConfig(Config):
@@ -113,16 +119,6 @@ def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Art
     return artifact
 
 
-def _say_unnamed(artifact: Artifact) -> None:
-    if are_unnamed(labels := artifact.card.task.labels):
-        logger.warning(
-            "the labels of %s have no names (%s): they are taken by position. Name them by "
-            "bertender import --labels, or map those of your data by --label-map",
-            artifact.place,
-            ", ".join(labels),
-        )
-
-
 def import_model(
     source: str | os.PathLike[str], out: Path, *, labels: Sequence[str] | None = None
 ) -> Artifact:
@@ -148,6 +144,248 @@ def import_model(
     return artifact
 
 
+def _say_unnamed(artifact: Artifact) -> None:
+    if are_unnamed(labels := artifact.card.task.labels):
+        logger.warning(
+            "the labels of %s have no names (%s): they are taken by position. Name them by "
+            "bertender import --labels, or map those of your data by --label-map",
+            artifact.place,
+            ", ".join(labels),
+        )
+
+
+@dataclass(frozen=True)
+class FinishedModel:
+    """A finished model on this disk."""
+
+    source: str
+    """What the user named."""
+    folder: Path
+    """It has config.json and the tokenizer."""
+    graph: Path | None = None
+    """An ONNX file; None for a model of transformers."""
+    revision: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A folder's name for it."""
+        by_file = self.graph is not None and self.source.endswith(".onnx")
+        name = self.source.rpartition("@")[0] if self.revision and "@" in self.source else None
+        last, folder = (
+            # whatever way leads there
+            path.absolute().name if path.name not in ("", "..") else path.resolve().name
+            for path in (Path(name or self.source), self.folder)
+        )
+        return f"{folder}-{Path(last).stem}" if by_file else last
+
+    @property
+    def place(self) -> str:
+        """Where it lies, from any working directory; of a hub, its name."""
+        path = Path(self.source)
+        return str(path.absolute()) if path.exists() else self.source
+
+    @property
+    def identity(self) -> str:
+        """A digest that changes with any change of the files, which are not read for it, and with
+        the version of a library."""
+        folders = {self.folder, self.graph.parent if self.graph else self.folder}
+        files = sorted(path for each in folders for path in each.glob("*") if path.is_file())
+        states = [(str(path), file_state(path)) for path in files]
+        whole = [str(self.folder.resolve()), str(self.graph), states, library_versions()]
+        return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:16]
+
+
+def located(source: str) -> FinishedModel:
+    """Find the files of a source."""
+    path = Path(source)
+    if path.suffix == ".onnx" and path.is_file():
+        return FinishedModel(source, _folder_of(path), path)
+    if path.is_dir():
+        return _in_folder(source, path)
+    if path.is_file():
+        raise NotAnArtifactError(
+            f"{source} is a file. Give the folder of a model, an .onnx file, or a hub name."
+        )
+    return _on_hub(source)
+
+
+def _in_folder(source: str, folder: Path, revision: str | None = None) -> FinishedModel:
+    """Find the model of a folder: that of transformers before a graph of it."""
+    graphs = sorted((*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")))
+    if weights := next((name for name in WEIGHTS if (folder / name).is_file()), None):
+        if not (folder / "config.json").is_file():
+            raise NotAnArtifactError(
+                f"{source} has weights and no config.json. Give a folder that save_pretrained "
+                "wrote."
+            )
+        _say_left_out(source, folder / weights, graphs)
+        return FinishedModel(source, folder, revision=revision)
+    if graphs:
+        usual = next((folder / name for name in GRAPHS if (folder / name).is_file()), None)
+        if usual is None and len(graphs) > 1:
+            listed = ", ".join(map(str, graphs))
+            raise NotAnArtifactError(f"{folder} holds several graphs: {listed}. Give one of them.")
+        graph = usual or graphs[0]
+        _say_left_out(source, graph, [each for each in graphs if each != graph])
+        return FinishedModel(source, _folder_of(graph), graph, revision)
+    if pickles := [name for name in PICKLES if (folder / name).is_file()]:
+        try:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            class_name = str(config["architectures"][0])
+        except (OSError, ValueError, LookupError, TypeError):
+            class_name = SINGLE_LABEL.model_class
+        raise _only_pickles(str(folder), pickles[0], class_name)
+    foreign = [name for name in FOREIGN_WEIGHTS if (folder / name).is_file()]
+    has = f"only weights of another library ({foreign[0]})" if foreign else "no model"
+    raise NotAnArtifactError(
+        f"{source} is not an artifact, and holds {has}. Give a folder with {CARD_NAME} (the --out "
+        "of a command), with config.json and model.safetensors (save_pretrained), or with an "
+        ".onnx file and its tokenizer."
+    )
+
+
+def _say_left_out(source: str, taken: Path, left_out: Sequence[Path]) -> None:
+    """Say which model of a folder is taken, where it holds others."""
+    if left_out:
+        logger.warning(
+            "%s holds several models: %s is taken, and not %s. Give the .onnx file itself to mean "
+            "another",
+            source,
+            taken.name,
+            ", ".join(str(path.relative_to(taken.parent.parent)) for path in left_out),
+        )
+
+
+def _folder_of(graph: Path) -> Path:
+    """Return the folder with the config.json of a graph: its own, or the one above."""
+    for folder in (graph.parent, graph.absolute().parent.parent):
+        if (folder / "config.json").is_file():
+            return folder
+    raise NotAnArtifactError(
+        f"{graph}: neither its folder nor the one above has a config.json, which names the labels. "
+        "Copy config.json and the tokenizer's files of the model that it was exported from there."
+    )
+
+
+def _only_pickles(source: str, pickle: str, class_name: str) -> ModelError:
+    """Return the error of a model without safetensors, with the command that converts it."""
+    return ModelError(
+        f"{source} has its weights in {pickle} alone, a pickle, and bertender reads none. "
+        'Convert it once, if you trust it: python -c "from transformers import '
+        f"{class_name} as M, AutoTokenizer as T; s = {source!r}; d = 'converted'; "
+        'M.from_pretrained(s).save_pretrained(d); T.from_pretrained(s).save_pretrained(d)"; '
+        "then give the folder `converted`."
+    )
+
+
+def _on_hub(source: str) -> FinishedModel:
+    """Find a model of a hub, downloaded unless it is there."""
+    match = HUB_NAME.fullmatch(source)
+    if match is None or source.startswith("."):
+        raise NotAnArtifactError(
+            f"no model at {source}: there is no such directory. Give a directory that a bertender "
+            "stage wrote (its --out), a model folder, an .onnx file, or a hub name."
+        )
+    name, revision = match["name"], match["revision"]
+    # which an artifact's own files do without
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    from bertender.core.hub import hub_cache, hub_knows
+
+    is_offline = HF_HUB_OFFLINE or not hub_knows(f"api/models/{name}")
+    try:
+        files = [] if is_offline else HfApi().list_repo_files(name, revision=revision)
+        folder = Path(
+            snapshot_download(
+                name,
+                revision=revision,
+                cache_dir=hub_cache(),
+                allow_patterns=None if is_offline else wanted(source, files),
+                local_files_only=is_offline,
+            )
+        )
+    except (OSError, ValueError) as error:
+        if not is_offline:
+            raise HubUnreachableError(
+                f"{source} cannot be downloaded: {error}. Run it again once that is mended."
+            ) from None
+        raise HubUnreachableError(
+            f"no model at {source}: there is no such directory, it is not in the hub's cache on "
+            "this machine, and no hub that responds knows it"
+            f"{f' at revision {revision}' if revision else ''}. Check the path; or go online (and "
+            "unset HF_HUB_OFFLINE)."
+        ) from None
+    return _in_folder(source, folder, folder.name)  # the hub's cache names folders by commits
+
+
+def wanted(source: str, files: Sequence[str]) -> list[str]:
+    """Return the files of a hub's repository to download: its weights, or else its graph.
+
+    Raises:
+        ModelError: its weights are pickles alone.
+    """
+    top = [name for name in files if "/" not in name]
+    companions = [name for name in top if name.endswith(HUB_SUFFIXES)]
+    weights = [name for name in top if name.startswith("model") and name.endswith(".safetensors")]
+    if weights:
+        return [*companions, *weights]
+    graphs = [name for name in files if name.endswith(".onnx")]
+    usual = [name for name in GRAPHS if name in graphs] or graphs
+    if usual:
+        return [*companions, *(name for name in files if name.startswith(usual[0]))]
+    if pickles := [name for name in PICKLES if name in top]:
+        raise _only_pickles(source, pickles[0], SINGLE_LABEL.model_class)
+    return companions
+
+
+def _write(found: FinishedModel, out: Path, labels: Sequence[str] | None) -> None:
+    """Write a model as an artifact."""
+    head = _head_of(found, labels)
+    config, problem = head.config, head.problem
+    config.id2label = dict(enumerate(head.labels))
+    config.label2id = {label: index for index, label in enumerate(head.labels)}
+    for name, value in problem.model_settings.items():
+        setattr(config, name, value)
+    precision, optimize = "float32", "none"
+    if found.graph is None:
+        from bertender.models.classifier import input_names
+
+        model = _torch_model(found, head)
+        inputs, parameters = input_names(model), int(model.num_parameters())
+    else:
+        from bertender.models.graphs import ForeignGraph, save_graph
+
+        graph = ForeignGraph(found.graph, head.labels, head.order, per_token=problem.labels_words)
+        inputs, parameters = graph.inputs, graph.parameters()
+        precision, optimize = graph.precision, graph.optimize
+    tokenizer = _tokenizer(found, head, inputs)
+    with new_artifact(
+        out,
+        kind="torch" if found.graph is None else "onnx",
+        family=config.model_type,
+        task=TaskRecord(
+            name=found.name,
+            problem_type=problem.name,
+            labels=head.labels,
+            text_columns=problem.columns.texts,
+            metric=problem.metrics[0],
+        ),
+        stage=IMPORT_STAGE,
+        config=ImportConfig(source=found.place, revision=found.revision, optimize=optimize),
+        seed=0,
+        precision=precision,
+    ) as draft:
+        draft.findings = Findings(parameters=parameters)
+        if found.graph is None:
+            model.config = config
+            model.save_pretrained(draft.directory)
+        else:
+            config.save_pretrained(draft.directory)
+            save_graph(graph.model, draft.directory / ONNX_NAME, MOST_MB)
+        tokenizer.save_pretrained(draft.directory)
+
+
 @dataclass(frozen=True)
 class _Head:
     """What config.json says of the head."""
@@ -158,11 +396,6 @@ class _Head:
     """In the order of the artifact's logits."""
     order: tuple[int, ...]
     """The number that each label has in the model: another one where the tag O was not first."""
-
-    @property
-    def is_reordered(self) -> bool:
-        """Whether the labels have other numbers than in the model."""
-        return self.order != tuple(range(len(self.order)))
 
 
 def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
@@ -198,7 +431,7 @@ def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
             "bertender import ... --labels FIRST,SECOND."
         )
     order = tuple(range(len(chosen)))
-    if problem.name == TOKEN_CLASSIFICATION.name and OUTSIDE in chosen:
+    if problem is TOKEN_CLASSIFICATION and OUTSIDE in chosen:
         # words that a model does not see, beyond its longest input, have the first tag
         order = tuple(sorted(order, key=lambda number: chosen[number] != OUTSIDE))
     return _Head(config, problem, tuple(chosen[number] for number in order), order)
@@ -207,268 +440,64 @@ def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
 def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
     """Return the kind of problem of a model's head."""
     stated = config.problem_type
-    classes = config.architectures or []
-    by_class: Problem[Any] | None = next(
-        (
-            problem
-            for name in classes
-            for end, problem in HEADS_OF.items()
-            if str(name).endswith(end)
-        ),
-        None,
-    )
-    if by_class is None:
+    classes = [str(name) for name in config.architectures or []]
+    by_class = [
+        problem for name in classes for end, problem in HEADS_OF.items() if name.endswith(end)
+    ]
+    if not by_class:
         heads = ", ".join(f"...{end}" for end in HEADS_OF)
         raise ModelError(
             f"{found.source} is no finished classifier: config.json names "
-            f"{', '.join(map(str, classes)) or 'no class'} (architectures), and the known heads "
+            f"{', '.join(classes) or 'no class'} (architectures), and the known heads "
             f"are {heads}. An encoder becomes one with `bertender finetune --teacher "
             f"{found.source}`."
         )
-    if by_class is SINGLE_LABEL and config.num_labels == 1:
+    if by_class[0] is not SINGLE_LABEL:
+        return by_class[0]
+    if config.num_labels == 1:
         stated = stated or "regression"
-    if by_class is not SINGLE_LABEL or stated in (None, SINGLE_LABEL.name):
-        return by_class
-    if stated not in PROBLEMS:
+    if stated is not None and stated not in PROBLEMS:
         raise ModelError(
             f"{found.source} has problem_type {stated!r} and {config.num_labels} logits, and this "
             f"version knows {', '.join(PROBLEMS)}. Its outputs would be read wrongly."
         )
-    problem: Problem[Any] = PROBLEMS[stated]
-    return problem
+    return PROBLEMS[stated or SINGLE_LABEL.name]
 
 
-class _TorchModel:
-    """A model of transformers, written in float32 as safetensors of one file."""
+def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
+    """Load a model of transformers in float32, with its labels in the order of the head."""
+    import torch
+    import transformers
+    from safetensors import SafetensorError
 
-    kind: Kind = "torch"
-    precision = "float32"
-    optimize = "none"
+    from bertender.models.own_models import load_pretrained
 
-    def __init__(self, found: FinishedModel, head: _Head) -> None:
-        import transformers
-        from safetensors import SafetensorError
-
-        from bertender.models.own_models import load_pretrained
-        from bertender.models.predictor import input_names
-
-        auto_class = getattr(transformers, head.problem.model_class)
-        try:
-            self.model, report = load_pretrained(
-                auto_class, str(found.folder), local_files_only=True, dtype="float32"
-            )
-        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-            raise ModelError(f"transformers cannot open {found.source}: {error}") from None
-        if report["missing_keys"]:
-            raise ModelError(
-                f"{found.source} has no weights for {', '.join(sorted(report['missing_keys']))}: "
-                "their outputs would be random. Give the folder that its trainer saved, or train "
-                f"it: bertender finetune --teacher {found.source}."
-            )
-        self.inputs = input_names(self.model)
-        if head.is_reordered:
-            self._reorder(found, head.order)
-
-    def _reorder(self, found: FinishedModel, order: Sequence[int]) -> None:
-        """Bring the labels into another order."""
-        import torch
-
-        last = getattr(self.model, "classifier", None)
-        if not isinstance(last, torch.nn.Linear):
-            raise ModelError(
-                f"{found.source}: the tag {OUTSIDE} must be the first label, and the last layer of "
-                f"a {type(self.model).__name__} is not known, so that the labels cannot be "
-                "reordered. Export it to ONNX and give the graph."
-            )
-        with torch.no_grad():
-            for parameter in last.parameters():
-                parameter.copy_(parameter[list(order)].clone())
-
-    def write(self, directory: Path, config: PretrainedConfig) -> int:
-        """Write the weights; return the number of parameters."""
-        self.model.config = config
-        self.model.save_pretrained(directory)
-        return int(self.model.num_parameters())
-
-
-class _Graph:
-    """A graph of ONNX, written as `model.onnx` with the logits as its output `logits`."""
-
-    kind: Kind = "onnx"
-
-    def __init__(self, found: FinishedModel, head: _Head) -> None:
-        import onnx
-
-        assert found.graph is not None
-        try:
-            self.model = onnx.load(found.graph)
-        except Exception as error:  # protobuf's and onnx's own, without a common base
-            raise ModelError(f"{found.graph} cannot be read as a graph of ONNX: {error}") from None
-        self.where = str(found.graph)
-        self.inputs = self._checked_inputs()
-        self._name_logits(head)
-        if head.is_reordered:
-            self._reorder(head.order)
-        operators = {node.op_type for node in _nodes(self.model.graph)}
-        halves = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
-        half = any(tensor.data_type in halves for tensor in self.model.graph.initializer)
-        fewer = (bits for operator, bits in FEWER_BITS.items() if operator in operators)
-        self.precision = next(fewer, "float16" if half else "float32")
-        if self.precision == "int4" and _has_eight_bits(self.model.graph):
-            self.precision = "int8"
-        self.optimize = "fused" if operators & FUSED else "none"
-        for number, node in enumerate(self.model.graph.node):
-            node.name = node.name or f"{node.op_type}_{number}"  # a product is known by its name
-
-    def write(self, directory: Path, config: PretrainedConfig) -> int:
-        """Write the graph and config.json; return the number of its weights."""
-        from bertender.models.graphs import save_graph
-        from bertender.models.onnx_session import MOST_MB
-
-        config.save_pretrained(directory)
-        count = sum(int(math.prod(tensor.dims)) for tensor in self.model.graph.initializer)
-        save_graph(self.model, directory / ONNX_NAME, MOST_MB)
-        return count
-
-    def _checked_inputs(self) -> list[str]:
-        """Return the names of the inputs.
-
-        Raises:
-            ModelError: it takes something else than tokens, or only so many of them.
-        """
-        stored = {tensor.name for tensor in self.model.graph.initializer}
-        inputs = [each for each in self.model.graph.input if each.name not in stored]
-        unknown = [each.name for each in inputs if each.name not in INPUTS]
-        if unknown or not inputs:
-            raise ModelError(
-                f"{self.where} takes {', '.join(each.name for each in inputs) or 'nothing'}, and "
-                f"a classifier of texts takes some of {', '.join(INPUTS)}. Export it again."
-            )
-        for each in inputs:
-            tensor = each.type.tensor_type
-            sizes = [dim.dim_value for dim in tensor.shape.dim]
-            if tensor.elem_type != INT64:
-                raise ModelError(
-                    f"{self.where}: input {each.name} is not of 64-bit integers, as the exporters "
-                    "of transformers write it. Export it again with int64 inputs."
-                )
-            if any(sizes):
-                raise ModelError(
-                    f"{self.where}: input {each.name} has the fixed size {sizes} (0 is free). It "
-                    "would refuse other batches and lengths: export it again with dynamic axes "
-                    "for batch and sequence."
-                )
-        return [each.name for each in inputs]
-
-    def _reorder(self, order: Sequence[int]) -> None:
-        """Bring the labels into another order: a node picks them from the last axis."""
-        import onnx
-
-        graph, theirs = self.model.graph, f"{LOGITS}_in_their_order"
-        _rename(graph, LOGITS, theirs)
-        numbers = onnx.helper.make_tensor("label_order", INT64, [len(order)], order)
-        graph.initializer.append(numbers)
-        graph.node.append(
-            onnx.helper.make_node("Gather", [theirs, numbers.name], [LOGITS], axis=-1)
+    auto_class = getattr(transformers, head.problem.model_class)
+    try:
+        model, report = load_pretrained(
+            auto_class, str(found.folder), local_files_only=True, dtype="float32"
         )
-
-    def _name_logits(self, head: _Head) -> None:
-        """Give the output that has the logits its usual name.
-
-        Raises:
-            ModelError: no output can be the logits of these labels.
-        """
-        outputs = self.model.graph.output
-        if named := [each for each in outputs if each.name == LOGITS]:
-            self._check_logits(named[0], head)
-            return
-        rank = 2 if head.problem is SINGLE_LABEL else 3
-        fitting = [
-            each
-            for each in outputs
-            if len(dims := each.type.tensor_type.shape.dim) == rank
-            and dims[-1].dim_value in (0, len(head.labels))
-        ]
-        if len(fitting) != 1:
-            raise ModelError(
-                f"{self.where} has the outputs {', '.join(each.name for each in outputs)}: none "
-                f"is called {LOGITS}, and {len(fitting)} could be the logits of "
-                f"{len(head.labels)} labels. Export it as a classifier (Optimum: --task "
-                "text-classification or token-classification)."
-            )
-        self._check_logits(fitting[0], head)
-        _rename(self.model.graph, fitting[0].name, LOGITS)
-        fitting[0].name = LOGITS
-
-    def _check_logits(self, output: onnx.ValueInfoProto, head: _Head) -> None:
-        """Raise ModelError where an output is not the logits of the labels."""
-        made_by = {name: node.op_type for node in self.model.graph.node for name in node.output}
-        if (last := made_by.get(output.name)) in PROBABILITIES:
-            raise ModelError(
-                f"{self.where}: its output {output.name} is that of {last}, so that it has "
-                "probabilities, and a softmax of these would be their score. Export the model with "
-                "its logits."
-            )
-        sizes = [dim.dim_value for dim in output.type.tensor_type.shape.dim]
-        if sizes and sizes[-1] not in (0, len(head.labels)):
-            raise ModelError(
-                f"{self.where}: its logits are of {sizes[-1]} labels, and config.json names "
-                f"{len(head.labels)}: {', '.join(head.labels)}. Give the config.json of its model."
-            )
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield every node of a graph, those of its branches included."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
-
-
-def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    """Give a tensor of a graph another name, in branches too."""
-    for node in _nodes(graph):
-        node.output[:] = [new if name == old else name for name in node.output]
-        node.input[:] = [new if name == old else name for name in node.input]
-
-
-def _has_eight_bits(graph: onnx.GraphProto) -> bool:
-    """Return whether the weights in blocks have 8 bits."""
-    bits = (each for node in _nodes(graph) for each in node.attribute if each.name == "bits")
-    return all(each.i == 8 for each in bits) and any(
-        each.name == "bits" for node in _nodes(graph) for each in node.attribute
-    )
-
-
-def _write(found: FinishedModel, out: Path, labels: Sequence[str] | None) -> None:
-    """Write a model as an artifact."""
-    head = _head_of(found, labels)
-    model = _TorchModel(found, head) if found.graph is None else _Graph(found, head)
-    tokenizer = _tokenizer(found, head, model.inputs)
-    config = head.config
-    config.id2label = dict(enumerate(head.labels))
-    config.label2id = {label: index for index, label in enumerate(head.labels)}
-    for name, value in head.problem.model_settings.items():
-        setattr(config, name, value)
-    with new_artifact(
-        out,
-        kind=model.kind,
-        family=config.model_type,
-        task=TaskRecord(
-            name=found.name,
-            problem_type=head.problem.name,
-            labels=head.labels,
-            text_columns=head.problem.columns.texts,
-            metric=head.problem.metrics[0],
-        ),
-        stage=IMPORT_STAGE,
-        config=ImportConfig(source=found.place, revision=found.revision, optimize=model.optimize),
-        seed=0,
-        precision=model.precision,
-    ) as draft:
-        draft.findings = Findings(parameters=model.write(draft.directory, config))
-        tokenizer.save_pretrained(draft.directory)
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
+        raise ModelError(f"transformers cannot open {found.source}: {error}") from None
+    if report["missing_keys"]:
+        raise ModelError(
+            f"{found.source} has no weights for {', '.join(sorted(report['missing_keys']))}: "
+            "their outputs would be random. Give the folder that its trainer saved, or train "
+            f"it: bertender finetune --teacher {found.source}."
+        )
+    if head.order == tuple(range(len(head.order))):
+        return model
+    last = getattr(model, "classifier", None)
+    if not isinstance(last, torch.nn.Linear):
+        raise ModelError(
+            f"{found.source}: the tag {OUTSIDE} must be the first label, and the last layer of "
+            f"a {type(model).__name__} is not known, so that the labels cannot be "
+            "reordered. Export it to ONNX and give the graph."
+        )
+    with torch.no_grad():
+        for parameter in last.parameters():
+            parameter.copy_(parameter[list(head.order)].clone())
+    return model
 
 
 def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreTrainedTokenizerBase:
@@ -482,7 +511,7 @@ def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreT
     from bertender.models.families import most_tokens
     from bertender.text.tokenizer import load_tokenizer, longest_input
 
-    settings = head.problem.tokenizer_settings
+    settings = dict(head.problem.tokenizer_settings)
     tokenizer = load_tokenizer(found.folder, **settings)
     if not tokenizer.is_fast:
         raise ModelError(
@@ -491,30 +520,21 @@ def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreT
             "AutoTokenizer.from_pretrained(..., use_fast=True).save_pretrained(...) writes it "
             "where the package of its kind (sentencepiece, tiktoken) is installed."
         )
+    if not tokenizer.pad_token:
+        number = head.config.pad_token_id
+        settings["pad_token"] = None if number is None else tokenizer.convert_ids_to_tokens(number)
+        if not isinstance(settings["pad_token"], str):
+            raise ModelError(
+                f"{found.source}: neither its tokenizer nor config.json names a token to pad with, "
+                "and texts of a batch have several lengths. Add pad_token to a copy of its "
+                "tokenizer_config.json, and pad_token_id to config.json."
+            )
     longest = longest_input(tokenizer)
     named = tokenizer.model_input_names
-    padding = {} if tokenizer.pad_token else {"pad_token": _padding(found, head, tokenizer)}
     return load_tokenizer(  # only what it is loaded with is saved with it
         found.folder,
-        **{**settings, **padding},
+        **settings,
         model_max_length=min(longest, most_tokens(head.config) or longest),
         # a graph fails without one of its inputs; a model has a default for what it may be given
         model_input_names=[name for name in inputs if name in named or found.graph is not None],
     )
-
-
-def _padding(found: FinishedModel, head: _Head, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the token to pad with, of a tokenizer that names none: the one of config.json.
-
-    Raises:
-        ModelError: config.json names none either.
-    """
-    number = head.config.pad_token_id
-    token = None if number is None else tokenizer.convert_ids_to_tokens(number)
-    if not isinstance(token, str):
-        raise ModelError(
-            f"{found.source}: neither its tokenizer nor config.json names a token to pad with, and "
-            "texts of a batch have several lengths. Add pad_token to a copy of its "
-            "tokenizer_config.json, and pad_token_id to config.json."
-        )
-    return token

@@ -42,7 +42,7 @@ from bertender.models.onnx_session import (
 from bertender.text.batch import Batch
 
 if TYPE_CHECKING:  # it loads PyTorch
-    from bertender.models.predictor import Predictor
+    from bertender.models.classifier import Predictor
 
 FLOAT_PRECISIONS = ("float32", "float16", "bfloat16")
 """Of artifacts that were not quantized."""

@@ -10,7 +10,7 @@ from typing import Any
 from bertender.core.artifact import Artifact
 from bertender.core.card import TaskRecord
 from bertender.core.errors import ConfigError
-from bertender.models.predictor import problem_of
+from bertender.models.classifier import problem_of
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig, default_of, with_model_labels

@@ -50,7 +50,7 @@ class ArtifactFolder:
     path: Path
 
     def check(self) -> None:
-        from bertender.models.finished_model import located
+        from bertender.models.importing import located
 
         if (self.path / CARD_NAME).is_file():
             Artifact.load(self.path, verify=False)

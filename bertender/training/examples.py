@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertender.core.findings import LengthFindings, TextLengths
+from bertender.models.classifier import input_names
 from bertender.models.families import check_positions
-from bertender.models.predictor import input_names
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
 from bertender.training.heads import HEADS

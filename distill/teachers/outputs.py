@@ -18,7 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.files import cache_directory
 from bertender.core.progress import Bar, progress_bar
-from bertender.models.predictor import input_names
+from bertender.models.classifier import input_names
 from bertender.text.batching import length_buckets
 from bertender.training.checkpoint import cached_tensor, computing_versions
 from bertender.training.examples import TensorBatch, TokenDataset, model_inputs

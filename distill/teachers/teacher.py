@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
+from bertender.models.classifier import load_torch_classifier
 from bertender.models.importing import open_artifact
-from bertender.models.opening import load_torch_classifier
 from bertender.tasks.task import Task
 
 

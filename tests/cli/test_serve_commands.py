@@ -18,7 +18,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServerMissingError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from serve.client.endpoint import Endpoint
 from serve.repository.write import is_repository
 from serve.server import server

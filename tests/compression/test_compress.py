@@ -24,7 +24,7 @@ from bertender.compression.report import (
 from bertender.compression.training import student_steps
 from bertender.core.artifact import Artifact, copy_artifact, lineage
 from bertender.core.errors import ArtifactError, BertenderError, ConfigError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.vocabulary_cutting import needed_tokens

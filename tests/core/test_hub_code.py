@@ -23,8 +23,8 @@ from bertender.core import hub_code
 from bertender.core.artifact import Artifact
 from bertender.core.errors import HubCodeError, ModelError
 from bertender.core.hub_code import check_hub_code, open_pretrained
+from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.models.importing import open_artifact
-from bertender.models.opening import load_torch_classifier, open_classifier
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.tokenizer import load_tokenizer
 from distill.augmentation.words import load_language_model

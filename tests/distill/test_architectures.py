@@ -21,8 +21,7 @@ from transformers import (
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import TorchPredictor
+from bertender.models.classifier import TorchPredictor, open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer

@@ -17,7 +17,7 @@ from bertender.comparison import accuracy as constant
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConstantError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill

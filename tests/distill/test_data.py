@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from bertender.models.predictor import TorchPredictor
+from bertender.models.classifier import TorchPredictor
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from bertender.text.tokenizer import load_tokenizer

@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM, pipeline
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
+from bertender.models.classifier import open_classifier
 from bertender.models.families import FAMILIES
-from bertender.models.opening import open_classifier
 from bertender.tasks.task import Task
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill

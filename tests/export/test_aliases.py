@@ -10,7 +10,7 @@ import torch
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import drop_aliases, export

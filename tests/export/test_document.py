@@ -10,8 +10,8 @@ import pytest
 
 from bertender.core import hardware as cpu
 from bertender.core.artifact import Artifact
+from bertender.models.classifier import onnx_file
 from bertender.models.onnx_session import open_session
-from bertender.models.opening import onnx_file
 from bertender.tasks.task import Task
 from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize

@@ -12,9 +12,8 @@ import pytest
 from bertender.comparison.records import measure_size
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DamagedArtifactError
+from bertender.models.classifier import Classifier, onnx_file, open_classifier
 from bertender.models.onnx_session import MOST_MB, ONNX_DATA_NAME, ONNX_NAME
-from bertender.models.opening import onnx_file, open_classifier
-from bertender.models.predictor import Classifier
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export, write_onnx

@@ -18,8 +18,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.findings import Findings
 from bertender.gate.cases import EDGE_TEXTS
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.onnx_session import open_session
-from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS, PRUNABLE
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch

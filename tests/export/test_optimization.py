@@ -13,8 +13,8 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.findings import GraphFindings
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.families import FAMILIES
-from bertender.models.opening import onnx_file, open_classifier
 from bertender.models.own_models import FUSIONS, TABLE_MODELS
 from bertender.tasks.task import Task
 from export import exporter as onnx_export

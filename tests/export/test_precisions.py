@@ -15,7 +15,7 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, ParityError
 from bertender.gate.tolerances import TOLERANCES
-from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.own_models import FUSIONS
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize

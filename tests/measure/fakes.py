@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bertender.models.predictor import Classifier, FakePredictor
+from bertender.models.classifier import Classifier
 from bertender.text.batch import Batch, Encode, Example, keep_text
+from tests.fake_predictor import FakePredictor
 
 LABELS = ("no", "yes")
 EXAMPLES = tuple(

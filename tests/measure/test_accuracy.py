@@ -8,10 +8,10 @@ import pytest
 from bertender.comparison.accuracy import evaluate, predict, text_lengths, word_count
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError, ModelError
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import FakePredictor
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
+from tests.fake_predictor import FakePredictor
 from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of
 
 

@@ -26,8 +26,7 @@ from bertender.core.machine import environment
 from bertender.core.machine_load import CpuSeconds, MachineLoad
 from bertender.gate.judge import check_parity
 from bertender.gate.tolerances import TOLERANCES
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from tests.toys import FRUIT, TOOLS, NoConfig

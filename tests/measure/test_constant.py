@@ -13,10 +13,10 @@ from bertender.comparison import accuracy as constant
 from bertender.comparison.accuracy import check_teacher_varied, found_constant, is_fault
 from bertender.core.errors import ConstantError
 from bertender.core.findings import ConstantFindings
-from bertender.models.predictor import FakePredictor
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
+from tests.fake_predictor import FakePredictor
 from tests.measure.fakes import EXAMPLES, LABELS, fake_classifier, honest, logits_of
 
 TRUE = tuple(logits_of(EXAMPLES).argmax(axis=1).tolist())

@@ -16,7 +16,7 @@ from bertender.core.artifact import GOLDEN_NAME, Artifact, GoldenTexts, read_gol
 from bertender.core.errors import ArtifactError
 from bertender.gate.golden import MOST_BYTES, GoldenPrediction, check_golden, golden_examples
 from bertender.gate.tolerances import TOLERANCES
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 from export.config import ExportConfig

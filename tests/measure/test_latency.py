@@ -17,7 +17,7 @@ from bertender.core import machine_load as load
 from bertender.core.errors import ConfigError, DataError, MachineBusyError
 from bertender.core.machine import environment
 from bertender.core.machine_load import CpuSeconds, MachineLoad
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.text.batch import Batch, Example
 from tests.measure.fakes import EXAMPLES, fake_classifier, honest
 

@@ -16,7 +16,7 @@ from bertender.gate.cases import EDGE_TEXTS, Arrangement
 from bertender.gate.figures import CHECKS, Truth
 from bertender.gate.judge import Parity, check_parity, parity_sample, require_parity
 from bertender.gate.tolerances import TOLERANCES
-from bertender.models.predictor import Classifier, TorchPredictor
+from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example, Tokenize
 from bertender.text.tokenizer import load_tokenizer

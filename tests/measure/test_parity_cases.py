@@ -20,9 +20,10 @@ from bertender.gate.cases import (
 )
 from bertender.gate.judge import Parity, check_parity
 from bertender.gate.tolerances import TOLERANCES
-from bertender.models.predictor import Classifier, FakePredictor, TorchPredictor
+from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Tokenize
+from tests.fake_predictor import FakePredictor
 from tests.measure.fakes import EXAMPLES, fake_classifier
 from tests.toys import tiny_bert, tiny_tokenizer
 

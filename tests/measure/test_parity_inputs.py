@@ -9,8 +9,7 @@ import pytest
 from benchmarks.faults import FAULTS
 from bertender.core.artifact import Artifact
 from bertender.gate.cases import input_problems
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.text.batch import Tokenize
 from distill.pretraining.vocabularies import train_wordpiece
 from tests.measure.fakes import fake_classifier

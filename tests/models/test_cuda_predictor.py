@@ -22,7 +22,7 @@ from bertender.core import hardware as gpu
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError
 from bertender.core.hardware import gpu_name, gpu_problem
-from bertender.models.opening import onnx_file
+from bertender.models.classifier import onnx_file
 from bertender.models.runtimes import RUNTIMES, Runtime, suits
 from bertender.tasks.task import Task
 from quantize.quantize_config import QuantizeConfig

@@ -24,10 +24,9 @@ from bertender.core.errors import (
     ModelError,
     NotAnArtifactError,
 )
+from bertender.models.classifier import open_classifier
 from bertender.models.families import FAMILIES
-from bertender.models.finished_model import located, wanted
-from bertender.models.importing import import_model, open_artifact
-from bertender.models.opening import open_classifier
+from bertender.models.importing import import_model, located, open_artifact, wanted
 from tests.toy_models import save_classifier, tiny_classifier
 from tests.toys import FRUIT, TOOLS, tiny_tokenizer
 

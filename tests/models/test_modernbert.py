@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from transformers import ModernBertConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
+from bertender.models.classifier import load_torch_classifier
 from bertender.models.families import FAMILIES, encoder_layers
-from bertender.models.opening import load_torch_classifier
 from bertender.tasks.task import Task
 from distill.losses.signals import read_signals
 from distill.methods.distilbert import DistilBertStudent

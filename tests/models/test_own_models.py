@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from bertender.core.artifact import Artifact
-from bertender.models.opening import load_torch_classifier, open_classifier
+from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.models.own_models import OWN_MODELS, load_pretrained
 from bertender.tasks.task import Task
 from distill.teachers.encoders import load_classifier

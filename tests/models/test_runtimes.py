@@ -21,7 +21,7 @@ from bertender.core.errors import ModelError, RuntimeMissingError, UnknownNameEr
 from bertender.core.machine import BF16_FLAGS
 from bertender.gate.tolerances import TOLERANCES
 from bertender.models import runtimes as cpu_flags
-from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch

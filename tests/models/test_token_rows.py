@@ -6,7 +6,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import largest_token, load_tokenizer, open_tokenizer, tokens_beyond
 from export.config import ExportConfig

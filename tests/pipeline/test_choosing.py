@@ -16,7 +16,7 @@ from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.metrics.resampling import Score
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.problems.problem import NO_LABEL
 from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES

@@ -12,8 +12,8 @@ import yaml
 from transformers import BertConfig
 
 from bertender.core.errors import BertenderError
+from bertender.models.classifier import onnx_file
 from bertender.models.families import family_name
-from bertender.models.opening import onnx_file
 from bertender.models.own_models import FUSIONS, expected_on_disk, heads_of
 from bertender.recipes.recipe import make_plan, parse_recipe
 from bertender.recipes.stage import Earlier, Product

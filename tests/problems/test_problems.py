@@ -22,8 +22,7 @@ from bertender.gate.judge import check_parity, labelled_sample
 from bertender.gate.tolerances import TOLERANCES
 from bertender.gate.verify import VerifyConfig, verify
 from bertender.metrics.scores import METRICS
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import Classifier, FakePredictor
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems import PROBLEMS
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
@@ -48,6 +47,7 @@ from serve.config import BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import model_config
 from serve.server.server import serving
 from serve.wire import TRUNCATED
+from tests.fake_predictor import FakePredictor
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.served import ANY_PORTS
 from tests.toy_models import save_encoder

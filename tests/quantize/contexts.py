@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertender.core.artifact import Artifact
-from bertender.models.opening import onnx_file
+from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import write_onnx

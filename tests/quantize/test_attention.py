@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from bertender.cli.findings import quantization_lines
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.models.opening import onnx_file
+from bertender.models.classifier import onnx_file
 from bertender.models.own_models import FUSIONS, expected_on_disk
 from bertender.models.runtimes import RUNTIMES
 from bertender.recipes.stage import Product

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
-from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example
 from quantize import context as calibration

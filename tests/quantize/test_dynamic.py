@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.opening import onnx_file
+from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export

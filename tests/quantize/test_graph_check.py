@@ -9,7 +9,7 @@ import pytest
 from benchmarks.faults import planted, weight_scale
 from bertender.core.artifact import Artifact
 from bertender.gate.verify import VerifyConfig, verify
-from bertender.models.opening import onnx_file
+from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
 from quantize.graph import take_inventory
 from quantize.quantizer import quantize

@@ -9,7 +9,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.opening import onnx_file
+from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
 from quantize.kernels import INTEGER_PRODUCTS, check_kernels, operators
 from quantize.post_training import write_static

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
+from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.graph import FOUR_BIT_LOOKUP

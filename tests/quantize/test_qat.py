@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from bertender.comparison import accuracy as constant
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConstantError, ModelError
-from bertender.models.opening import load_torch_classifier, onnx_file, open_classifier
+from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.training.loop import switch_off_dropout

@@ -20,8 +20,8 @@ from bertender.core.errors import (
     ParityError,
     UnknownNameError,
 )
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.families import FAMILIES
-from bertender.models.opening import onnx_file, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from export.config import ExportConfig

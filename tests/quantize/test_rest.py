@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from benchmarks.faults import GRAPH_FAULTS
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.opening import onnx_file
+from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Split, Task
 from export.config import ExportConfig
 from export.exporter import export

@@ -20,7 +20,7 @@ from bertender.core.errors import (
     UnknownNameError,
 )
 from bertender.models import runtimes
-from bertender.models.opening import onnx_file, open_classifier
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.runtimes import (
     RUNTIMES,
     WITH_INTEGERS,

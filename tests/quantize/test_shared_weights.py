@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import GateError
-from bertender.models.opening import onnx_file
+from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export, write_onnx

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.artifact import Artifact
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.onnx_session import open_session
-from bertender.models.opening import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example
 from quantize import integers as calibrators

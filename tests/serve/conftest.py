@@ -17,8 +17,7 @@ from transformers import AutoModelForSequenceClassification
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import TaskRecord
 from bertender.core.findings import Findings
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer

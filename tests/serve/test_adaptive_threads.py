@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
+from bertender.models.classifier import Classifier
 from bertender.models.onnx_session import ONNX_DATA_NAME, OnnxPredictor
-from bertender.models.predictor import Classifier, FakePredictor
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Example
 from serve.backend import running as adaptive_threads
@@ -18,6 +18,7 @@ from serve.backend.batches import BucketedClassifier, warm_up
 from serve.backend.model import open_artifact
 from serve.backend.running import TOKENS_FOR_ALL_THREADS, AdaptiveThreads, adaptive
 from serve.config import BackendParameters
+from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from bertender.core.errors import ConfigError, ServingError
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from serve.client.endpoint import classify
 from serve.config import ServeConfig
 from serve.server.installation import find_installation

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertender.core.artifact import Artifact
-from bertender.models.predictor import Classifier, FakePredictor
+from bertender.models.classifier import Classifier
 from bertender.text.batch import Batch, Example
 from bertender.text.batching import length_buckets
 from serve.backend.batches import BucketedClassifier
 from serve.backend.model import open_artifact
 from serve.backend.running import BucketRunner, bucket_runner
 from serve.config import BackendParameters
+from tests.fake_predictor import FakePredictor
 
 LENGTHS = st.lists(st.integers(1, 600), max_size=80)
 

@@ -21,7 +21,7 @@ from google.protobuf import json_format
 
 from bertender.core.artifact import Artifact
 from bertender.core.hardware import share_of_cores, usable_cores
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Example

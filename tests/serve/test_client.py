@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 import bertender
 from bertender.core.errors import ConfigError, DataError, ServingError
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.text.batch import Example, keep_text
 from serve.client.endpoint import AsyncEndpoint, Endpoint, ServedPredictor, classify
 from serve.client.protocols import PROTOCOLS

@@ -12,7 +12,7 @@ import pytest
 
 import bertender
 from bertender.core.errors import ConfigError, ServingError, UnreachableError
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Endpoint

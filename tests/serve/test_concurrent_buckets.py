@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.client.endpoint import Endpoint
 from tests.serve.scraped import scrape_until

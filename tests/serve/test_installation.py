@@ -12,7 +12,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServerMissingError
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from serve.client.endpoint import classify
 from serve.config import ServeConfig
 from serve.repository.write import write_repository

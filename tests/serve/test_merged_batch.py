@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertender.models.predictor import FakePredictor
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Example
 from serve.backend.batches import BucketedClassifier, Refusal, Request, predictions
+from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 
 LABELS = np.array([b"O", b"B-X", b"I-X"], np.object_)

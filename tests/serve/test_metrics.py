@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.backend.metrics import FAMILIES, MetricsThread, Tally, length_label
 from serve.client.endpoint import Endpoint

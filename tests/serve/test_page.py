@@ -21,7 +21,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import PortTakenError
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION

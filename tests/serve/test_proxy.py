@@ -16,7 +16,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig

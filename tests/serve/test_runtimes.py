@@ -11,7 +11,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import RuntimeMissingError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.repository.write import write_repository

@@ -15,7 +15,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.machine import data_directory
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from bertender.text.batch import Example

@@ -22,7 +22,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, PortTakenError, ServingError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from serve import probe
 from serve.client.endpoint import classify
 from serve.config import DeployConfig, ServeConfig

@@ -11,7 +11,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from serve.client.endpoint import AsyncEndpoint, Endpoint
 from serve.client.protocols import PROTOCOLS
 from serve.config import ServeConfig

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import FakePredictor
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example
 from quantize.quantize_config import QuantizeConfig
@@ -20,6 +19,7 @@ from serve.backend.metrics import Tally
 from serve.backend.model import open_artifact
 from serve.backend.running import OwnShapes, PaddedShapes
 from serve.config import BackendParameters
+from tests.fake_predictor import FakePredictor
 from tests.runtimes import EVERY_RUNTIME, needs
 
 BUDGET = 256

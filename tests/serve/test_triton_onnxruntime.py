@@ -14,8 +14,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from bertender.core.hardware import share_of_cores
-from bertender.models.opening import open_classifier
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 from serve.client.endpoint import Endpoint

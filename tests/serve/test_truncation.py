@@ -12,7 +12,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from bertender.models.predictor import Classifier
+from bertender.models.classifier import Classifier
 from serve.client.protocols import PROTOCOLS
 from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME, TRUNCATE, TRUNCATED

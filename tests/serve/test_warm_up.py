@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from bertender.core.errors import ModelError
-from bertender.models.predictor import FakePredictor
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch
 from serve.backend.batches import BucketedClassifier, bucket_shapes, warm_up
 from serve.backend.running import bucket_runner
+from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 
 LONGEST = 20

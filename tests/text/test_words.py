@@ -8,9 +8,10 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import PreTrainedTokenizerBase, RobertaTokenizerFast
 
 from bertender.comparison.accuracy import predict_outputs
-from bertender.models.predictor import Classifier, FakePredictor
+from bertender.models.classifier import Classifier
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Encode, TokenizeWords, begun_words, encode_words, keep_words
+from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 
 

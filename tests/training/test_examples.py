@@ -15,7 +15,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from bertender.models.predictor import input_names
+from bertender.models.classifier import input_names
 from bertender.text.batch import Tokenize
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import Padding, TokenDataset, model_inputs

@@ -14,7 +14,7 @@ from transformers import AutoModelForTokenClassification, BertTokenizer
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.models.opening import load_torch_classifier, open_classifier
+from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer

@@ -14,7 +14,7 @@ import torch
 from bertender.cli.output import print_artifact
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.models.opening import load_torch_classifier
+from bertender.models.classifier import load_torch_classifier
 from bertender.problems.problem import NO_LABEL
 from bertender.tasks.loading import TASKS, TaskSpec, load_task
 from bertender.tasks.task import Split, Task, TaskConfig

@@ -8,7 +8,7 @@ import pytest
 
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError, UnknownNameError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.loading import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
 from bertender.training.examples import token_dataset

@@ -15,7 +15,7 @@ from transformers import (
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNameError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.distill_config import DistillConfig

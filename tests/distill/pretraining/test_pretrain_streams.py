@@ -14,7 +14,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name

@@ -13,7 +13,7 @@ from transformers import AutoModelForTokenClassification
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.models.opening import load_torch_classifier, open_classifier
+from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.training.examples import model_inputs, token_dataset
 from bertender.training.heads import HEADS

@@ -12,7 +12,7 @@ from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
 from bertender.core.machine import Speedup
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.models.own_models import PRUNABLE
 from bertender.tasks.task import Task
 from bertender.training.examples import token_dataset

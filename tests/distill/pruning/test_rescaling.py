@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
+from bertender.models.classifier import load_torch_classifier
 from bertender.models.families import encoder_layers, family_of
-from bertender.models.opening import load_torch_classifier
 from bertender.models.own_models import PRUNABLE, heads_of, neurons_of
 from bertender.tasks.task import Task
 from bertender.training.examples import token_dataset

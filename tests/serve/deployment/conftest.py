@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bertender.core.artifact import Artifact, GoldenTexts, new_artifact, read_golden, write_golden
-from bertender.models.opening import open_classifier
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Example
 from export.config import ExportConfig

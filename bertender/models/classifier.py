@@ -1,0 +1,288 @@
+"""Classifiers: an artifact of any kind, opened to be asked for logits.
+
+The seam that parity, metrics and latency stand on is `Predictor.logits(batch)`: a predictor is
+PyTorch, a row of RUNTIMES, a bag of words, or (in `serve.client`) a Triton endpoint, and what
+measures them does not know which. A `Classifier` is a predictor with its encoding step.
+
+Libraries of models are imported by what opens one, so that settings and clients do without.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.artifact import Artifact
+from bertender.core.card import TaskRecord
+from bertender.core.errors import ModelError
+from bertender.models.onnx_session import ONNX_NAME, check_tokens
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, check_suits
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import Outputs, Problem
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.text.batch import Batch, Encode, Example, keep_text
+from bertender.text.tokenizer import check_rows, load_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+FloatArray = npt.NDArray[np.float32]
+SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class Predictor(Protocol):
+    """Anything that returns the logits of a batch."""
+
+    def logits(self, batch: Batch) -> FloatArray:
+        """Return the logits (batch, labels) of a batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A model that classifies texts: examples -> encode -> predictor -> logits (batch, labels)."""
+
+    name: str
+    labels: tuple[str, ...]
+    encode: Encode
+    predictor: Predictor
+    parameters: int
+    problem: Problem[Any] = SINGLE_LABEL
+
+    def logits(self, examples: Sequence[Example]) -> FloatArray:
+        """Return the logits of some examples, as one batch: (batch, labels), or of each token."""
+        return self.predictor.logits(self.encode(examples))
+
+    def outputs(self, examples: Sequence[Example]) -> list[Outputs]:
+        """Return the outputs of each of some examples, as one batch."""
+        return self.outputs_of(self.encode(examples))
+
+    def outputs_of(self, batch: Batch) -> list[Outputs]:
+        """Return the outputs of each example of a batch.
+
+        Raises:
+            ModelError: the logits are of another shape than the batch's.
+        """
+        logits = np.asarray(self.predictor.logits(batch))
+        wanted = self.problem.logits_shape(batch, len(self.labels))
+        if logits.shape != wanted:
+            raise ModelError(
+                f"{self.name}: logits have shape {logits.shape}, must be {wanted} for {len(batch)} "
+                f"examples and {len(self.labels)} labels. Export the model again, with a dynamic "
+                "batch axis."
+            )
+        return self.problem.outputs(logits, batch)
+
+
+def open_classifier(
+    artifact: Artifact,
+    *,
+    threads: int = 0,
+    max_length: int | None = None,
+    runtime: str = DEFAULT_RUNTIME,
+) -> Classifier:
+    """Open an artifact of any kind as a classifier.
+
+    Args:
+        artifact: what to open.
+        threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
+            PyTorch's are the process's.
+        max_length: longest input in tokens; None takes the artifact's, at which it was trained.
+        runtime: the row of RUNTIMES that runs an onnx artifact; others have a library of their own.
+
+    Raises:
+        UnknownNameError: the runtime is not a row of RUNTIMES.
+        RuntimeMissingError: the runtime is not installed, or has no GPU.
+        ConfigError: the artifact is quantized, and the runtime would turn it back into floats; or
+            `max_length` is more than the model has positions for.
+        ModelError: the files are not a model that this machine can run.
+    """
+    task = artifact.card.task
+    if artifact.card.kind == "torch":
+        return _torch_classifier(artifact, max_length)
+    if artifact.card.kind == "onnx":
+        check_suits(runtime, artifact)
+        return onnx_classifier(
+            artifact.path,
+            task,
+            name=artifact.name,
+            parameters=_recorded_parameters(artifact),
+            threads=threads,
+            max_length=max_length,
+            runtime=runtime,
+        )
+    # as counted in training: of two classes it keeps two rows of numbers where one was fitted
+    parameters = _recorded_parameters(artifact)
+    predictor = BagOfWordsPredictor(artifact.path)
+    return Classifier(artifact.name, task.labels, keep_text, predictor, parameters)
+
+
+def onnx_classifier(
+    directory: Path,
+    task: TaskRecord,
+    *,
+    name: str,
+    parameters: int,
+    threads: int = 0,
+    max_length: int | None = None,
+    runtime: str = DEFAULT_RUNTIME,
+) -> Classifier:
+    """Open a directory with an ONNX graph and a tokenizer, an artifact or a draft of one."""
+    problem = problem_of_task(task)
+    if max_length is not None:
+        from bertender.models.families import check_positions
+        from bertender.models.own_models import open_config
+
+        check_positions(max_length, open_config(str(directory), local_files_only=True))
+    tokenizer = load_tokenizer(directory, max_length)
+    predictor = RUNTIMES[runtime].open(directory / ONNX_NAME, threads)
+    check_tokens(directory / ONNX_NAME, tokenizer)
+    return Classifier(name, task.labels, problem.encoder(tokenizer), predictor, parameters, problem)
+
+
+def onnx_file(artifact: Artifact) -> Path:
+    """Return the path of an ONNX artifact's graph."""
+    return artifact.path / ONNX_NAME
+
+
+def _torch_classifier(artifact: Artifact, max_length: int | None) -> Classifier:
+    from bertender.models.families import check_positions
+
+    # PyTorch has one thread count for the whole process; measurements set and restore it
+    model, problem = load_torch_classifier(artifact), problem_of(artifact)
+    if max_length is not None:
+        check_positions(max_length, model.config)
+    return Classifier(
+        artifact.name,
+        artifact.card.task.labels,
+        problem.encoder(load_tokenizer(artifact.path, max_length)),
+        TorchPredictor(model),
+        model.num_parameters(),
+        problem,
+    )
+
+
+def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedModel:
+    """Load the model of a torch artifact that labels texts or words, on the CPU.
+
+    Raises:
+        ModelError: transformers cannot open it from safetensors alone and without code from
+            elsewhere, it has no weights for its classification head, or a weight is not finite; or
+            its tokenizer has more tokens than its embeddings rows.
+    """
+    import transformers
+    from safetensors import SafetensorError
+
+    from bertender.models.own_models import load_pretrained
+
+    problem = problem_of(artifact)
+    auto_class = getattr(transformers, problem.model_class)
+    try:
+        model, report = load_pretrained(
+            auto_class, str(artifact.path), local_files_only=True, **settings
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None
+    if report["missing_keys"]:
+        raise ModelError(
+            f"{artifact.path} (stage {artifact.card.stage!r}) is not a classifier: it has no "
+            f"weights for {', '.join(sorted(report['missing_keys']))}. Fine-tune it on a task "
+            "first."
+        )
+    for name, value in problem.model_settings.items():
+        setattr(model.config, name, value)
+    table: Any = model.get_input_embeddings()
+    check_rows(load_tokenizer(artifact.path), table.num_embeddings, artifact.path)
+    return model
+
+
+def _recorded_parameters(artifact: Artifact) -> int:
+    """Return the number of parameters from the card, as no file of such an artifact has it."""
+    if (parameters := artifact.card.findings.parameters) is None:
+        raise ModelError(
+            f"the card of {artifact.path} has no number of parameters. Build it again (stage "
+            f"{artifact.card.stage!r})."
+        )
+    return parameters
+
+
+def problem_of(artifact: Artifact) -> Problem[Any]:
+    """Return the kind of problem of an artifact's model.
+
+    Of an encoder, which has none, the first one: opening it then raises the error of what it lacks.
+    """
+    return problem_of_task(artifact.card.task)
+
+
+def problem_of_task(task: TaskRecord) -> Problem[Any]:
+    """Return the same of the task that a card records."""
+    problem: Problem[Any] = PROBLEMS.get(task.problem_type, SINGLE_LABEL)
+    return problem
+
+
+def input_names(model: torch.nn.Module) -> list[str]:
+    """Return the token columns that a model takes.
+
+    DistilBERT has no segments. Some that have (klue/roberta-base) know one alone, whatever their
+    tokenizer calls the second text of a pair: they read it without.
+    """
+    own = getattr(model, "module", model)
+    accepted = inspect.signature(own.forward).parameters
+    one_segment = getattr(getattr(own, "config", None), "type_vocab_size", None) in (0, 1)
+    lacking = {"token_type_ids"} if one_segment else set[str]()
+    return [name for name in SEQUENCE_COLUMNS if name in accepted and name not in lacking]
+
+
+class TorchPredictor:
+    """A transformers model with a classification head, in eval mode, in its own precision.
+
+    Arrays that it does not take are left out.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model.eval()
+        self.inputs = input_names(model)
+
+    def logits(self, batch: Batch) -> FloatArray:
+        import torch  # loaded already, by the model
+
+        device = self.model.device
+        tensors = {
+            name: torch.from_numpy(batch.arrays[name]).to(device)
+            for name in self.inputs
+            if name in batch.arrays
+        }
+        with torch.inference_mode():
+            logits = self.model(**tensors).logits
+        return np.asarray(logits.float().cpu().numpy(), dtype=np.float32)
+
+
+class BagOfWordsPredictor:
+    """TF-IDF and logistic regression, read back from numbers and words (never from a pickle)."""
+
+    def __init__(self, directory: Path) -> None:
+        from safetensors.numpy import load_file
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        settings = json.loads((directory / "vocabulary.json").read_text(encoding="utf-8"))
+        weights = load_file(directory / "model.safetensors")
+        self.vectorizer = TfidfVectorizer(
+            vocabulary=settings["vocabulary"],
+            ngram_range=tuple(settings["ngram_range"]),
+            sublinear_tf=settings["sublinear_tf"],
+        )
+        self.vectorizer.idf_ = weights["idf"]
+        self.coefficients = weights["coefficients"]  # (labels, features)
+        self.intercepts = weights["intercepts"]  # (labels,)
+
+    def logits(self, batch: Batch) -> FloatArray:
+        features = self.vectorizer.transform([" ".join(example) for example in batch.examples])
+        return np.asarray(features @ self.coefficients.T + self.intercepts, dtype=np.float32)
