@@ -13,7 +13,7 @@ SUBJECTS = (
     *("models", "compress", "methods", "training", "pretraining", "pruning", "quantization"),
     *("gate", "runtimes", "serving", "soak", "bad_clients", "startup", "memory", "rivals"),
 )
-TOOLS = ("tables", "house")
+TOOLS = ("tables", "figures", "house")
 
 
 def main() -> None:
@@ -24,6 +24,9 @@ def main() -> None:
             print(f"{known.replace('_', '-'):14}{_summary(known)}")
         sys.exit(f"\nno benchmark {sys.argv[1]!r}" if name not in ("", "__help") else 0)
     # imported here, so that the list does not wait for PyTorch
+    from bertender.core.progress import show_progress
+
+    show_progress()
     module = importlib.import_module(f"benchmarks.{name}")
     app = typer.Typer(add_completion=False)
     app.command(help=module.__doc__)(module.run)

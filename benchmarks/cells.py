@@ -93,7 +93,7 @@ def resampled_gain(
 
 def mean_score(rows: Iterable[Row], key: str = "score") -> float:
     """Return the mean score of several models."""
-    return statistics.mean(row[key]["value"] for row in rows)
+    return statistics.mean(float(row[key]["value"]) for row in rows)
 
 
 def median_ms(samples: Sequence[Sequence[Sequence[float]]]) -> float:

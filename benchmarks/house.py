@@ -1,4 +1,4 @@
-"""The figures of the source tree itself: files, lines, imports, indirection, benchmarks, pages.
+"""Figures of the source tree: files, lines, imports, indirection, pages.
 
 Code lines are those without blanks, comments and docstrings.
 """

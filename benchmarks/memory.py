@@ -1,4 +1,4 @@
-"""Memory and disk that each command of a chain takes, each in a process, one after another.
+"""Memory and disk that each command of a chain takes.
 
 Nothing is timed, so that other work on the machine does no harm. Memory is the peak of the
 command's largest process, as the kernel counts it; disk is sampled.
@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,7 +60,12 @@ def run(
             for command in COMMANDS
         ]
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    about = {"task": task, "encoder": encoder, "max_train": max_train, "omp_threads": threads}
+    about: dict[str, Any] = {
+        "task": task,
+        "encoder": encoder,
+        "max_train": max_train,
+        "omp_threads": threads,
+    }
     save_runs([recorded("memory", rows, **about)], out)
 
 

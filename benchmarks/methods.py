@@ -1,4 +1,4 @@
-"""Systems of the literature that make a small model of a teacher, next to labels alone.
+"""Systems of the literature next to labels alone.
 
 With `--minutes`, each row of SYSTEMS trains for the same processor time, the teacher's part
 included: probes on few texts say how many texts, or epochs, that time holds. The first seed of each
@@ -473,7 +473,7 @@ class ForMinutes(Trainer):
                 else {"unlabelled_texts": others}
             )
         if system.stage == "distill":
-            method = METHODS[own["method"]]
+            method = METHODS[str(own["method"])]
             rates = (self.learning_rate, method.settings.get("learning_rate", 0.0))
             settings["learning_rate"] = max(*rates, own.get("learning_rate", 0.0))
             settings["vocab_size"] = "all"

@@ -130,19 +130,17 @@ def table(runs: Sequence[Run]) -> Table:
 
 
 def _compared(row: Row) -> list[str]:
+    name = str(row["name"])
     precision = "" if row["precision"] == "float32" else f", {row['precision']}"
-    runs_as = DASHES.get(row["name"], RUNS_AS[row["runtime"]] + precision)
+    runs_as = RUNS_AS[row["runtime"]] + precision
     return [
-        TITLES.get(row["name"], row["name"]),
-        runs_as,
+        TITLES.get(name, name),
+        "scikit-learn" if name == "bag-of-words" else runs_as,
         two(row["size"]["artifact_size_bytes"] / 1e6),
         score(row["score"]),
         two(row["latency"]["single"]["p50_ms"]),
         DASH if row["change"] is None else times(row["latency"]["speedup"]),
     ]
-
-
-DASHES = {"bag-of-words": "scikit-learn"}
 
 
 def demo_table(runs: Sequence[Run]) -> Table:

@@ -1,4 +1,4 @@
-"""Objectives of pre-training, each for an equal time, and what fine-tuned encoders score.
+"""Objectives of pre-training, each for an equal time.
 
 Each row of OBJECTIVES trains an encoder of the same shape on the first passages of the corpus, once
 through; probes say how many the time holds, vocabulary and rows included. `untrained` is the same
@@ -62,7 +62,7 @@ def run(
         ]
         named = {"objective": objective, "passages": passages, "classifiers": classifiers}
         rows.append({**named, "processor_s": seconds_of(encoder)})
-    about = {
+    about: dict[str, Any] = {
         "corpus": ",".join(Path(part).name for part in corpus.split(",")),
         "budget_s": 60 * minutes,
         "shape": shape,

@@ -1,4 +1,4 @@
-"""Heads cut by importance and by chance, with and without recovery: what each share costs."""
+"""Heads cut by importance and by chance, with and without recovery."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(
                     named = {"importance": importance, "share": share, "recovered": recover}
                     rows.append({**named, "seed": seed, "heads": heads, "score": value})
     unpruned, _ = evaluate(open_classifier(parent), task.dev, task.metric)
-    about = {
+    about: dict[str, Any] = {
         "task": task.name,
         "metric": task.metric,
         "n": len(task.dev),

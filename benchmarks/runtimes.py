@@ -127,12 +127,11 @@ def shown_rows(run: Run) -> list[Row]:
 
 
 def _is_chosen(row: Row) -> bool:
-    floats, static = row["precision"] != "int8", "static" in row["name"]
     if row["runtime"] == DEFAULT_RUNTIME:
         return "minmax" not in row["name"]
     if row["runtime"] == "openvino":
-        return static
-    return floats
+        return "static" in row["name"]
+    return bool(row["precision"] != "int8")
 
 
 def title(row: Row) -> str:

@@ -55,7 +55,7 @@ from serve.loadtest import (
 from serve.server.server import TritonServer, serving
 from serve.server.supervisor import STUB_NAME
 from serve.server.workspace import Workspace
-from serve.wire import MODEL_NAME, to_arrays
+from serve.wire import MODEL_NAME
 
 Pin = Annotated[bool, typer.Option(help="server on core 0, all else on core 1")]
 TaskName = Annotated[str, typer.Option(help="its held-out texts are sent")]
@@ -177,11 +177,11 @@ class TritonClient(Client):
 
     def __init__(self, url: str) -> None:
         address = parse_url(url)
-        send = SENDERS[address.protocol.name]
+        send = SENDERS[address.protocol]
         self.sender = send(address, open_access(address, AccessConfig()), TIMEOUT_S)
 
     def prepare(self, texts: Sequence[str]) -> Request:
-        return self.sender.prepare(SERVED, to_arrays([(text,) for text in texts], text_columns=1))
+        return self.sender.prepare(SERVED, SERVED.columns([(text,) for text in texts]))
 
     async def send(self, request: Request) -> Outcome:
         return await self.sender.send(request)

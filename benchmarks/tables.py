@@ -1,4 +1,4 @@
-"""TABLES of the pages, made from raw results and from the product's own tables.
+"""Writes the tables of the pages from raw results and from the product's own tables.
 
 They stand between `<!-- table: NAME -->` and `<!-- end -->` in README.md, in docs/ and in
 benchmarks/reports/.

@@ -1,4 +1,4 @@
-"""Speed of distilling, and what it costs: the teacher in each step and random batches, or not.
+"""Speed of distilling, and what it costs in points.
 
 Every way trains the same student from the same teacher, texts, loss and seeds. The loss is
 `distilbert` without its cosine: soft and hard labels, which asks nothing of the teacher that only
@@ -66,8 +66,8 @@ def run(
     few = replace(task, train=task.train.first(WARM_UP_TEXTS))
     for name, settings in WAYS.items():
         config = DistillConfig.parse({**shared, **settings, "epochs": 1})
-        make = partial(distill, source, few)
-        made_once(work / f"{name}-warm", config, few.fingerprint(), source, make)
+        warm = partial(distill, source, few)
+        made_once(work / f"{name}-warm", config, few.fingerprint(), source, warm)
     rows = []
     with watched(noisy, out) as meter:
         for seed in range(seeds):
