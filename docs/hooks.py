@@ -20,7 +20,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from bertender.cli.main import build_app, commands
+from bertender.cli.main import COMMANDS, build_app
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[)#])")
@@ -73,7 +73,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     markdown = LINK.sub(in_site, markdown)
     if page.file.src_uri == "reference/commands.md":
-        return f"{markdown}\n\n" + "\n\n".join(map(_section, commands()))
+        return f"{markdown}\n\n" + "\n\n".join(
+            map(_group, dict.fromkeys(command.group for command in COMMANDS.values()))
+        )
     if page.file.src_uri == "reference/options.md":
         return markdown.replace("<!-- shared options -->", _in_panels(list(_shared().values())))
     return markdown
@@ -94,7 +96,7 @@ def _uri_of(path: PurePosixPath) -> str:
 @cache
 def _parameters() -> dict[str, list[Any]]:
     """Command -> its arguments and options."""
-    groups = {name: typer.main.get_command(build_app(name)) for name in commands()}
+    groups = {name: typer.main.get_command(build_app(name)) for name in COMMANDS}
     return {
         name: [each for each in group.commands[name].params if not each.hidden]  # type: ignore[attr-defined]
         for name, group in groups.items()
@@ -149,12 +151,18 @@ def _in_panels(options: list[Any]) -> str:
     )
 
 
+def _group(title: str) -> str:
+    """The commands of a group of `bertender --help`."""
+    names = [name for name, command in COMMANDS.items() if command.group == title]
+    return "\n\n".join([f"## {title}", *map(_section, names)])
+
+
 def _section(name: str) -> str:
     arguments = [each for each in _parameters()[name] if each.param_type_name == "argument"]
     options = [each for each in _parameters()[name] if _is_option(each)]
     shared = [each for each in options if _key(each) in _shared()]
     usage = " ".join(["bertender", name, *map(_argument, arguments), "[OPTIONS]"])
-    parts = [f"## {name}", commands()[name].summary, f"`{usage}`"]
+    parts = [f"### {name}", COMMANDS[name].summary, f"`{usage}`"]
     parts.append(_in_panels([each for each in options if each not in shared]))
     if shared:
         names = ", ".join(map(_with_own_default, shared))

@@ -34,6 +34,7 @@ from bertender.tasks.task import Task, TaskConfig
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
 PAGES = ("README.md", *DOCS)
+PRODUCT = ("bertender", "distill", "export", "quantize", "serve")
 DEFAULT_ADDRESS = "http://127.0.0.1:8000"
 PROXY_ADDRESS = "https://localhost:8443"
 
@@ -74,12 +75,11 @@ def test_the_site_is_built(tmp_path: Path) -> None:
 
 def shown_commands(page: str) -> Iterator[list[str]]:
     """The words of every `bertender COMMAND ...` that a page shows, in blocks and in sentences."""
-    spans = re.findall(r"`(bertender [^`\n]+)`", text_of(page))
-    lines = re.findall(r"^(bertender .+)$", text_of(page), re.M)
+    names = "|".join(COMMANDS)
+    spans = re.findall(rf"`bertender ((?:{names}) [^`\n]+)`", text_of(page))
+    lines = re.findall(rf"^bertender ((?:{names}) .+)$", text_of(page), re.M)
     for line in (*spans, *lines):
-        words = shlex.split(line, comments=True)
-        if len(words) > 1 and words[1] in COMMANDS:
-            yield words[1:]
+        yield shlex.split(line, comments=True)
 
 
 @cache
@@ -94,6 +94,21 @@ def test_every_flag_that_is_shown_exists(page: str) -> None:
     for command, *words in shown_commands(page):
         flags = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert flags <= flags_of(command) | {"--help"}, " ".join([command, *words])
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    files = [
+        *(path for name in PRODUCT for path in (ROOT / name).rglob("*.py")),
+        *(path for path in (ROOT / "deploy").rglob("*") if path.is_file()),
+    ]
+    named = re.compile(r"(?<![/\w])(?:docs|benchmarks/reports)/[\w/-]+\.md")
+    missing = {
+        f"{path.relative_to(ROOT)}: {page}"
+        for path in files
+        for page in named.findall(path.read_text(encoding="utf-8"))
+        if not (ROOT / page).is_file()
+    }
+    assert not missing
 
 
 SAMPLES = {

@@ -178,7 +178,8 @@ class OpenVino(Runtime):
 
     def compiles_shapes(self, graph: Path) -> bool:
         """Return whether the graph has static scales: their products are prepared for each shape
-        anew; floats are hardly (`docs/runtimes.md`)."""
+        anew; floats are hardly
+        (`benchmarks/reports/engines.md`)."""
         return _rounds_activations(_nodes(graph))
 
 

@@ -251,7 +251,7 @@ def named(version: str | None, grpc: bool) -> str | None:
     listed = "; ".join(each.request for each in faults)
     return (
         f"Triton {version or 'of an unknown version'} can be ended or exhausted by one request "
-        f"({listed}): let nobody reach it whom you do not trust (docs/serving.md, Single requests)"
+        f"({listed}): let nobody reach it whom you do not trust (docs/serving/deploy.md)"
     )
 
 
