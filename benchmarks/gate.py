@@ -33,8 +33,7 @@ from bertender.gate.config import PARITY_TEXTS
 from bertender.gate.figures import CHECKS, Figures
 from bertender.gate.judge import check_parity, labelled_sample
 from bertender.gate.tolerances import TOLERANCES
-from bertender.metrics.resampling import LabelSet
-from bertender.metrics.scores import paired_change
+from bertender.metrics.scores import LabelSet, paired_change
 from bertender.models.classifier import Classifier, Predictor, onnx_file, open_classifier
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME

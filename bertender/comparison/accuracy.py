@@ -16,8 +16,7 @@ from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ConstantError, DataError, ModelError
 from bertender.core.findings import ConstantFindings, ScoreFindings
 from bertender.core.progress import progress_bar
-from bertender.metrics.resampling import Score
-from bertender.metrics.scores import score
+from bertender.metrics.scores import Score, score
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import NO_LABEL, Outputs
 from bertender.tasks.loading import sample

@@ -39,8 +39,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import ChosenOn, ConstantFindings, ParitySummary, TextLengths
 from bertender.core.machine import FasterRuntime, RuntimeNote, environment, processor_name
 from bertender.core.machine_load import check_load_now
-from bertender.metrics.resampling import Change, LabelSet, Score
-from bertender.metrics.scores import paired_change
+from bertender.metrics.scores import Change, LabelSet, Score, paired_change
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, preferred, suits
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Encode, Tokenize

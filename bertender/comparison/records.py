@@ -16,7 +16,7 @@ from bertender.core.config import Config, Record, parts_of
 from bertender.core.findings import ChosenOn, ConstantFindings, ParitySummary, TextLengths
 from bertender.core.machine import Environment, Speedup
 from bertender.core.machine_load import MachineLoad
-from bertender.metrics.resampling import Change, Score
+from bertender.metrics.scores import Change, Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
 # --- from bertender.measure.samples

@@ -22,7 +22,7 @@ from bertender.comparison.records import Comparison, ComparisonRow, Conditions, 
 from bertender.core.findings import ChosenOn
 from bertender.core.machine import Environment, has_int8_acceleration
 from bertender.core.machine_load import BUSY_SHARE
-from bertender.metrics.resampling import Score
+from bertender.metrics.scores import Score
 from bertender.models.runtimes import RUNTIMES
 
 # --- from bertender.report.pareto

@@ -46,7 +46,7 @@ from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.files import save_result
 from bertender.core.machine import environment, processor_name
 from bertender.core.machine_load import busiest
-from bertender.metrics.resampling import Score
+from bertender.metrics.scores import Score
 from bertender.models.classifier import open_classifier
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.stage import folder_digest

@@ -18,7 +18,7 @@ from bertender.core.config import Record
 from bertender.core.findings import ChosenOn
 from bertender.core.machine import Environment
 from bertender.core.machine_load import MachineLoad
-from bertender.metrics.resampling import Score
+from bertender.metrics.scores import Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 # --- from bertender.compression.records

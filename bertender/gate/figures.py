@@ -14,8 +14,7 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.gate.tolerances import Tolerance
-from bertender.metrics.resampling import Change, LabelSet
-from bertender.metrics.scores import paired_change
+from bertender.metrics.scores import Change, LabelSet, paired_change
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 

@@ -1,95 +1,83 @@
-"""METRICS: scores and paired changes of scores, each with a 95 % interval."""
+"""METRICS: scores, and paired changes of scores, each with a 95 % interval.
+
+The values are scikit-learn's and seqeval's, the intervals Wilson's or a bootstrap's. These
+libraries are imported where they compute: records and settings name metrics without waiting.
+
+Resampling rows with replacement and counting the resample's confusions is the same as drawing the
+confusion counts from a multinomial, so a bootstrap here draws counts (resamples, cells) and never
+touches the rows again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
-from bertender.core.config import Table
+from bertender.core.config import Record, Table
 from bertender.core.errors import DataError
-from bertender.metrics.entities import EntityF1
-from bertender.metrics.resampling import (
-    CONFIDENCE,
-    POINTS,
-    Change,
-    Counts,
-    LabelSet,
-    Score,
-    count_labels,
-    mean_of_drawn,
-    percentiles,
-    resampled_cells,
-)
-from bertender.metrics.resampling import FloatArray as FloatArray_changes
-
-# --- from bertender.metrics.scores
-# METRICS: each with a 95 % interval.
-#
-# The values are scikit-learn's, the intervals Wilson's or a bootstrap's. Both libraries are
-# imported
-# where they compute: records and settings name metrics without waiting for them.
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 Rows: TypeAlias = Sequence[Any] | IntArray
 """The labels of the rows, or predictions of them."""
 
+POINTS = 100.0
+"""A metric point is a hundredth of the metric."""
+CONFIDENCE = 0.95
+RESAMPLES = 1000
 
-class AnyMetric(Protocol):
-    """A row of METRICS."""
 
-    def score(
-        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
-    ) -> tuple[float, float, float]:
-        """Return the value and its interval."""
+class Score(Record):
+    """A metric's value on n rows, with its 95 % interval."""
 
-    def resampled(
-        self,
-        label_ids: Rows,
-        predictions: Sequence[Rows],
-        known: LabelSet,
-        seed: int,
-    ) -> tuple[list[float], list[FloatArray]]:
-        """Return the value of each model's predictions, and its values (resamples,)."""
+    metric: str
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+class Change(Record):
+    """Candidate minus reference on the same rows, in metric points, with its 95 % interval."""
+
+    value: float = Field(description="in points: 1.0 is a hundredth of the metric")
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A metric of one prediction a row, a row of METRICS: the value over rows, the same over
-    counts, and how its interval is made."""
+class LabelSet:
+    """The labels of a task, as far as they are known."""
 
-    value: Callable[[IntArray, IntArray, int], float]
-    from_counts: Callable[[Counts], FloatArray]
-    interval: Callable[[Metric, IntArray, IntArray, int, int], tuple[float, float]]
+    count: int | None = None
+    """None counts those that occur."""
+    names: Sequence[str] = ()
 
+
+UNKNOWN = LabelSet()
+
+
+class Metric(ABC):
+    """A row of METRICS."""
+
+    @abstractmethod
     def score(
         self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
     ) -> tuple[float, float, float]:
         """Return the value and its interval."""
-        truth, (predicted,) = _aligned(label_ids, predictions)
-        labels = _labels_in(known.count, truth, predicted)
-        low, high = self.interval(self, truth, predicted, labels, seed)
-        return self.value(truth, predicted, labels), low, high
 
+    @abstractmethod
     def resampled(
-        self,
-        label_ids: Rows,
-        predictions: Sequence[Rows],
-        known: LabelSet,
-        seed: int,
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
     ) -> tuple[list[float], list[FloatArray]]:
         """Return the value of each model's predictions, and its values (resamples,)."""
-        truth, predicted = _aligned(label_ids, *predictions)
-        labels = _labels_in(known.count, truth, *predicted)
-        cells, draws = resampled_cells(np.stack([truth, *predicted]), seed)
-        of_draws = [
-            self.from_counts(count_labels(cells[0], own, draws, labels)) for own in cells[1:]
-        ]
-        return [self.value(truth, own, labels) for own in predicted], of_draws
 
 
 def score(
@@ -121,81 +109,239 @@ def score(
     return Score(metric=metric, value=value, low=low, high=high, n=len(label_ids))
 
 
-def wilson_interval(
-    metric: Metric, label_ids: IntArray, predictions: IntArray, labels: int, seed: int
-) -> tuple[float, float]:
-    """Return Wilson's interval of a share of correct predictions."""
-    from scipy.stats import binomtest
+def paired_change(
+    metric: str,
+    label_ids: Rows,
+    reference_predictions: Rows,
+    candidate_predictions: Rows,
+    labels: LabelSet = UNKNOWN,
+    *,
+    seed: int = 0,
+) -> Change:
+    """Return what the candidate gains over the reference, in points, by a paired bootstrap.
 
-    hits = int((label_ids == predictions).sum())
-    interval = binomtest(hits, len(label_ids)).proportion_ci(CONFIDENCE, method="wilson")
-    return float(interval.low), float(interval.high)
-
-
-def bootstrap_interval(
-    metric: Metric, label_ids: IntArray, predictions: IntArray, labels: int, seed: int
-) -> tuple[float, float]:
-    """Return the percentile interval over resampled rows."""
-    cells, draws = resampled_cells(np.stack([label_ids, predictions]), seed)
-    return percentiles(metric.from_counts(count_labels(cells[0], cells[1], draws, labels)))
-
-
-def _accuracy(label_ids: IntArray, predictions: IntArray, labels: int) -> float:
-    from sklearn.metrics import accuracy_score
-
-    return float(accuracy_score(label_ids, predictions))
+    Both models predict the same rows, so most of a score's uncertainty (which rows were drawn)
+    is common to both and cancels: this interval is narrower than the two scores' intervals suggest.
+    Other arguments and errors are those of `score`; `labels` are those of the task.
+    """
+    models = [reference_predictions], [candidate_predictions]
+    return paired_change_of_means(metric, label_ids, *models, labels, seed=seed)
 
 
-def _accuracy_of_counts(counts: Counts) -> FloatArray:
-    return _divide(counts.hits.sum(axis=1), counts.actual.sum(axis=1))
+def paired_change_of_means(
+    metric: str,
+    label_ids: Rows,
+    references: Sequence[Rows],
+    candidates: Sequence[Rows],
+    labels: LabelSet = UNKNOWN,
+    *,
+    seed: int = 0,
+) -> Change:
+    """Return what the candidates gain over the references on average, by a paired bootstrap.
+
+    Both are the predictions of several models on the same rows, such as one method's students of
+    several seeds. Each resample draws rows, the same for all models, and models: so the interval
+    holds what other texts and what other seeds would change. Of one model alone, the seed's part
+    is unknown and not in it. Other arguments and errors are those of `score`.
+    """
+    return resampled_change(metric, label_ids, references, candidates, labels, seed=seed).change()
 
 
-def _f1(label_ids: IntArray, predictions: IntArray, labels: int) -> float:
+@dataclass(frozen=True)
+class ResampledChange:
+    """A paired change in points, and what it is in each resample."""
+
+    value: float
+    draws: FloatArray
+    """(resamples,)"""
+
+    def change(self) -> Change:
+        """Return the change with its interval."""
+        low, high = percentiles(self.draws)
+        return Change(value=self.value, low=low, high=high)
+
+
+def resampled_change(
+    metric: str,
+    label_ids: Rows,
+    references: Sequence[Rows],
+    candidates: Sequence[Rows],
+    labels: LabelSet = UNKNOWN,
+    *,
+    seed: int = 0,
+) -> ResampledChange:
+    """Return the change of `paired_change_of_means` with its resamples.
+
+    Changes on several data sets can be averaged where each has a seed of its own.
+    """
+    models = [*references, *candidates]
+    values, resampled = METRICS[metric].resampled(label_ids, models, labels, seed)
+    first = len(references)
+    generator = np.random.default_rng((seed, len(values)))
+    means = [_mean_of_drawn(part, generator) for part in (resampled[:first], resampled[first:])]
+    value = float(np.mean(values[first:]) - np.mean(values[:first]))
+    return ResampledChange(POINTS * value, POINTS * (means[1] - means[0]))
+
+
+def mean_change(changes: Sequence[ResampledChange]) -> Change:
+    """Return the average of changes on several data sets, which are drawn apart."""
+    draws = np.mean([each.draws for each in changes], axis=0)
+    return ResampledChange(float(np.mean([each.value for each in changes])), draws).change()
+
+
+def _mean_of_drawn(values: Sequence[FloatArray], generator: np.random.Generator) -> FloatArray:
+    """Return the means over models that are drawn anew in each resample.
+
+    One fewer is drawn than there are: the variance of such means is that of a mean of all of them,
+    which drawing as many understates, by a third for three (McCarthy and Snowden 1985).
+
+    Args:
+        values: of each model (resamples,).
+        generator: what the draws come from.
+    """
+    models = np.stack(values)  # (models, resamples)
+    if len(models) == 1:
+        return np.asarray(models[0])
+    drawn = generator.integers(len(models), size=(len(models) - 1, models.shape[1]))
+    return np.asarray(np.take_along_axis(models, drawn, axis=0).mean(axis=0))
+
+
+def percentiles(values: FloatArray) -> tuple[float, float]:
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of many confusion matrices; each array is (resamples, labels).
+
+    `hits` counts the rows of a label that are predicted right, `actual` the rows of a label,
+    `predicted` the rows predicted as it.
+    """
+
+    hits: FloatArray
+    actual: FloatArray
+    predicted: FloatArray
+
+
+def count_labels(actual: IntArray, predicted: IntArray, draws: FloatArray, labels: int) -> Counts:
+    """Sum the draws (resamples, cells) by label; `actual` and `predicted` are (cells,)."""
+    of_label = np.eye(labels)[actual]  # (cells, labels)
+    as_label = np.eye(labels)[predicted]
+    return Counts(
+        hits=draws @ (of_label * as_label), actual=draws @ of_label, predicted=draws @ as_label
+    )
+
+
+class RowMetric(Metric):
+    """A metric of one predicted label a row, with a bootstrap interval over rows."""
+
+    @abstractmethod
+    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
+        """Return the value over rows."""
+
+    @abstractmethod
+    def from_counts(self, counts: Counts) -> FloatArray:
+        """Return the value of each resample, (resamples,)."""
+
+    def interval(
+        self, label_ids: IntArray, predictions: IntArray, labels: int, seed: int
+    ) -> tuple[float, float]:
+        """Return the percentile interval over resampled rows."""
+        cells, draws = _resampled_cells(np.stack([label_ids, predictions]), seed)
+        return percentiles(self.from_counts(count_labels(cells[0], cells[1], draws, labels)))
+
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        truth, (predicted,) = _aligned(label_ids, predictions)
+        labels = _labels_in(known.count, truth, predicted)
+        low, high = self.interval(truth, predicted, labels, seed)
+        return self.value(truth, predicted, labels), low, high
+
+    def resampled(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
+    ) -> tuple[list[float], list[FloatArray]]:
+        truth, predicted = _aligned(label_ids, *predictions)
+        labels = _labels_in(known.count, truth, *predicted)
+        cells, draws = _resampled_cells(np.stack([truth, *predicted]), seed)
+        of_draws = [
+            self.from_counts(count_labels(cells[0], own, draws, labels)) for own in cells[1:]
+        ]
+        return [self.value(truth, own, labels) for own in predicted], of_draws
+
+
+class Accuracy(RowMetric):
+    """The share of rows that are predicted right, with Wilson's interval."""
+
+    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
+        return float((label_ids == predictions).mean())
+
+    def from_counts(self, counts: Counts) -> FloatArray:
+        return _divide(counts.hits.sum(axis=1), counts.actual.sum(axis=1))
+
+    def interval(
+        self, label_ids: IntArray, predictions: IntArray, labels: int, seed: int
+    ) -> tuple[float, float]:
+        from scipy.stats import binomtest
+
+        hits = int((label_ids == predictions).sum())
+        interval = binomtest(hits, len(label_ids)).proportion_ci(CONFIDENCE, method="wilson")
+        return float(interval.low), float(interval.high)
+
+
+class F1(RowMetric):
     """F1 of label 1 for two labels; for more, the mean over the labels that occur."""
-    from sklearn.metrics import f1_score
 
-    average = "binary" if labels <= 2 else "macro"
-    return float(f1_score(label_ids, predictions, average=average, zero_division=0.0))
+    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
+        from sklearn.metrics import f1_score
 
+        average = "binary" if labels <= 2 else "macro"
+        return float(f1_score(label_ids, predictions, average=average, zero_division=0.0))
 
-def _f1_of_counts(counts: Counts) -> FloatArray:
-    both = counts.actual + counts.predicted
-    by_label = _divide(2 * counts.hits, both)  # (resamples, labels)
-    if by_label.shape[1] <= 2:
-        return by_label[:, 1]
-    return _divide(by_label.sum(axis=1), (both > 0).sum(axis=1))
-
-
-def _matthews(label_ids: IntArray, predictions: IntArray, labels: int) -> float:
-    from sklearn.metrics import matthews_corrcoef
-
-    return float(matthews_corrcoef(label_ids, predictions))
+    def from_counts(self, counts: Counts) -> FloatArray:
+        both = counts.actual + counts.predicted
+        by_label = _divide(2 * counts.hits, both)  # (resamples, labels)
+        if by_label.shape[1] <= 2:
+            return by_label[:, 1]
+        return _divide(by_label.sum(axis=1), (both > 0).sum(axis=1))
 
 
-def _matthews_of_counts(counts: Counts) -> FloatArray:
+class Matthews(RowMetric):
     """Gorodkin's R_K, which for two labels is Matthews' coefficient; 0 where it is undefined."""
-    rows = counts.actual.sum(axis=1)
-    covariance = counts.hits.sum(axis=1) * rows - (counts.actual * counts.predicted).sum(axis=1)
-    actual_spread = rows**2 - (counts.actual**2).sum(axis=1)
-    predicted_spread = rows**2 - (counts.predicted**2).sum(axis=1)
-    return _divide(covariance, np.sqrt(actual_spread * predicted_spread))
+
+    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
+        from sklearn.metrics import matthews_corrcoef
+
+        return float(matthews_corrcoef(label_ids, predictions))
+
+    def from_counts(self, counts: Counts) -> FloatArray:
+        rows = counts.actual.sum(axis=1)
+        covariance = counts.hits.sum(axis=1) * rows - (counts.actual * counts.predicted).sum(axis=1)
+        actual_spread = rows**2 - (counts.actual**2).sum(axis=1)
+        predicted_spread = rows**2 - (counts.predicted**2).sum(axis=1)
+        return _divide(covariance, np.sqrt(actual_spread * predicted_spread))
 
 
-METRICS: Table[AnyMetric] = Table(
-    "metric",
-    {
-        "accuracy": Metric(_accuracy, _accuracy_of_counts, wilson_interval),
-        "f1": Metric(_f1, _f1_of_counts, bootstrap_interval),
-        "matthews": Metric(_matthews, _matthews_of_counts, bootstrap_interval),
-        "entity_f1": EntityF1(),
-    },
-    group="bertender.metrics",
-)
+def _resampled_cells(columns: IntArray, seed: int) -> tuple[IntArray, FloatArray]:
+    """Return the distinct rows (columns, cells), and how often each resample drew them.
+
+    Args:
+        columns: labels and predictions (columns, rows).
+        seed: what the draws come from.
+
+    Returns:
+        cells (columns, cells) and draws (resamples, cells).
+    """
+    cells, counts = np.unique(columns, axis=1, return_counts=True)
+    rows = columns.shape[1]
+    draws = np.random.default_rng(seed).multinomial(rows, counts / rows, size=RESAMPLES)
+    return cells, draws.astype(np.float64)
 
 
-def _aligned(
-    label_ids: Sequence[int] | IntArray, *predicted: Sequence[int] | IntArray
-) -> tuple[IntArray, list[IntArray]]:
+def _aligned(label_ids: Rows, *predicted: Rows) -> tuple[IntArray, list[IntArray]]:
+    """Return labels and predictions as arrays (rows,); DataError where they are not as many."""
     truth = np.asarray(label_ids, dtype=np.int64)
     columns = [np.asarray(column, dtype=np.int64) for column in predicted]
     if not len(truth):
@@ -226,95 +372,125 @@ def _divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
-# --- from bertender.metrics.changes
-# The honest difference of two models, or of two groups of models, by a paired bootstrap.
+OUTSIDE = "O"
+SCHEME_TAG = re.compile(f"{OUTSIDE}|[BIESLUM](-.+)?", re.DOTALL)
+"""A tag of BIO, or, of a finished tagger, of IOBES, BILOU or BMES."""
+SAME_AS = {"L": "E", "U": "S", "M": "I"}
+"""Prefixes of BILOU and BMES -> those of IOBES."""
 
-UNKNOWN = LabelSet()
-"""Labels that are those which occur."""
+Sentence = Sequence[str]
+"""The tags of a sentence."""
+
+EntityCounts = FloatArray
+"""Entities that are right, true and predicted, (sentences, 3)."""
 
 
-def paired_change(
-    metric: str,
-    label_ids: Rows,
-    reference_predictions: Rows,
-    candidate_predictions: Rows,
-    labels: LabelSet = UNKNOWN,
-    *,
-    seed: int = 0,
+class EntityF1(Metric):
+    """How many whole entities a tagger finds, with a bootstrap interval over sentences.
+
+    An entity counts when its type and its first and last word are right (Tjong Kim Sang and De
+    Meulder 2003, arXiv cs/0306050). The value is seqeval's, which reads tags as CoNLL's script
+    does. Where tags are plain, such as parts of speech, each word whose tag is not O counts as one
+    entity. Predictions are the numbers of tags, one for each word of a sentence.
+    """
+
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        truth, predicted = (_tags(numbers, known.names) for numbers in (label_ids, predictions))
+        f1 = entity_f1(truth, predicted, seed=seed)
+        return f1.value, f1.low, f1.high
+
+    def resampled(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
+    ) -> tuple[list[float], list[FloatArray]]:
+        truth = _tags(label_ids, known.names)
+        counts = [entity_counts(truth, _tags(each, known.names)) for each in predictions]
+        whole, draws = np.ones((1, len(truth))), _drawn_sentences(len(truth), seed)
+        values = [float(_f1_of_sums(whole @ each)[0]) for each in counts]
+        return values, [_f1_of_sums(draws @ each) for each in counts]
+
+
+def entity_f1(truth: Sequence[Sentence], predicted: Sequence[Sentence], *, seed: int = 0) -> Score:
+    """Return the F1 of entities over all sentences, with a bootstrap interval over sentences.
+
+    Args:
+        truth: the tags of each sentence.
+        predicted: a tagger's, one for each word.
+        seed: what the bootstrap draws from.
+
+    Raises:
+        DataError: there are no sentences, or not one tag for each word.
+    """
+    if not truth or [len(tags) for tags in truth] != [len(tags) for tags in predicted]:
+        raise DataError(
+            f"{len(predicted)} predicted sentences cannot be scored against {len(truth)}: there "
+            "must be some, and one tag for each of their words."
+        )
+    from seqeval.metrics import f1_score
+
+    value = f1_score(list(map(list, truth)), list(map(list, predicted)), zero_division=0)
+    counts = entity_counts(truth, predicted)
+    low, high = percentiles(_f1_of_sums(_drawn_sentences(len(counts), seed) @ counts))
+    return Score(metric="entity_f1", value=float(value), low=low, high=high, n=len(truth))
+
+
+def entity_change(
+    reference: Sequence[EntityCounts], candidate: Sequence[EntityCounts], *, seed: int = 0
 ) -> Change:
-    """Return what the candidate gains over the reference, in points, by a paired bootstrap.
+    """Return what taggers gain over others on the same sentences, in points, each on average.
 
-    Both models predict the same rows, so most of a score's uncertainty (which rows were drawn)
-    is common to both and cancels: this interval is narrower than the two scores' intervals suggest.
-    Other arguments and errors are those of `score`; `labels` are those of the task.
+    Args:
+        reference: `entity_counts` of one tagger for each seed that it was trained with.
+        candidate: the same of the other.
+        seed: what the bootstrap draws from; it draws sentences, which all taggers have read.
     """
-    return paired_change_of_means(
-        metric,
-        label_ids,
-        [reference_predictions],
-        [candidate_predictions],
-        labels,
-        seed=seed,
+    whole = np.ones((1, len(reference[0])))
+    values, draws = (
+        [
+            np.mean([_f1_of_sums(rows @ counts) for counts in taggers], axis=0)
+            for taggers in (reference, candidate)
+        ]
+        for rows in (whole, _drawn_sentences(len(reference[0]), seed))
     )
+    gain = float((values[1] - values[0])[0])
+    return ResampledChange(POINTS * gain, POINTS * (draws[1] - draws[0])).change()
 
 
-def paired_change_of_means(
-    metric: str,
-    label_ids: Rows,
-    references: Sequence[Rows],
-    candidates: Sequence[Rows],
-    labels: LabelSet = UNKNOWN,
-    *,
-    seed: int = 0,
-) -> Change:
-    """Return what the candidates gain over the references on average, by a paired bootstrap.
+def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> EntityCounts:
+    """Return the entities that are right, true and predicted in each sentence, (sentences, 3)."""
+    from seqeval.metrics.sequence_labeling import get_entities
 
-    Both are the predictions of several models on the same rows, such as one method's students of
-    several seeds. Each resample draws rows, the same for all models, and models: so the interval
-    holds what other texts and what other seeds would change. Of one model alone, the seed's part
-    is unknown and not in it. Other arguments and errors are those of `score`.
-    """
-    return resampled_change(metric, label_ids, references, candidates, labels, seed=seed).change()
+    pairs = [
+        (set(get_entities(list(tags))), set(get_entities(list(ours))))
+        for tags, ours in zip(truth, predicted, strict=True)
+    ]
+    return np.array([(len(a & b), len(a), len(b)) for a, b in pairs], dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class ResampledChange:
-    """A paired change in points, and what it is in each resample."""
-
-    value: float
-    draws: FloatArray_changes
-    """(resamples,)"""
-
-    def change(self) -> Change:
-        """Return the change with its interval."""
-        low, high = percentiles(self.draws)
-        return Change(value=self.value, low=low, high=high)
+def _tags(sentences: Sequence[Sequence[int]] | IntArray, names: Sequence[str]) -> list[list[str]]:
+    """Return the names of tags; a word with a plain tag, of no scheme, is an entity of its own."""
+    if all(map(SCHEME_TAG.fullmatch, names)):  # B, I, E and S are what `get_entities` reads
+        names = [f"{SAME_AS.get(name[0], name[0])}{name[1:]}" for name in names]
+    else:
+        names = [name if name == OUTSIDE else f"B-{name}" for name in names]
+    return [[names[number] for number in numbers] for numbers in sentences]
 
 
-def resampled_change(
-    metric: str,
-    label_ids: Rows,
-    references: Sequence[Rows],
-    candidates: Sequence[Rows],
-    labels: LabelSet = UNKNOWN,
-    *,
-    seed: int = 0,
-) -> ResampledChange:
-    """Return the change of `paired_change_of_means` with its resamples.
-
-    Changes on several data sets can be averaged where each has a seed of its own.
-    """
-    values, resampled = METRICS[metric].resampled(
-        label_ids, [*references, *candidates], labels, seed
-    )
-    first = len(references)
-    generator = np.random.default_rng((seed, len(values)))
-    means = [mean_of_drawn(part, generator) for part in (resampled[:first], resampled[first:])]
-    value = float(np.mean(values[first:]) - np.mean(values[:first]))
-    return ResampledChange(POINTS * value, POINTS * (means[1] - means[0]))
+def _drawn_sentences(sentences: int, seed: int) -> FloatArray:
+    """Return how often each resample draws each sentence, (resamples, sentences)."""
+    chances = np.full(sentences, 1 / sentences)
+    return np.random.default_rng(seed).multinomial(sentences, chances, size=RESAMPLES) * 1.0
 
 
-def mean_change(changes: Sequence[ResampledChange]) -> Change:
-    """Return the average of changes on several data sets, which are drawn apart."""
-    draws = np.mean([each.draws for each in changes], axis=0)
-    return ResampledChange(float(np.mean([each.value for each in changes])), draws).change()
+def _f1_of_sums(counts: EntityCounts) -> FloatArray:
+    """Return the F1 of each row of sums, (rows, 3) -> (rows,)."""
+    right, true, predicted = counts.T
+    shares = np.divide(2 * right, true + predicted, out=np.zeros_like(right), where=right > 0)
+    return np.asarray(shares)
+
+
+METRICS = Table[Metric](
+    "metric",
+    {"accuracy": Accuracy(), "f1": F1(), "matthews": Matthews(), "entity_f1": EntityF1()},
+)

@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 from bertender.comparison.accuracy import found_constant
 from bertender.core.artifact import Artifact
 from bertender.core.findings import ConstantFindings, ControlFindings, ControlRun, Gain
-from bertender.metrics.resampling import LabelSet
-from bertender.metrics.scores import paired_change
+from bertender.metrics.scores import LabelSet, paired_change
 from bertender.models.families import FAMILIES, encoder_layers, family_name
 from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Task

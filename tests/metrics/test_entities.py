@@ -6,9 +6,7 @@ import pytest
 from seqeval.metrics import f1_score
 
 from bertender.core.errors import DataError
-from bertender.metrics.entities import entity_change, entity_counts, entity_f1
-from bertender.metrics.resampling import LabelSet
-from bertender.metrics.scores import METRICS
+from bertender.metrics.scores import METRICS, LabelSet, entity_change, entity_counts, entity_f1
 
 TRUTH = (("O", "B-x", "I-x", "O"), ("B-y", "B-y"), ("O",))
 

@@ -7,9 +7,11 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertender.core.errors import DataError, UnknownNameError
-from bertender.metrics.resampling import Counts, Score, count_labels
 from bertender.metrics.scores import (
     METRICS,
+    Counts,
+    Score,
+    count_labels,
     mean_change,
     paired_change,
     paired_change_of_means,

@@ -15,7 +15,7 @@ from bertender.comparison.records import (
 from bertender.core.findings import ParitySummary
 from bertender.core.machine import Environment, Speedup
 from bertender.core.machine_load import MachineLoad
-from bertender.metrics.resampling import Change, Score
+from bertender.metrics.scores import Change, Score
 
 
 def conditions(**changes: object) -> Conditions:
