@@ -35,7 +35,7 @@ from benchmarks.harness import RESULTS, Run, newest, read_runs
 from bertender.core.errors import ConfigError
 from bertender.gate.figures import CHECKS
 from bertender.gate.tolerances import TOLERANCES
-from serve.lint.rules import LINT_RULES
+from serve.repository.lint import LINT_RULES
 from serve.server.advisories import CRITICAL_SCORE, predated
 from serve.server.installation import WHEEL_VERSIONS
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ServingError
 from bertender.models.classifier import Classifier, open_classifier
-from bertender.problems.problem import Outputs
 from bertender.text.batch import Example
 from serve.client.endpoint import Endpoint
 from serve.client.served_model import Classification
 from serve.config import EndpointConfig, ServeConfig
 from serve.server.server import serving
-
-# --- from serve.check
-# Proving an endpoint: start the real server, ask it, compare with the local model, stop it.
 
 LARGEST_DIFFERENCE = 1e-3
 """Of a logit, one text a request: the endpoint runs the same file, so only sums may reorder."""
@@ -64,26 +59,27 @@ def check_endpoint(
     count = min(config.texts, len(examples))
     rows = draw.choice(len(examples), count, replace=False).tolist()
     local = open_classifier(artifact)
-    classifications = _classified(artifact, [examples[row] for row in rows])
-    served = tuple(
-        Served(text=examples[row], answer=own, true_label=true_labels and true_labels[row])
-        for row, own in zip(rows, classifications, strict=True)
-    )
-    return EndpointCheck(served=served, max_abs_difference=_difference(local, served))
-
-
-def _classified(artifact: Artifact, examples: Sequence[Example]) -> list[Classification]:
-    """Return the predictions of a server on free loopback ports, one text a request."""
     ports = ServeConfig(http_port=0, metrics_port=0)
     with serving(artifact, ports) as server, Endpoint(server.http_url) as endpoint:
-        return [endpoint.classify([example])[0] for example in examples]
+        served = tuple(
+            Served(
+                text=examples[row],
+                answer=endpoint.classify([examples[row]])[0],
+                true_label=true_labels and true_labels[row],
+            )
+            for row in rows
+        )
+    return EndpointCheck(served=served, max_abs_difference=_difference(local, served))
 
 
 def _difference(local: Classifier, served: Sequence[Served]) -> float:
     """Return the largest difference of a logit; raise ServingError when a prediction is wrong."""
     problem = local.problem
     outputs = [local.outputs([row.text])[0] for row in served]
-    logits = [_rows(row, own) for row, own in zip(served, outputs, strict=True)]
+    logits = [  # (rows, labels), where the local model predicts as well
+        np.atleast_2d(np.array(row.answer.logits))[own.places]
+        for row, own in zip(served, outputs, strict=True)
+    ]
     pairs = zip(logits, outputs, strict=True)
     difference = max(float(np.abs(mine - own.logits).max()) for mine, own in pairs)
     if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused too
@@ -100,9 +96,3 @@ def _difference(local: Classifier, served: Sequence[Served]) -> float:
                 f"are of {name!r}. Write the artifact again, then serve that."
             )
     return difference
-
-
-def _rows(served: Served, local: Outputs) -> npt.NDArray[np.float64]:
-    """Return the endpoint's logits (rows, labels) where the local model predicts as well."""
-    logits = np.atleast_2d(np.array(served.answer.logits))
-    return np.asarray(logits[local.places])

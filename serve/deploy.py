@@ -20,9 +20,8 @@ from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
 from serve.client.endpoint import Endpoint
 from serve.config import DeployConfig, ServeConfig
-from serve.repository.versions import ModelFolder, held, model_folder
 from serve.repository.write import check_servable
-from serve.server.targets import Place, Target, target_of
+from serve.server.targets import ModelFolder, Place, Target, held, model_folder, target_of
 
 logger = logging.getLogger(__name__)
 

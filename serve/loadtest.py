@@ -33,8 +33,7 @@ from bertender.core.progress import progress_bar
 from bertender.text.batch import Example
 from serve.client.access import NO_ACCESS, Access, AccessConfig, Address
 from serve.client.endpoint import AsyncEndpoint
-from serve.client.failures import LATE, OVERLOADED, Failure
-from serve.client.protocols import GRPC, HTTP, TRUNCATING
+from serve.client.protocols import GRPC, HTTP, LATE, OVERLOADED, TRUNCATING, Failure
 from serve.client.served_model import Columns, ServedModel
 from serve.wire import INPUT_NAMES, MODEL_NAME
 

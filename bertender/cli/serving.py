@@ -215,7 +215,7 @@ def lint_repository_command() -> Callable[..., None]:
         ],
         as_json: JsonFlag = False,
     ) -> None:
-        from serve.lint.linting import lint_repository
+        from serve.repository.lint import lint_repository
 
         findings = lint_repository(directory)
         errors = sum(finding.severity == "error" for finding in findings)

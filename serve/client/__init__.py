@@ -8,8 +8,7 @@ from serve.client.endpoint import (
     ServedPredictor,
     classify,
 )
-from serve.client.failures import DEFAULT_TIMEOUT_S, OPENING_RETRIES
-from serve.client.protocols import PROTOCOLS, Protocol
+from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES, PROTOCOLS, Protocol
 from serve.client.served_model import Classification
 
 __all__ = [

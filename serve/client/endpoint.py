@@ -16,8 +16,7 @@ import numpy.typing as npt
 from bertender.core.errors import BertenderError, DeadlineError
 from bertender.text.batch import Batch, Example
 from serve.client.access import DEFAULT_URL, NO_ACCESS, AccessConfig, open_access, parse_url
-from serve.client.failures import DEFAULT_TIMEOUT_S, OPENING_RETRIES, Tries
-from serve.client.protocols import PROTOCOLS
+from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES, PROTOCOLS, Tries
 from serve.client.served_model import Classification, Columns, ResponseTensors, ServedModel
 from serve.wire import MODEL_NAME
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
@@ -125,7 +125,7 @@ class ServedModel:
         self, responses: Sequence[ResponseTensors], examples: Sequence[Example]
     ) -> list[Classification]:
         """Return the predictions that responses hold for examples, both in their order."""
-        rows = self._rows(responses)
+        rows = ((tensors, row) for tensors in responses for row in range(len(tensors["LABEL"])))
         return [
             Classification(
                 **self.problem.read_response(tensors, row, example),
@@ -140,8 +140,3 @@ class ServedModel:
             return None
         length = f"{self.longest_input} tokens" if self.longest_input else "the model's input"
         return f"{count} of {texts} texts {'was' if count == 1 else 'were'} cut to {length}"
-
-    def _rows(self, responses: Sequence[ResponseTensors]) -> Iterator[tuple[ResponseTensors, int]]:
-        for tensors in responses:
-            for row in range(len(tensors["LABEL"])):
-                yield tensors, row

@@ -1,11 +1,17 @@
-"""A page to try a served model on, on this machine alone."""
+"""A page to try a served model on: its server, on the loopback address, and what it shows.
+
+It has files and two routes of JSON. Another site that a user visits must not reach it through the
+browser: the Host header has to name this machine, a request with a body has to be JSON (which
+browsers send to another origin only where that allows it), and the page may load and be framed by
+nothing but itself. Texts are in no log.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
@@ -15,7 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, ValidationError
 
 from bertender.core.artifact import Artifact, lineage
@@ -30,14 +35,9 @@ from bertender.core.errors import (
     ServingError,
     UnreachableError,
 )
-from bertender.text.batch import Example
 from serve.client.endpoint import Endpoint
-from serve.client.served_model import Classification
 from serve.server.addresses import listening_error
 from serve.wire import MODEL_NAME
-
-# --- from serve.page.content
-# What the page shows: the model with its lineage, and the predictions for a text.
 
 
 class Ancestor(Record):
@@ -96,28 +96,19 @@ def about(artifact: Artifact) -> About:
 def _ancestor(each: Artifact | str) -> Ancestor:
     if isinstance(each, str):
         return Ancestor(name=each)
-    card = each.card
+    card, name, place = each.card, each.name, each.path.parent
+    if name == "artifact" and place.name.isdecimal():  # deployed, in a version of a model
+        name = f"{place.parent.name}, version {place.name}"
+    suffixes = (".onnx", ".onnx.data", ".safetensors")
+    sizes = [file.size_bytes for path, file in card.files.items() if path.endswith(suffixes)]
     return Ancestor(
-        name=_name(each),
+        name=name,
         stage=card.stage,
         precision=card.precision,
         parameters=card.findings.parameters,
-        model_mb=_model_bytes(each) / 1e6,
+        model_mb=sum(sizes) / 1e6,
         digest=each.digest[:12],
     )
-
-
-def _name(artifact: Artifact) -> str:
-    """Return the name of an artifact; of a deployed one, which lies in a version of a model."""
-    if artifact.name == "artifact" and artifact.path.parent.name.isdecimal():
-        return f"{artifact.path.parent.parent.name}, version {artifact.path.parent.name}"
-    return artifact.name
-
-
-def _model_bytes(artifact: Artifact) -> int:
-    suffixes = (".onnx", ".onnx.data", ".safetensors")
-    files = artifact.card.files.items()
-    return sum(record.size_bytes for name, record in files if name.endswith(suffixes))
 
 
 def classify(endpoint: Endpoint, labels: Sequence[str], texts: Sequence[str]) -> Shown:
@@ -131,63 +122,23 @@ def classify(endpoint: Endpoint, labels: Sequence[str], texts: Sequence[str]) ->
     started = time.perf_counter()
     [classification] = endpoint.classify([example])
     latency_ms = 1000 * (time.perf_counter() - started)
-    probabilities = endpoint.problem.probabilities(_rows(classification))
-    predicted = _predicted(classification)
-    predictions = (
-        _prediction(word, chosen, labels, row)
-        for word, chosen, row in zip(
-            _words(classification, example), predicted, probabilities, strict=True
-        )
-    )
+    logits = np.asarray(classification.logits, dtype=np.float32)
+    label = classification.label
+    words: Sequence[str | None] = [None]
+    predicted = [{label} if isinstance(label, str) else {*label}]
+    if logits.ndim > 1:  # words have labels
+        words, predicted = example, [{each} for each in label]
+    predictions = []
+    probabilities = endpoint.problem.probabilities(np.atleast_2d(logits))  # (words, labels)
+    for word, chosen, row in zip(words, predicted, probabilities, strict=True):
+        scores = [
+            Score(label=name, probability=float(each), predicted=name in chosen)
+            for name, each in zip(labels, row, strict=True)
+        ]
+        scores.sort(key=lambda each: each.probability, reverse=True)
+        predictions.append(Prediction(word=word, scores=tuple(scores)))
     return Shown(latency_ms=latency_ms, predictions=tuple(predictions))
 
-
-def _is_of_words(classification: Classification) -> bool:
-    return np.ndim(classification.logits) > 1
-
-
-def _rows(classification: Classification) -> npt.NDArray[np.float32]:
-    """Return the logits, (1, labels), or (words, labels) where words have labels."""
-    return np.atleast_2d(np.asarray(classification.logits, dtype=np.float32))
-
-
-def _words(classification: Classification, example: Example) -> Iterator[str | None]:
-    yield from example if _is_of_words(classification) else [None]
-
-
-def _predicted(classification: Classification) -> list[frozenset[str]]:
-    """Return the predicted labels of each row."""
-    label = classification.label
-    if isinstance(label, str):
-        return [frozenset([label])]
-    if _is_of_words(classification):
-        return [frozenset([each]) for each in label]
-    return [frozenset(label)]
-
-
-def _prediction(
-    word: str | None,
-    predicted: frozenset[str],
-    labels: Sequence[str],
-    probabilities: npt.NDArray[np.float32],
-) -> Prediction:
-    scores = [
-        Score(label=label, probability=float(each), predicted=label in predicted)
-        for label, each in zip(labels, probabilities, strict=True)
-    ]
-    ordered = sorted(scores, key=lambda each: each.probability, reverse=True)
-    return Prediction(word=word, scores=tuple(ordered))
-
-
-# --- from serve.page.server
-# The server of the page, on the loopback address, next to the endpoint that it asks.
-#
-# It has files and two routes of JSON. Another site that a user visits must not reach it through
-# the
-# browser: the Host header has to name this machine, a request with a body has to be JSON (which
-# browsers send to another origin only where that allows it), and the page may load and be framed
-# by
-# nothing but itself. Texts are in no log.
 
 HOST = "127.0.0.1"
 HTTP_PORT = 80

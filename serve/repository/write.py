@@ -41,7 +41,6 @@ from bertender.text.tokenizer import open_tokenizer, stated_longest_input
 from serve.backend.batches import bucket_shapes
 from serve.backend.running import ENCODER_OUTPUT
 from serve.config import SERVED_RUNTIMES, ServeConfig
-from serve.lint.linting import check_repository
 from serve.repository.config_pbtxt import (
     CONFIG_NAME,
     FIRST_VERSION,
@@ -50,6 +49,7 @@ from serve.repository.config_pbtxt import (
     read_signature,
     write_model_config,
 )
+from serve.repository.lint import check_repository
 from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, MODEL_NAME
 
 DRAFT = re.compile(r"\..+\.draft-")

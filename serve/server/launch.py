@@ -16,7 +16,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bertender.core.errors import ConfigError, ServingError
@@ -25,7 +24,7 @@ from serve.server import supervisor
 from serve.server.addresses import in_url, is_ipv6
 from serve.server.installation import BACKENDS, Installation
 from serve.server.supervisor import TOKEN_MARK, TOKEN_VARIABLE
-from serve.server.workspace import CONTROL_SOCKET, REPOSITORY
+from serve.server.workspace import CONTROL_SOCKET, REPOSITORY, Workspace
 from serve.wire import WORKSPACE_VARIABLE
 
 SUPERVISOR = Path(supervisor.__file__)
@@ -42,36 +41,28 @@ NO_HEADER = "closed to\neverybody"
 """The name of a header that neither protocol can carry: routes which need it are closed to all."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Files and folders of a server."""
-
-    models: tuple[str, ...]
-    """Names of those that are loaded at the start."""
-    workspace: Path
-    shared_memory: str
-    """How the names of its regions begin."""
-    log_file: Path
-    lock: int | None
-    """The file descriptor that says that the workspace is in use."""
-
-
 def launch(
-    installation: Installation, place: Place, config: ServeConfig
+    installation: Installation,
+    workspace: Workspace,
+    models: Sequence[str],
+    log_file: Path,
+    config: ServeConfig,
 ) -> subprocess.Popen[bytes]:
     """Start Triton behind its supervisor, and return that.
 
     Args:
         installation: the server, assembled in the workspace.
-        place: what it reads and leaves behind.
+        workspace: where it runs, with the model repository.
+        models: names of those that are loaded at the start.
+        log_file: its log.
         config: its ports, who may administer it, and how it is watched.
 
     Raises:
         ConfigError: as `admin_token`.
     """
-    traces = (str(place.workspace), place.shared_memory, str(place.log_file))
+    traces = (str(workspace.path), workspace.shared_memory, str(log_file))
     log_max_bytes = int(config.log_max_mb * 2**20)
-    locks = [] if place.lock is None else [place.lock]
+    locks = [] if workspace.lock is None else [workspace.lock]
     token = {}
     if config.admin_token_file is not None:
         token = {TOKEN_VARIABLE: admin_token(config.admin_token_file)}
@@ -81,21 +72,23 @@ def launch(
             *(["--restart"] if config.restart else []),
             *(f"--lock={lock}" for lock in locks),
             *(*traces, str(log_max_bytes), str(STOP_TIMEOUT_S)),
-            *command(installation, place, config),
+            *command(installation, workspace, models, config),
         ],
         stdin=subprocess.PIPE,
         pass_fds=locks,
-        cwd=place.workspace,  # the stub imports from its folder first: not from the user's
+        cwd=workspace.path,  # the stub imports from its folder first: not from the user's
         env={
             **installation.environment(),
             **token,
-            WORKSPACE_VARIABLE: str(place.workspace),
+            WORKSPACE_VARIABLE: str(workspace.path),
         },
         start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
     )
 
 
-def command(installation: Installation, place: Place, config: ServeConfig) -> list[str]:
+def command(
+    installation: Installation, workspace: Workspace, models: Sequence[str], config: ServeConfig
+) -> list[str]:
     """Return Triton's command line; TOKEN_MARK stands for the token in it."""
     host = f"ipv6:{config.host}" if is_ipv6(config.host) else config.host  # how libevhtp wants it
     if config.grpc_port is not None:
@@ -118,7 +111,7 @@ def command(installation: Installation, place: Place, config: ServeConfig) -> li
         "http-port": config.http_port,
         **grpc,
         "metrics-port": config.metrics_port,
-        "backend-config": f"python,shm-region-prefix-name={place.shared_memory}",
+        "backend-config": f"python,shm-region-prefix-name={workspace.shared_memory}",
         "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
         # else the server is not ready while `bertender deploy` loads a model next to the others
         "strict-readiness": "false",
@@ -132,7 +125,7 @@ def command(installation: Installation, place: Place, config: ServeConfig) -> li
         str(installation.binary),
         "--disable-auto-complete-config",  # completing would start the stub twice
         "--model-control-mode=explicit",  # its routes are closed to who has no token
-        *(f"--load-model={name}" for name in place.models),
+        *(f"--load-model={name}" for name in models),
         *(f"--{name}={value}" for name, value in options.items()),
     ]
 

@@ -30,7 +30,6 @@ from serve.server.addresses import free_ports, in_url, reachable
 from serve.server.installation import Installation, find_installation
 from serve.server.launch import (
     STOP_TIMEOUT_S,
-    Place,
     begin_log,
     check_closed,
     failure_reason,
@@ -211,14 +210,9 @@ class TritonServer:
     def _launch(self, installation: Installation) -> None:
         """Start it, and let `bertender deploy` find it."""
         self.log_start = begin_log(self.log_file)
-        place = Place(
-            self.models,
-            self.workspace.path,
-            self.workspace.shared_memory,
-            self.log_file,
-            self.workspace.lock,
+        self.supervisor = launch(
+            installation, self.workspace, self.models, self.log_file, self.config
         )
-        self.supervisor = launch(installation, place, self.config)
         running = RunningServer(
             supervisor=self.supervisor.pid,
             host=self._reachable_host,

@@ -22,12 +22,12 @@ from serve.server.launch import (
     CATEGORIES,
     GRPC_HEADER,
     HTTP_HEADER,
-    Place,
     admin_token,
     check_closed,
     command,
 )
 from serve.server.server import TritonServer
+from serve.server.workspace import Workspace
 from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES, ask_grpc, ask_http
 
 OPEN_ROUTES = ("/v2/health/live", "/v2/health/ready", "/v2/models/classifier/ready", "/v2")
@@ -144,8 +144,8 @@ def test_a_token_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     [("token", "bertender-admin-token=@BERTENDER_ADMIN_TOKEN"), (None, "closed to\neverybody=-")],
 )
 def test_both_protocols_are_closed_by_the_same_rule(file: str | None, who: str) -> None:
-    place = Place(("classifier",), Path("w"), "regions", Path("log"), None)
-    words = command(find_installation(), place, ServeConfig(admin_token_file=file))
+    config = ServeConfig(admin_token_file=file)
+    words = command(find_installation(), Workspace(), ["classifier"], config)
     categories = "shared-memory,model-repository,statistics,trace,logging"
     for option in ("http-restricted-api", "grpc-restricted-protocol"):
         assert f"--{option}={categories}:{who}" in words

@@ -22,8 +22,7 @@ from bertender.core.errors import (
 )
 from bertender.text.batch import Example
 from serve.client.endpoint import AsyncEndpoint, Endpoint
-from serve.client.failures import FIRST_WAIT_S, LATE, LONGEST_WAIT_S, OVERLOADED, Tries
-from serve.client.protocols import PROTOCOLS
+from serve.client.protocols import FIRST_WAIT_S, LATE, LONGEST_WAIT_S, OVERLOADED, PROTOCOLS, Tries
 from serve.client.served_model import MOST_REQUEST_BYTES, Classification, ServedModel
 from tests.serve.scripted import HANG_S, SERVERS, Script
 

@@ -26,10 +26,9 @@ from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize
 from serve.backend.running import SERVED_RUNTIMES
 from serve.config import ServeCommandConfig
-from serve.lint.findings import Finding
-from serve.lint.linting import check_repository, lint_repository
-from serve.lint.rules import LINT_RULES
 from serve.repository.config_pbtxt import read_model_config, write_model_config
+from serve.repository.lint import LINT_RULES, check_repository, lint_repository
+from serve.repository.reading import Finding
 from serve.repository.write import write_repository
 from tests.serve.foreign import add_node, change_graph, write_foreign, write_linear
 

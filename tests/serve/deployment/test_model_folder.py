@@ -13,8 +13,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError
 from serve.config import ServeConfig
 from serve.repository.config_pbtxt import read_model_config, write_model_config
-from serve.repository.versions import ModelFolder, model_folder
 from serve.repository.write import is_repository, write_repository
+from serve.server.targets import ModelFolder, model_folder
 from tests.serve.deployment.conftest import Versions, snapshot
 
 

@@ -17,7 +17,7 @@ from bertender.core.files import CACHE_VARIABLE
 from serve.deploy import deploy
 from serve.page.server import PageServer
 from serve.profiles import ProfileKey, ServeProfile, TunedSettings, write_profile
-from serve.repository.versions import ModelFolder
+from serve.server.targets import ModelFolder
 from tests.serve.deployment.conftest import ASKED, Deployable, Versions, deployable, logits_of
 from tests.serve.processes import stub_of
 from tests.served import ANY_PORTS

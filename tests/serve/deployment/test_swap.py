@@ -17,8 +17,8 @@ from bertender.gate.tolerances import TOLERANCES
 from serve.config import DeployConfig
 from serve.deploy import deploy
 from serve.repository.config_pbtxt import read_model_config
-from serve.repository.versions import ModelFolder
 from serve.server.server import TritonServer
+from serve.server.targets import ModelFolder
 from tests.runtimes import needs
 from tests.serve.deployment.conftest import (
     ASKED,

@@ -1,1 +1,0 @@
-"""Offline checks of Triton model repositories, ours and others: `bertender lint-repository`."""
