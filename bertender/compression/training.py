@@ -18,7 +18,7 @@ from bertender.core.errors import ConfigError
 from bertender.core.files import save_text
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
-from bertender.recipes.recipe import Step, StepOutcome, run_step
+from bertender.recipes.recipe import PlannedStep, Step, StepOutcome, run_step
 from bertender.recipes.stage import GRAPH_TO_QUANTIZE, NamedFile
 from bertender.recipes.stages import STAGES
 from bertender.tasks.labelled import read_texts
@@ -111,7 +111,7 @@ def build(
     done, seconds = dict(artifacts), 0.0
     for step in steps:
         config = STAGES[step.stage].config.parse(step.settings)
-        outcome = run_step(step, config, task, done, folder)
+        outcome = run_step(PlannedStep(step, config, folder), task, done)
         done[step.name] = Artifact.load(outcome.output, verify=False)
         seconds += _seconds(outcome, folder / f"{step.name}.seconds")
     return Built(done, seconds)
