@@ -268,4 +268,4 @@ ROWS = (
     ),
 )
 
-HEADS = Table("head", {row.problem: row for row in ROWS}, group="bertender.heads")
+HEADS = Table("head", {row.problem: row for row in ROWS})
