@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypeVar
