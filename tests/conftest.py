@@ -22,7 +22,7 @@ from bertender.core import machine_load as load
 from bertender.core.artifact import Artifact
 from bertender.core.progress import show_progress
 from bertender.tasks.task import Task
-from tests.repeats import repeats
+from tests.quick import repeats
 from tests.toys import tiny_bert, tiny_tokenizer, toy_task, write_model
 
 

@@ -244,7 +244,7 @@ def _parts(tokenizer: PreTrainedTokenizerBase) -> list[dict[str, Any]]:
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return []
     description = json.loads(tokenizer.backend_tokenizer.to_str())
-    parts = []
+    parts: list[dict[str, Any]] = []
     for name in ("model", "pre_tokenizer", "decoder"):
         part = description[name] or {"type": "none"}
         # a sequence holds its parts in a list

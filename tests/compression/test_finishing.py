@@ -96,6 +96,7 @@ def test_what_predicts_one_label_everywhere_is_not_chosen(
     assert "predicts 'tool' everywhere" in none_holds(done[:1], config)
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("wrong", [WRONG, IMPOSSIBLE], ids=["unfair", "impossible"])
 def test_the_next_scheme_takes_the_place_of_one_that_is_refused(
     wrong: Scheme, trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

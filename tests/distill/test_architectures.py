@@ -127,6 +127,7 @@ def test_transformers_reads_the_artifact_to_the_same_answers(trained: Trained, t
     np.testing.assert_allclose(logits, before, atol=NOISE)
 
 
+@pytest.mark.one_path
 def test_it_teaches_a_student_that_reads_word_pieces(
     trained: Trained, task: Task, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ NOT_EXPORTED = ("t5", "xlnet")
 """Architectures of which the exporter has no classifier."""
 
 
+@pytest.mark.one_path
 def test_it_is_exported_or_refused_with_the_way_on(
     trained: Trained, task: Task, tmp_path: Path
 ) -> None:

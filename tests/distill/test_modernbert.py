@@ -73,6 +73,7 @@ def test_every_method_is_tried() -> None:
     assert set(METHODS) == {*COPIES, *OF_ANOTHER_CLASS, *FROM_ITS_OWN_START, "albert"}
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", sorted(COPIES))
 def test_a_shorter_modernbert_learns(
     method: str, teacher: Artifact, task: Task, tmp_path: Path
@@ -84,6 +85,7 @@ def test_a_shorter_modernbert_learns(
     assert (predictions == np.array(task.dev.label_ids)).mean() > 0.8
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", OF_ANOTHER_CLASS)
 def test_students_of_another_class_have_its_words(
     method: str, teacher: Artifact, task: Task, tmp_path: Path
@@ -109,6 +111,7 @@ def test_an_albert_has_no_place_for_its_layers(
         distill(teacher, task, DistillConfig(method="albert", **QUICK), tmp_path / "student")
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("scheme", ["dynamic", "static"])
 def test_a_student_goes_the_whole_way(
     scheme: str, teacher: Artifact, task: Task, tmp_path: Path

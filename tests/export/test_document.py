@@ -17,6 +17,7 @@ from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("flags", ["avx2", "avx2 avx512_vnni", "avx2 amx_int8"])
 def test_others_open_it_by_the_document_as_bertender_does(
     flags: str,

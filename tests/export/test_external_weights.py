@@ -64,6 +64,7 @@ def test_damage_to_the_weights_is_found(parted: Artifact, tmp_path: Path) -> Non
         Artifact.load(tmp_path)
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("tables", ["no_embeddings", "embeddings"])
 @pytest.mark.parametrize("scheme", sorted({*SCHEMES} - {"four-bit-embeddings"}))
 def test_every_scheme_goes_by_graphs_of_two_files(

@@ -77,6 +77,7 @@ def test_one_token_type(model_type: str, task: Task, tmp_path: Path) -> None:
     assert [each.name for each in inputs] == ["input_ids", "attention_mask"]
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("rows", [1, 7])
 @pytest.mark.parametrize("length", [1, 2, 17, LONGEST])
 def test_batch_and_length_are_dynamic(
@@ -130,6 +131,7 @@ def test_the_inputs_are_the_architectures(exported: tuple[Artifact, Artifact]) -
     assert ("token_type_ids" in inputs) == (source.card.family in SEGMENTED)
 
 
+@pytest.mark.one_path
 def test_the_same_source_gives_the_same_bytes(
     exported: tuple[Artifact, Artifact], task: Task, tmp_path: Path
 ) -> None:
@@ -193,6 +195,7 @@ def test_a_mobilebert_that_reads_its_padding_is_refused_with_the_reason(
     assert not (tmp_path / "onnx").exists()
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize(
     ("model_type", "changes"),
     [

@@ -61,6 +61,7 @@ def test_how_attention_is_fused_is_stated_by_the_row_of_the_family() -> None:
     assert FUSIONS.keys() == {*FAMILIES, *TABLE_MODELS}
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("model_type", FUSIBLE)
 def test_attention_is_fused_in_every_layer(model_type: str, task: Task, tmp_path: Path) -> None:
     """With uneven heads, too: the shapes of pruned models have 2, 1, 4 and 3."""
@@ -104,6 +105,7 @@ def test_a_family_without_fused_attention_is_refused_with_the_reason(
     assert not (tmp_path / "onnx").exists()
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_a_basic_graph_is_smaller_and_has_plain_operators(
     model_type: str, task: Task, tmp_path: Path, plain_export: PlainExport
@@ -137,6 +139,7 @@ def test_a_family_that_nobody_has_looked_at_is_refused(
         export(teacher, task, ExportConfig(optimize="fused"), tmp_path / "onnx")
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("optimize", reversed(OPTIMIZATIONS))
 def test_weights_in_a_file_of_their_own_are_optimised_alike(
     optimize: str, teacher: Artifact, task: Task, tmp_path: Path

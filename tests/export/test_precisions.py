@@ -43,6 +43,7 @@ def test_every_precision_has_a_tolerance_and_a_flag() -> None:
     assert set(get_args(ExportConfig.model_fields["precision"].annotation)) == PRECISIONS.keys()
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("precision", HALVES)
 @pytest.mark.parametrize("model_type", [*SHAPES, *OWN_SHAPES])
 def test_every_architecture_answers_in_half_the_bytes(
@@ -68,6 +69,7 @@ def weights_bytes(graph: onnx.ModelProto, kind: int) -> int:
     return sum(len(item.raw_data) for item in graph.graph.initializer if item.data_type == kind)
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("precision", HALVES)
 @pytest.mark.parametrize("optimize", ["basic", "fused"])
 @pytest.mark.parametrize("model_type", [name for name, row in FUSIONS.items() if not row.obstacle])
@@ -137,6 +139,7 @@ def test_overflow_that_is_allowed_is_warned_of_and_still_proven(
         export(far, task, config, tmp_path / "far-onnx")
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("model_type", [*SHAPES, *OWN_SHAPES])
 def test_every_activation_is_looked_at(
     model_type: str, task: Task, plain_export: PlainExport

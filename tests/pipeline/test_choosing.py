@@ -140,6 +140,7 @@ def test_a_pruning_is_judged_apart(
     assert pruning.unpruned == pytest.approx(score_of(teacher, apart.selection))
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_quantization_is_judged_apart(
     scheme: str, teacher: Artifact, onnx: Artifact, apart: Task, tmp_path: Path, read: list[str]

@@ -110,6 +110,7 @@ def test_the_plan_refuses_the_exports_that_the_step_refuses(
         assert planned == f"it starts from 'source': {real}"
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("model_type", [*SHAPES, *OWN_SHAPES])
 def test_four_bits_are_planned_where_a_graph_has_a_place_for_them(
     model_type: str, plain_export: PlainExport

@@ -121,6 +121,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_scheme_quantizes_it(
     scheme: str, graph: Artifact, teacher: Artifact, task: Task, tmp_path: Path

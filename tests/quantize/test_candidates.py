@@ -64,6 +64,7 @@ def test_tables_of_4_bits_are_refused_where_they_score_less(
     assert tried.scheme == "four-bit-embeddings" and "lost 1 points" in str(tried.refused)
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("error", REFUSALS, ids=lambda error: type(error).__name__)
 def test_a_refused_scheme_gives_way_to_the_next(
     error: Exception,

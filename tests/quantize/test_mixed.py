@@ -69,6 +69,7 @@ def test_the_part_with_outliers_is_the_most_sensitive(
     assert SICK in ranking[:3]
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("base", BASES)
 def test_the_most_sensitive_go_back_until_the_score_holds(
     base: str, float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

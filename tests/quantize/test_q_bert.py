@@ -50,6 +50,7 @@ def source_of(artifact: Artifact) -> Artifact:
     return Artifact.load(artifact.path.parent / "source")
 
 
+@pytest.mark.one_path
 def test_products_of_layers_have_few_bits_and_others_eight(in_two_groups: Artifact) -> None:
     """The others are the pooler and the classifier."""
     bits = in_two_groups.card.config["weight_bits"]
@@ -60,6 +61,7 @@ def test_products_of_layers_have_few_bits_and_others_eight(in_two_groups: Artifa
     assert found.products == found.running_in_integers == len(found.weight_bits) + 2
 
 
+@pytest.mark.one_path
 def test_the_file_stores_so_many_bits(in_two_groups: Artifact) -> None:
     stored = onnx.load(onnx_file(in_two_groups)).graph.initializer
     packed = sum(np.prod(item.dims) for item in stored if item.name.endswith("_bytes"))
@@ -68,6 +70,7 @@ def test_the_file_stores_so_many_bits(in_two_groups: Artifact) -> None:
     assert packed == in_two_groups.card.config["weight_bits"] * values / 8
 
 
+@pytest.mark.one_path
 def test_scales_are_shared_in_groups(in_two_groups: Artifact) -> None:
     graph = onnx.load(onnx_file(in_two_groups)).graph
     stored = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
@@ -76,6 +79,7 @@ def test_scales_are_shared_in_groups(in_two_groups: Artifact) -> None:
     assert len(few) >= 24, "six products of each of four layers"
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("bits", BITS)
 def test_the_graph_computes_as_the_model_that_was_trained(
     bits: int, task: Task, tmp_path: Path
@@ -114,6 +118,7 @@ def test_a_table_of_an_odd_width_is_refused_before_the_training(task: Task, tmp_
         write_q_bert(context, tmp_path / "model.onnx")
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("family", ["albert", "distilbert"])
 def test_tables_of_4_bits_of_other_families(family: str, task: Task, tmp_path: Path) -> None:
     found = made(task, tmp_path, family, table_bits=4, block_size=16).card.findings.quantization
@@ -175,6 +180,7 @@ def test_training_lowers_the_loss(task: Task, tmp_path: Path) -> None:
     assert losses[-1]["hard"] < 0.9 * losses[0]["hard"]
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("family", ["albert", "distilbert", "mobilebert", "modernbert"])
 def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
     """Among them one whose layers share their weights, and products between tables and layers."""

@@ -237,6 +237,7 @@ def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
     assert ("soft" in losses[0]) is bool(soft)
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("family", ["albert", "distilbert", "roberta", "electra"])
 def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
     source = save_artifact(tiny_classifier(family), task, tmp_path / "source")

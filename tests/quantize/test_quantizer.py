@@ -127,6 +127,7 @@ def test_config_and_tokenizer_come_along(quantized: Artifact, float_model: Artif
     assert ours == theirs
 
 
+@pytest.mark.one_path
 @every_scheme
 def test_the_same_source_gives_the_same_bytes(
     scheme: str, sources: dict[str, Artifact], task: Task, tmp_path: Path
@@ -137,6 +138,7 @@ def test_the_same_source_gives_the_same_bytes(
     assert first.digest == second.digest
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("scheme", sorted({*SCHEMES} - {"four-bit-embeddings"}))
 def test_embeddings_can_stay_in_float(
     scheme: str, sources: dict[str, Artifact], task: Task, tmp_path: Path
@@ -154,6 +156,7 @@ def test_embeddings_can_stay_in_float(
     assert [*reasons.values()].count("left by --no-embeddings") == 3
 
 
+@pytest.mark.one_path
 @every_scheme
 def test_pairs(scheme: str, tmp_path: Path) -> None:
     task = pair_task()
@@ -164,6 +167,7 @@ def test_pairs(scheme: str, tmp_path: Path) -> None:
     assert "token_type_ids" in open_classifier(artifact).predictor.inputs
 
 
+@pytest.mark.one_path
 @every_scheme
 def test_answers_that_move_too_far_are_refused_and_gone(
     scheme: str,
@@ -192,6 +196,7 @@ def test_answers_that_move_too_far_are_refused_and_gone(
         assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.one_path
 @every_scheme
 def test_a_score_that_falls_too_far_is_refused_and_gone(
     scheme: str,
@@ -213,6 +218,7 @@ def test_a_score_that_falls_too_far_is_refused_and_gone(
     assert kept.card.findings.scores.score < 1
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("scheme", ONE_GRAPH)
 def test_only_float_graphs_are_quantized(
     scheme: str, task: Task, float_model: Artifact, tmp_path: Path
@@ -372,6 +378,7 @@ def test_a_fused_graph_is_refused(sources: dict[str, Artifact], task: Task, tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["fused"]
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("scheme", ["dynamic", "static"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family(

@@ -125,6 +125,7 @@ def test_no_model_of_twelve_layers_of_768_is_refused(task: Task, tmp_path: Path)
         probe(twins, samples, saturating_at_seven)
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("target", ["vnni", "avx2"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_scheme_passes_on_a_cpu_that_adds_exactly(

@@ -247,6 +247,7 @@ def send_and_read(connection: socket.socket, content: bytes, response: bytes) ->
         assert more, f"the connection was closed after {received!r}"
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_slow_and_idle_clients_delay_nobody(
     marked: TritonServer, traffic: Traffic, protocol: str

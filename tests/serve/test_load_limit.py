@@ -28,6 +28,7 @@ SEARCH: dict[str, Any] = {
 LATE_ABOVE = 30.0
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("first_rate", [200.0, 16.0, 1.0])
 def test_the_limit_of_a_known_queue(first_rate: float) -> None:
     """10 ms for each: what is found holds, a little more does not.

@@ -284,6 +284,7 @@ def test_a_server_that_dies_is_reported(onnx_artifact: Artifact, tmp_path: Path)
     assert "Started HTTPService" in (tmp_path / "kept.log").read_text()
 
 
+@pytest.mark.one_path
 @pytest.mark.server
 @pytest.mark.parametrize("taken", [1, 9])
 def test_other_free_ports_are_chosen_where_one_is_taken_meanwhile(

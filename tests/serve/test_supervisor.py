@@ -296,6 +296,7 @@ def test_it_waits_for_requests_and_not_for_connections(
     assert_gone(members)
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("count", [b"", bytes(8)], ids=["just created", "none"])
 def test_what_a_dead_stub_left_does_not_delay_the_end(
     tmp_path: Path, stub: str, count: bytes
@@ -317,6 +318,7 @@ def test_what_a_dead_stub_left_does_not_delay_the_end(
     assert supervisor.returncode == 0
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("log", ["/dev/full", "-"])
 def test_a_log_that_cannot_be_written_ends_no_supervisor(
     tmp_path: Path, stub: str, log: str

@@ -101,6 +101,7 @@ def expected_on_corpus(config: GeneralConfig, teacher: ExpectedModel | None) -> 
     return student.model
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in OWN_START])
 def test_every_architecture_is_refused_as_the_step_refuses_it(
     method: str, teacher: Artifact, task: Task
@@ -115,6 +116,7 @@ def test_every_architecture_is_refused_as_the_step_refuses_it(
             assert real["model_type"] == kind
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in OWN_START])
 def test_every_shape_is_refused_as_the_step_refuses_it(
     method: str, teacher: Artifact, task: Task
@@ -129,6 +131,7 @@ def test_every_shape_is_refused_as_the_step_refuses_it(
         assert outcome(expected, config, model) == real, settings
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", METHODS)
 def test_every_start_is_refused_as_the_step_refuses_it(
     method: str, teacher: Artifact, task: Task, tmp_path: Path
@@ -150,6 +153,7 @@ def test_every_start_is_refused_as_the_step_refuses_it(
         assert found == real, start.name
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", GENERAL_METHODS)
 def test_a_general_teacher_is_refused_as_the_step_refuses_it(method: str, tmp_path: Path) -> None:
     words = (*FRUIT, *TOOLS)

@@ -101,6 +101,7 @@ def depth_of(artifact: Artifact) -> int:
     return int(AutoConfig.from_pretrained(artifact.path).num_hidden_layers)
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", GENERAL_METHODS)
 def test_a_killed_run_goes_on_to_the_same_weights(
     method: str, language_model: Path, tmp_path: Path

@@ -17,6 +17,7 @@ from tests.listening import interrupted_at
 PHASED = [name for name in METHODS if METHODS[name].has_phases]
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("place", [0, -1], ids=["first phase", "last phase"])
 @pytest.mark.parametrize("method", PHASED)
 def test_a_killed_run_goes_on_in_its_phase_to_the_same_weights(

@@ -171,6 +171,7 @@ TAGGING = [n for n, kind in STUDENTS.items() if kind.labels_words and not kind.w
 CANNOT_TAG = [name for name, kind in STUDENTS.items() if not kind.labels_words]
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("name", TAGGING)
 def test_every_method_trains_a_tagger(name: str, teacher: Artifact, tmp_path: Path) -> None:
     settings = {**OF_METHOD.get(name, {}), **SETTINGS, "layers": 2, "epochs": 1}
@@ -219,6 +220,7 @@ def distilled(teacher: Artifact, out: Path) -> Artifact:
     return distill(teacher, TASK, config, out)
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("build", [finetuned, distilled])
 def test_a_killed_run_goes_on_to_the_same_weights(
     build: Callable[[Artifact, Path], Artifact], teacher: Artifact, tmp_path: Path

@@ -21,6 +21,7 @@ from tests.tasks.writers import write_film_sentences, write_glue
 from tests.toy_models import save_artifact, tiny_classifier
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("name", ["texts.txt", "texts.csv"])
 def test_texts_without_labels_are_learned_from(
     name: str, trained_teacher: Artifact, task: Task, tmp_path: Path

@@ -20,6 +20,7 @@ STEEPER = {"mobilebert": {"learning_rate": 1e-2, "epochs": 10}}
 """Without layer norms, small random weights give next to no signal at first."""
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("model_type", SHAPES)
 def test_every_architecture_is_fine_tuned_by_name(
     model_type: str, task: Task, tmp_path: Path

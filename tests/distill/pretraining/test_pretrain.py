@@ -130,6 +130,7 @@ def killed_and_whole(
     return pretrain(passages(100), config, folder / "killed"), whole
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_killed_run_goes_on_to_the_same_weights(name: str, tmp_path: Path) -> None:
     config = PretrainConfig(objective=name, **BRIEF)
@@ -138,6 +139,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(name: str, tmp_path: Path) -> 
     assert killed.card.findings == whole.card.findings
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("phase", ["short", "long"])
 @pytest.mark.parametrize("name", ["mlm", "rtd"])
 def test_a_killed_run_of_two_lengths_goes_on_in_its_phase(

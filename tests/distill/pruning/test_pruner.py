@@ -133,6 +133,7 @@ def test_layers_go_as_a_whole(trained_teacher: Artifact, task: Task, tmp_path: P
         prune(trained_teacher, task, PruneConfig(layers=4), tmp_path / "none")
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("call", [4, 13, 14, 21])
 def test_a_killed_run_goes_on_to_the_same_weights(
     call: int, trained_teacher: Artifact, task: Task, tmp_path: Path
@@ -146,6 +147,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert prune(trained_teacher, task, config, tmp_path / "killed").digest == whole.digest
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", METHODS)
 def test_a_pruned_teacher_teaches_or_is_refused(
     method: str, trained_teacher: Artifact, task: Task, tmp_path: Path

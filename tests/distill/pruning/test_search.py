@@ -135,6 +135,7 @@ def test_times_between_points_lie_on_lines_and_never_fall() -> None:
     assert LatencyTable.model_validate_json(found.model_dump_json()) == found
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("model_type", PRUNABLE)
 def test_a_table_has_times_of_all_parts(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the clock says is another matter, and no test's."""
