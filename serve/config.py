@@ -16,7 +16,8 @@ from pydantic import BeforeValidator, Field
 from bertender.core.config import Config, Rule, Table, parts_of
 from bertender.core.errors import ServerMissingError
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
-from bertender.problems import PROBLEMS, SINGLE_LABEL
+from bertender.problems import PROBLEMS
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from serve.server.addresses import is_loopback
 from serve.server.advisories import WITHOUT_FAULTS, by_version, faults_of, predated
 from serve.server.installation import find_installation, installed_version

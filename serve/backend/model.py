@@ -46,7 +46,7 @@ from serve.backend.batches import (
 from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, MetricsThread, Tally
 from serve.backend.running import OwnShapes, PaddedShapes, bucket_runner, open_predictor
 from serve.config import SERVED_RUNTIMES, BackendParameters
-from serve.server.installation import STUB_NAME
+from serve.server.supervisor import STUB_NAME
 from serve.wire import (
     CANDIDATE_PREFIX,
     CANDIDATE_SUFFIX,

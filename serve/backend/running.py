@@ -47,8 +47,12 @@ def open_predictor(graph: Path, parameters: BackendParameters, threads: int) -> 
     if runtime.in_process is None:
         return EncoderPredictor(parameters.encoder or "", parameters.encoder_inputs)
     # spinning threads take the cores that the server needs: it cost half the throughput
-    settings = {"spinning": False, "concurrent_runs": parameters.concurrent_buckets}
-    open_graph = partial(RUNTIMES[runtime.in_process].open, graph, **settings)
+    open_graph = partial(
+        RUNTIMES[runtime.in_process].open,
+        graph,
+        spinning=False,
+        concurrent_runs=parameters.concurrent_buckets,
+    )
     if parameters.threads == 0 and runtime.in_process in ADAPTING:
         return adaptive(open_graph, graph, threads)
     return open_graph(threads)

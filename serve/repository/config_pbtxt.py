@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf import (  # type: ignore[import-untyped]
     descriptor_pb2,
@@ -35,9 +35,6 @@ from bertender.problems import PROBLEMS
 from bertender.problems.problem import Tensor
 from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
 from serve.wire import ENCODER_NAME, INPUT_NAMES, MODEL_NAME, TRUNCATED
-
-if TYPE_CHECKING:
-    from tritonclient.grpc import model_config_pb2 as triton
 
 CONFIG_NAME = "config.pbtxt"
 FIRST_VERSION = 1
@@ -69,8 +66,10 @@ def _without_grpc() -> ModuleType:
     return module
 
 
-if not TYPE_CHECKING:
-    triton = _without_grpc()
+triton: Any = _without_grpc()
+"""The classes, which have no types."""
+ModelConfig = Any
+"""One of them: `triton.ModelConfig`."""
 
 WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", (1,))
 
@@ -84,7 +83,7 @@ def model_config(
     name: str = MODEL_NAME,
     longest_input: int | None = None,
     encoder_inputs: tuple[str, ...] = (),
-) -> triton.ModelConfig:
+) -> ModelConfig:
     """Return the Triton configuration of an artifact with this card and digest.
 
     Args:
@@ -150,15 +149,15 @@ def model_config(
     )
 
 
-def only_version(version: int) -> triton.ModelVersionPolicy:
+def only_version(version: int) -> Any:
     """Return the policy that serves one version: a newer one next to it changes nothing yet."""
     specific = triton.ModelVersionPolicy.Specific(versions=[version])
     return triton.ModelVersionPolicy(specific=specific)
 
 
 def config_of_version(
-    served: triton.ModelConfig, fresh: triton.ModelConfig, name: str, version: int
-) -> triton.ModelConfig:
+    served: ModelConfig, fresh: ModelConfig, name: str, version: int
+) -> ModelConfig:
     """Return the configuration of another artifact with the settings of a served one.
 
     Args:
@@ -181,19 +180,19 @@ def config_of_version(
     return config
 
 
-def write_model_config(path: Path, config: triton.ModelConfig) -> None:
+def write_model_config(path: Path, config: ModelConfig) -> None:
     """Write a configuration as protobuf text."""
     path.write_text(text_format.MessageToString(config), encoding="utf-8")
 
 
-def read_model_config(path: Path) -> triton.ModelConfig:
+def read_model_config(path: Path) -> ModelConfig:
     """Read a config.pbtxt back."""
     return text_format.Parse(path.read_text(encoding="utf-8"), triton.ModelConfig())
 
 
 def encoder_config(
     signature: GraphSignature, config: ServeConfig, shapes: Iterable[tuple[int, int]]
-) -> triton.ModelConfig:
+) -> ModelConfig:
     """Return the Triton configuration of a graph.
 
     `max_batch_size` is 0, since a bucket is a batch already, and buckets of other lengths could not
@@ -242,7 +241,7 @@ def _tensor(tensor: TensorSignature) -> dict[str, object]:
     return {"name": tensor.name, "data_type": data_type, "dims": tensor.dims}
 
 
-def _warm_up(signature: GraphSignature, texts: int, tokens: int) -> triton.ModelWarmup:
+def _warm_up(signature: GraphSignature, texts: int, tokens: int) -> Any:
     inputs = {
         tensor.name: triton.ModelWarmup.Input(
             data_type=triton.DataType.Value(tensor.data_type),

@@ -81,7 +81,7 @@ def artifacts(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
     parameters = backend_parameters(model)
     for folder in _folders(model):
         try:
-            Artifact.load(folder, checked_at=parameters and parameters.stamp)
+            Artifact.load(folder, checked_at=parameters.stamp if parameters else None)
         except ArtifactError as error:
             yield Fault(folder, "", str(error), "the files that artifact.json names")
 

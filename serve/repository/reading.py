@@ -21,6 +21,7 @@ from serve.repository.config_pbtxt import (
     ANY,
     CONFIG_NAME,
     GraphSignature,
+    ModelConfig,
     TensorSignature,
     read_model_config,
     read_signature,
@@ -52,7 +53,7 @@ class ReadModel:
     """A folder of a repository."""
 
     folder: Path
-    config: triton.ModelConfig | None
+    config: ModelConfig | None
     """None where there is none, or it cannot be parsed."""
     problem: str = ""
     """Why it cannot be parsed."""

@@ -22,8 +22,7 @@ from bertender.comparison.runtimes import check_installed
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
 from bertender.core.errors import ConfigError, DamagedArtifactError, PortTakenError, ServingError
-from serve.backend.running import SERVED_RUNTIMES
-from serve.config import PORT_FIELDS, STANDARD_OUTPUT, ServeConfig
+from serve.config import PORT_FIELDS, SERVED_RUNTIMES, STANDARD_OUTPUT, ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.repository.write import Models, by_name, model_names, write_repository
 from serve.server.addresses import free_ports, in_url, reachable

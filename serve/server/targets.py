@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
@@ -42,6 +42,7 @@ from serve.config import DeployConfig, ServeConfig
 from serve.repository.config_pbtxt import (
     CONFIG_NAME,
     FIRST_VERSION,
+    ModelConfig,
     config_of_version,
     model_config,
     read_model_config,
@@ -61,9 +62,6 @@ from serve.server.workspace import (
     running_servers,
 )
 from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME
-
-if TYPE_CHECKING:
-    from tritonclient.grpc import model_config_pb2 as triton
 
 logger = logging.getLogger(__name__)
 
@@ -394,7 +392,7 @@ class Version:
     """A version of a model that has been added to its folder."""
 
     number: int
-    config: triton.ModelConfig
+    config: ModelConfig
     """That names it."""
 
 
@@ -414,7 +412,7 @@ class ModelFolder:
         return self.path.with_name(f"{self.name}{CANDIDATE_SUFFIX}")
 
     @property
-    def config(self) -> triton.ModelConfig:
+    def config(self) -> ModelConfig:
         """The configuration of the served version."""
         return read_model_config(self.path / CONFIG_NAME)
 
@@ -462,7 +460,7 @@ class ModelFolder:
             stamp = fill_version(draft, artifact, is_temporary=False)
         return Version(number, self._config_of(artifact, stamp, self.name, number))
 
-    def select(self, config: triton.ModelConfig) -> None:
+    def select(self, config: ModelConfig) -> None:
         """Replace config.pbtxt, which names the served version, in one step."""
         with replacing(self.path / CONFIG_NAME) as draft:
             write_model_config(draft, config)
@@ -481,7 +479,7 @@ class ModelFolder:
 
     def _config_of(
         self, artifact: Artifact, stamp: str | None, name: str, version: int
-    ) -> triton.ModelConfig:
+    ) -> ModelConfig:
         fresh = model_config(
             artifact.card,
             ServeConfig(),

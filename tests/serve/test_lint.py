@@ -24,8 +24,7 @@ from export.config import ExportConfig
 from export.exporter import export
 from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize
-from serve.backend.running import SERVED_RUNTIMES
-from serve.config import ServeCommandConfig
+from serve.config import SERVED_RUNTIMES, ServeCommandConfig
 from serve.repository.config_pbtxt import read_model_config, write_model_config
 from serve.repository.lint import LINT_RULES, check_repository, lint_repository
 from serve.repository.reading import Finding

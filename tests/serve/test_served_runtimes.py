@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from bertender.models.runtimes import RUNTIMES
-from serve.backend.running import SERVED_RUNTIMES, bucket_runner
+from serve.backend.running import bucket_runner
+from serve.config import SERVED_RUNTIMES
 from tests.serve.layouts import ENCODER_RUNTIME
 
 
