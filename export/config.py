@@ -28,6 +28,8 @@ RULES: Mapping[str, Rule[ExportConfig]] = {
 class ExportConfig(GateConfig):
     """Settings of `export`."""
 
+    panel: ClassVar[str] = "Graph"
+    main: ClassVar[tuple[str, ...]] = ("precision", "optimize")
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     opset: int | None = Field(

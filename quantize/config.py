@@ -53,6 +53,21 @@ KNOWN_TABLE_BITS = _one_of(
 class SchemeConfig(GateConfig, TrainingConfig, JudgedConfig):
     """Settings of every scheme. Those of training are read by `qat` and `q-bert`."""
 
+    panel: ClassVar[str] = "Scheme"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Calibration": ("calibrator", "percentile", "calibration_texts"),
+        "Mixed and low bits": (
+            "base",
+            "sensitivity",
+            "sensitivity_texts",
+            "block_size",
+            "weight_bits",
+            "sensitive_bits",
+            "sensitive_share",
+            "weight_groups",
+            "table_bits",
+        ),
+    }
     shown_defaults: ClassVar[Mapping[str, str]] = {
         "sensitivity": "leave-one-out; hessian-trace with sensitive_bits"
     }

@@ -32,6 +32,7 @@ def _why_skipped(config: QuantizeConfig) -> str:
 class QuantizeConfig(SchemeConfig):
     """Settings of `quantize`."""
 
+    main: ClassVar[tuple[str, ...]] = ("scheme", "target", "runtime", "max_drop", "calibrator")
     rules: ClassVar[Mapping[str, Rule[Any]]] = {
         **RULES,
         "settings that no default scheme reads": Rule(_all_skipped, _why_skipped),

@@ -50,6 +50,11 @@ def _same_file(first: Path | None, second: Path | None) -> bool:
 class ClassifyConfig(Config):
     """Where texts come from, where predictions go, and how requests are sent."""
 
+    panel: ClassVar[str] = "Texts"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Requests": ("batch_size", "concurrency", "timeout_s", "retries"),
+    }
+    main: ClassVar[tuple[str, ...]] = ("model", "input", "output")
     rules: ClassVar[Mapping[str, Rule[Any]]] = {
         "columns of no file": Rule(
             lambda config: config.input is None,

@@ -177,6 +177,20 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
 class ServeConfig(Config):
     """The settings of a model repository and of the server that runs it."""
 
+    panel: ClassVar[str] = "Server"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Addresses": ("host", "behind_proxy", "http_port", "grpc_port", "metrics_port"),
+        "Requests": (
+            "max_batch_size",
+            "queue_delay_us",
+            "tokens_per_bucket",
+            "max_length",
+            "max_text_bytes",
+            "max_queue_texts",
+            "queue_timeout_ms",
+        ),
+        "Model": ("runtime", "gpu", "instances", "threads_per_instance", "concurrent_buckets"),
+    }
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     shown_defaults: ClassVar[Mapping[str, str]] = {"max_queue_texts": "4 batches"}
 
@@ -386,6 +400,8 @@ COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
 class LocalServeConfig(ServeConfig):
     """The settings of a server on this machine, whose profile has those that are not explicit."""
 
+    panel: ClassVar[str] = "Server"
+
     profile: bool = Field(
         True,
         description="use the settings that `bertender tune` found on this machine, where no option "
@@ -396,6 +412,14 @@ class LocalServeConfig(ServeConfig):
 class ServeCommandConfig(LocalServeConfig):
     """The settings of `bertender serve`, which may write a repository alone."""
 
+    panel: ClassVar[str] = "Server"
+    main: ClassVar[tuple[str, ...]] = (
+        "http_port",
+        "runtime",
+        "instances",
+        "max_batch_size",
+        "page",
+    )
     rules: ClassVar[Mapping[str, Rule[Any]]] = COMMAND_RULES
 
     repository_only: Path | None = Field(
@@ -416,6 +440,8 @@ class ServeCommandConfig(LocalServeConfig):
 
 class DeployConfig(Config):
     """Settings of `deploy`."""
+
+    panel: ClassVar[str] = "Deployment"
 
     model: str = Field(MODEL_NAME, description="name of the model on the server")
     admin_token_file: Path | None = Field(

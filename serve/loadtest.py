@@ -41,6 +41,7 @@ from serve.wire import INPUT_NAMES, MODEL_NAME
 class TextsConfig(Config):
     """Where the texts of requests come from: the held-out texts of a task, or a file."""
 
+    panel: ClassVar[str] = "Texts"
     rules: ClassVar[Mapping[str, Rule[Any]]] = {
         "not one source of texts": Rule(
             lambda config: (config.task is None) == (config.input is None),
@@ -85,6 +86,14 @@ LOWEST_RATE = 0.5
 class LoadConfig(TextsConfig):
     """How requests arrive, what they hold, and how long that is measured."""
 
+    panel: ClassVar[str] = "Load"
+    main: ClassVar[tuple[str, ...]] = (
+        "rate",
+        "concurrency",
+        "find_limit",
+        "slo_p99_ms",
+        "duration_s",
+    )
     rules: ClassVar[Mapping[str, Rule[Any]]] = {
         "not one kind of load": Rule(
             lambda config: (

@@ -203,6 +203,8 @@ def _known(names: tuple[str, ...]) -> tuple[str, ...]:
 class TuneConfig(TextsConfig):
     """What is tried, under which load, and what makes it better."""
 
+    panel: ClassVar[str] = "Load"
+    main: ClassVar[tuple[str, ...]] = ("settings", "objective", "slo_p99_ms", "rounds", "runtime")
     rules: ClassVar[Mapping[str, Rule[Any]]] = {
         "a limit that nothing reads": Rule(
             lambda config: config.objective != "p99",

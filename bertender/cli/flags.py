@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from pydantic.fields import FieldInfo
 
 from bertender.core.config import Config
 
@@ -22,10 +21,20 @@ CONTEXT = inspect.Parameter(
 EXPLICIT = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
 """Typer's names of where a value comes from that is not a default."""
 
+OUTPUT = "Output"
+"""Title above the options on what is written and printed."""
 ForceFlag = Annotated[
-    bool, typer.Option("--force", help="replace a finished artifact that is there already")
+    bool,
+    typer.Option(
+        "--force",
+        help="replace a finished artifact that is there already",
+        rich_help_panel=OUTPUT,
+    ),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="print one line of JSON at the end")]
+JsonFlag = Annotated[
+    bool,
+    typer.Option("--json", help="print one line of JSON at the end", rich_help_panel=OUTPUT),
+]
 
 
 def command_with_flags(
@@ -34,7 +43,7 @@ def command_with_flags(
     *,
     optional: Sequence[type[Config]] = (),
 ) -> Callable[..., None]:
-    """Return `function` with a flag for each field of the configs.
+    """Return `function` with a flag for each field of the configs, in the groups of their titles.
 
     Args:
         function: its last parameter, `values`, receives the flags' values by field name; None for
@@ -46,14 +55,17 @@ def command_with_flags(
     own = [p for p in signature.parameters.values() if p.name != "values"]
     wants_context = any(p.name == CONTEXT.name for p in own)
     flags: dict[str, inspect.Parameter] = {}
-    for config in configs:
-        for name, field in config.model_fields.items():
-            shown = config.shown_defaults.get(name, True)
-            flags.setdefault(name, _flag(name, field, shown, forget=config in optional))
+    # what the artifact knows comes last, and what matters most first
+    for config in sorted(configs, key=lambda config: config in optional):
+        for name, title in config.titles().items():
+            flags.setdefault(name, _flag(name, config, title, forget=config in optional))
 
     def command(**arguments: Any) -> None:
         context = arguments[CONTEXT.name] if wants_context else arguments.pop(CONTEXT.name)
-        values = {name: _if_explicit(context, name, arguments.pop(name)) for name in flags}
+        values = {}
+        for name in flags:
+            source, value = context.get_parameter_source(name), arguments.pop(name)
+            values[name] = value if source is not None and source.name in EXPLICIT else None
         function(**arguments, values=values)
 
     command.__doc__ = function.__doc__
@@ -62,11 +74,6 @@ def command_with_flags(
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
-
-
-def _if_explicit(context: typer.Context, name: str, value: Any) -> Any:
-    source = context.get_parameter_source(name)
-    return value if source is not None and source.name in EXPLICIT else None
 
 
 def settings_of(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,22 +85,34 @@ def settings_of(config: type[Config], values: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _flag(name: str, field: FieldInfo, shown: bool | str, *, forget: bool) -> inspect.Parameter:
-    option = f"--{name.replace('_', '-')}"
+def _flag(name: str, config: type[Config], title: str | None, *, forget: bool) -> inspect.Parameter:
+    """Return the flag of a field; its default is not given where it would be the artifact's."""
+    field = config.model_fields[name]
     kind = _plain_type(field.annotation)
-    default = _default(field, kind)
+    default = field.get_default(call_default_factory=True)
+    if kind is str and default is not None and not isinstance(default, str):
+        # as the command line parses it; none or empty is None
+        as_text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        default = as_text if default else None
+    shown: bool | str = config.shown_defaults.get(name, True)
+    if forget and (default is not None or isinstance(shown, str)):
+        shown = "the artifact's"
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    metavar, text = "|".join(choices), field.description
+    if len(metavar) > WIDEST_METAVAR:  # no room for the names of options in a narrow terminal
+        metavar, text = "", f"{', '.join(choices)}: {text}"
+    option = f"--{name.replace('_', '-')}"
     # what is off need not be turned off, and a long second name takes the room of the others
     names = (f"{option}/--no-{option[2:]}",) if default is True else (option,)
-    has_default = default is not None or isinstance(shown, str)
-    recorded = "the artifact's" if forget and has_default else shown
     option_type: Any = kind | None
     annotation: Any = Annotated[
         option_type,
         typer.Option(
             *names,
-            help=_help(field),
-            metavar=_metavar(field),
-            show_default=recorded,
+            help=text,
+            metavar=metavar or None,
+            show_default=shown,
+            rich_help_panel=title,
         ),
     ]
     return inspect.Parameter(
@@ -102,34 +121,6 @@ def _flag(name: str, field: FieldInfo, shown: bool | str, *, forget: bool) -> in
         default=None if forget else default,
         annotation=annotation,
     )
-
-
-def _default(field: FieldInfo, kind: type) -> Any:
-    """Return the default as the command line shows and parses it; None for none or empty."""
-    default = field.get_default(call_default_factory=True)
-    if kind is str and default is not None and not isinstance(default, str):
-        if isinstance(default, tuple):
-            return ",".join(map(str, default)) or None
-        return None if default == {} else str(default)
-    return default
-
-
-def _metavar(field: FieldInfo) -> str | None:
-    """Return the choices, where they leave room for the names of options in a narrow terminal."""
-    listed = "|".join(_choices(field.annotation))
-    return listed if 0 < len(listed) <= WIDEST_METAVAR else None
-
-
-def _help(field: FieldInfo) -> str | None:
-    """Return the description, with the choices where the line next to it is too short for them."""
-    choices = _choices(field.annotation)
-    if not choices or _metavar(field):
-        return field.description
-    return f"{', '.join(choices)}: {field.description}"
-
-
-def _choices(annotation: Any) -> tuple[str, ...]:
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _plain_type(annotation: Any) -> type:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +97,8 @@ def _resampled(ratios: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.flo
 
 class LatencyConfig(Config):
     """Settings of a timing: its size, and the number of threads."""
+
+    panel: ClassVar[str] = "Timing"
 
     single_texts: int = Field(50, ge=1, description="texts timed one by one in a round")
     batch_size: int = Field(32, ge=1, description="texts of the timed batch, of mixed lengths")
@@ -204,6 +206,9 @@ def measure_size(artifact: Artifact, parameters: int | None) -> Size:
 
 class CompareConfig(LatencyConfig):
     """Settings of `compare`: the timings, and the batches of the scoring."""
+
+    panel: ClassVar[str] = "Timing"
+    main: ClassVar[tuple[str, ...]] = ("runtime", "threads", "batch_size", "processes", "noisy")
 
     runtime: Annotated[tuple[RuntimeName, ...], BeforeValidator(parts_of)] = Field(
         (DEFAULT_RUNTIME,),

@@ -73,6 +73,21 @@ RULES: Mapping[str, Rule[CompressConfig]] = {
 class CompressConfig(Config):
     """Settings of `compress`."""
 
+    panel: ClassVar[str] = "Candidates"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Training": (
+            "epochs",
+            "recovery_epochs",
+            "learning_rate",
+            "batch_size",
+            "no_dropout",
+            "budget_minutes",
+            "seed",
+        ),
+        "Texts without labels": ("unlabelled", "unlabelled_texts"),
+        "Timing": ("threads", "processes", "noisy", "golden_texts"),
+    }
+    main: ClassVar[tuple[str, ...]] = ("max_mb", "max_ms", "min_score", "students", "candidates")
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     shown_defaults: ClassVar[Mapping[str, str]] = {
         "layers": "1, 2, 3, 4, 6 and 12, up to all of the start's",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
@@ -26,6 +27,15 @@ class Config(Record):
     shown_defaults: ClassVar[Mapping[str, str]] = {}
     """Help text of a default that depends on other fields."""
 
+    panel: ClassVar[str] = "Settings"
+    """Title above the options of the settings that a class declares, in the help of a command."""
+
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Title -> settings that a class has under another title."""
+
+    main: ClassVar[tuple[str, ...]] = ()
+    """The settings that matter most, which the help of a command shows first."""
+
     rules: ClassVar[Mapping[str, Rule[Any]]] = {}
     """Conflicts of settings that a class adds to those of its bases, by name."""
 
@@ -34,6 +44,24 @@ class Config(Record):
         """Return the rules of the class and its bases, which `parse` checks, by name."""
         classes = [each for each in cls.__mro__ if issubclass(each, Config)]
         return {name: rule for each in reversed(classes) for name, rule in each.rules.items()}
+
+    @classmethod
+    def titles(cls) -> dict[str, str | None]:
+        """Return the title above each setting's option, in the order of a command's help.
+
+        It is that of the class that declares the setting first; None of those that matter most.
+        """
+        classes = [each for each in cls.__mro__ if issubclass(each, Config)]
+        declaring = {name: each for each in classes for name in get_annotations(each)}
+        order = sorted(cls.model_fields, key=lambda name: classes.index(declaring[name]))
+        moved = {
+            name: title
+            for each in reversed(classes)
+            for title, names in each.panels.items()
+            for name in names
+        }
+        titles = {name: moved.get(name, declaring[name].panel) for name in order}
+        return {**dict.fromkeys(cls.main), **{n: t for n, t in titles.items() if n not in cls.main}}
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:

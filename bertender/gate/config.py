@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from bertender.core.config import Config
@@ -12,6 +14,8 @@ GOLDEN_TEXTS = 16
 
 class GateConfig(Config):
     """Settings of the parity gate, for stages that end in it."""
+
+    panel: ClassVar[str] = "Gate"
 
     parity_texts: int = Field(
         PARITY_TEXTS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from pydantic import Field
 
@@ -25,6 +25,8 @@ two graphs to compare"""
 
 class VerifyConfig(Config):
     """Settings of `verify`."""
+
+    panel: ClassVar[str] = "Gate"
 
     texts: int | None = Field(
         None, ge=1, description="held-out texts to compare; all of them by default"

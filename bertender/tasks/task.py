@@ -195,6 +195,7 @@ def _listed(labels: Sequence[str]) -> str:
 class TaskConfig(Config):
     """Settings of a task: its name and, for a task of your own, files and columns."""
 
+    panel: ClassVar[str] = "Data"
     shown_defaults: ClassVar[Mapping[str, str]] = {"select": "0.1, or 0 where that is too few"}
 
     task: str = Field("docs", description="a name from `bertender tasks`, or your own with --train")

@@ -27,6 +27,7 @@ RULES: Mapping[str, Rule[TrainingConfig]] = {
 class TrainingConfig(Config):
     """Settings of training, which every stage that trains shares."""
 
+    panel: ClassVar[str] = "Training"
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     judging: ClassVar[frozenset[str]] = frozenset()
     """Settings that only judge what was trained: another value resumes the same run."""
@@ -70,6 +71,8 @@ class TrainingConfig(Config):
 
 class JudgedConfig(Config):
     """The setting of stages that write no model which has learned nothing but one label."""
+
+    panel: ClassVar[str] = "Training"
 
     allow_constant: bool = Field(
         False,

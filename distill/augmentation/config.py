@@ -70,6 +70,7 @@ RULES: Mapping[str, Rule[AugmentedConfig]] = {
 class AugmentedConfig(TrainingConfig):
     """Settings of training on rewritten copies of the texts."""
 
+    panel: ClassVar[str] = "Augmentation"
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     augmentation: Annotated[str | None, AUGMENTATIONS.validator()] = Field(

@@ -157,6 +157,8 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
 class PhasedConfig(TrainingConfig):
     """Settings of training in phases: the fields of TrainingConfig are those of the last."""
 
+    panel: ClassVar[str] = "Training"
+
     earlier_epochs: int | None = Field(
         None, ge=1, description="epochs of each phase before the last, in methods that have some"
     )
@@ -168,6 +170,10 @@ class PhasedConfig(TrainingConfig):
 class StudentConfig(PhasedConfig):
     """Settings of a student; those that are not set have the method's own default."""
 
+    panel: ClassVar[str] = "Student"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Losses": ("teacher_layers", "temperature", "weights", "layer_map", "relation_heads"),
+    }
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     rows: ClassVar[Mapping[str, Method]] = METHODS

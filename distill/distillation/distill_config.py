@@ -101,6 +101,13 @@ RULES: Mapping[str, Rule[DistillConfig]] = {
 class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig, JudgedConfig):
     """Settings of `distill`."""
 
+    panel: ClassVar[str] = "Student"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Training": ("teacher_cache_mb", "control"),
+        "Texts without labels": ("unlabelled_agreement",),
+        "Losses": ("more_teachers",),
+    }
+    main: ClassVar[tuple[str, ...]] = ("method", "layers", "student", "epochs", "learning_rate")
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     judging: ClassVar[frozenset[str]] = frozenset({"allow_constant", "control"})
     shown_defaults: ClassVar[Mapping[str, str]] = {

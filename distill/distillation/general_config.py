@@ -37,6 +37,8 @@ RULES: Mapping[str, Rule[GeneralConfig]] = {
 class GeneralConfig(StudentConfig):
     """Settings of `distill-general`."""
 
+    panel: ClassVar[str] = "Corpus"
+    main: ClassVar[tuple[str, ...]] = ("teacher", "corpus", "method", "layers", "epochs")
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     rows: ClassVar[Mapping[str, Method]] = GENERAL_METHODS
     shown_defaults: ClassVar[Mapping[str, str]] = methods_own(GENERAL_METHODS)

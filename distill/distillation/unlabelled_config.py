@@ -55,6 +55,7 @@ RULES: Mapping[str, Rule[FilteredConfig]] = {
 class UnlabelledConfig(TrainingConfig):
     """Settings of training on texts without labels too."""
 
+    panel: ClassVar[str] = "Texts without labels"
     rules: ClassVar[Mapping[str, Rule[Any]]] = FILE_RULES
 
     unlabelled: Path | None = Field(
@@ -79,6 +80,7 @@ class UnlabelledConfig(TrainingConfig):
 class FilteredConfig(UnlabelledConfig):
     """Settings of training on those of the texts without labels that some filters leave."""
 
+    panel: ClassVar[str] = "Texts without labels"
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     unlabelled_min_words: int | None = Field(

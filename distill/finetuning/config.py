@@ -19,6 +19,8 @@ from bertender.training.config import JudgedConfig, TrainingConfig
 class BagOfWordsConfig(JudgedConfig):
     """Settings of `baseline`."""
 
+    panel: ClassVar[str] = "Training"
+
     longest_ngram: int = Field(2, ge=1, description="count runs of up to so many words")
     inverse_regularisation: float = Field(10.0, gt=0, description="C of the logistic regression")
     seed: int = Field(0, ge=0, description="seed of the solver")
@@ -27,6 +29,14 @@ class BagOfWordsConfig(JudgedConfig):
 class FinetuneConfig(JudgedConfig, TrainingConfig):
     """Settings of fine-tuning."""
 
+    panel: ClassVar[str] = "Training"
+    main: ClassVar[tuple[str, ...]] = (
+        "teacher",
+        "epochs",
+        "learning_rate",
+        "batch_size",
+        "max_length",
+    )
     judging: ClassVar[frozenset[str]] = frozenset({"allow_constant"})
     shown_defaults: ClassVar[Mapping[str, str]] = {
         "max_length": "what 99 % of the training texts have, 128 or more, within the model's "
@@ -59,6 +69,8 @@ def check_distinct(names: Sequence[str]) -> None:
 
 class MultiTaskConfig(FinetuneConfig):
     """Settings of `finetune`, which may train on several tasks in one run."""
+
+    panel: ClassVar[str] = "Training"
 
     more_tasks: Annotated[
         tuple[str, ...], BeforeValidator(parts_of), AfterValidator(_known_once)

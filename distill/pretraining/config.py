@@ -156,6 +156,11 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
 class PretrainConfig(TrainingConfig):
     """Settings of `pretrain`."""
 
+    panel: ClassVar[str] = "Encoder"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Corpus": ("text_column", "mask_probability", "short_length", "short_share"),
+    }
+    main: ClassVar[tuple[str, ...]] = ("corpus", "objective", "layers", "hidden_size", "epochs")
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     corpus: str = Field("docs", description=CORPUS_HELP)

@@ -170,6 +170,12 @@ RULES: Mapping[str, Rule[PruneConfig]] = {
 class PruneConfig(UnlabelledConfig, JudgedConfig):
     """Settings of `prune`. Those of training are for the recovery after each round."""
 
+    panel: ClassVar[str] = "What is cut"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Latency to reach": ("latency_texts", "latency_tokens"),
+        "Recovery": ("recover", "teacher", "retraining_free", "max_drop"),
+    }
+    main: ClassVar[tuple[str, ...]] = ("heads", "ffn", "layers", "vocab", "target_latency")
     shown_defaults: ClassVar[Mapping[str, str]] = {
         "importance": "gradient; fisher for a target",
         "max_length": "the model's",

@@ -99,6 +99,7 @@ ACCESS_RULES: Mapping[str, Rule[Any]] = {
 class AccessConfig(Config):
     """Files with which a client trusts a server, and is known to it."""
 
+    panel: ClassVar[str] = "Access"
     rules: ClassVar[Mapping[str, Rule[Any]]] = ACCESS_RULES
 
     ca_file: Path | None = Field(

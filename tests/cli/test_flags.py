@@ -305,3 +305,19 @@ def test_help_shows_choices_and_where_defaults_come_from() -> None:
     assert "auto|bf16|fp32" in succeed("finetune", "--help").stdout
     shown = succeed("export", "--help").stdout.replace("│", " ")
     assert "(the artifact's)" in " ".join(shown.split()), "broken into lines where it is narrow"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_option_has_a_title_or_is_one_of_a_few_that_matter_most(name: str) -> None:
+    config = CONFIGS[name]
+    titles = config.titles()
+    assert titles.keys() == config.model_fields.keys()
+    assert [field for field, title in titles.items() if title is None] == [*config.main]
+    assert len(config.main) <= 5 and "Settings" not in titles.values()
+    moved = [
+        field
+        for each in config.__mro__
+        for names in getattr(each, "panels", {}).values()
+        for field in names
+    ]
+    assert set(moved) <= config.model_fields.keys()
