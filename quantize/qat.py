@@ -17,13 +17,13 @@ from transformers import PreTrainedModel
 from bertender.comparison.accuracy import evaluate, predict, predict_outputs, warn_early
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ModelError
-from bertender.models.classifier import TorchPredictor, load_torch_classifier
+from bertender.models.classifier import TorchPredictor, load_torch_classifier, model_inputs
 from bertender.models.graphs import move_graph
 from bertender.models.onnx_session import FEWER_BITS, ONNX_NAME
 from bertender.models.runtimes import saturates
 from bertender.problems.problem import Outputs
 from bertender.text.tokenizer import load_tokenizer
-from bertender.training.examples import TensorBatch, TokenDataset, model_inputs, token_dataset
+from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
 from bertender.training.heads import HEADS, WORD_STARTS, Head
 from bertender.training.loop import LossParts, Objective, TrainingReport, train, training_findings
 from quantize.context import QuantizationContext, Written

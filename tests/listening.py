@@ -2,19 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from bertender.training.loop import Step, listen_to_steps
+from bertender.training import loop
+from bertender.training.examples import TensorBatch
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a training run, once its loss is computed and before it changes the model."""
+
+    number: int
+    """From 0; a resumed run continues the count."""
+    description: str
+    """Text of the progress bar."""
+    work: Path
+    """Directory of the run's checkpoints; each phase of a stage has its own."""
+    batch: TensorBatch
+    losses: Mapping[str, torch.Tensor]
+
+
+@contextmanager
+def listened(listener: Callable[[Step], None]) -> Iterator[None]:
+    """Call `listener` in each step that is trained in the block."""
+    descriptions = [""]
+
+    def progress_bar(description: str, *arguments: Any) -> Any:
+        descriptions.append(description)
+        return really_bar(description, *arguments)
+
+    def compute_loss(
+        trainer: Any, model: Any, inputs: TensorBatch, *more: Any, **named: Any
+    ) -> Any:
+        minimised, losses = trainer.minimised, dict[str, torch.Tensor]()
+
+        def recorded(*arguments: Any) -> Any:
+            parts = minimised(*arguments)
+            losses.update({name: part.detach() for name, part in parts.items()})
+            return parts
+
+        trainer.minimised = recorded
+        loss = really(trainer, model, inputs, **named)
+        trainer.minimised = minimised
+        number, work = trainer.state.global_step, Path(trainer.args.output_dir)
+        listener(Step(number, descriptions[-1], work, inputs, losses))
+        return loss
+
+    really, really_bar = loop.PlannedTrainer.compute_loss, loop.progress_bar
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.PlannedTrainer, "compute_loss", compute_loss)
+        patch.setattr(loop, "progress_bar", progress_bar)
+        yield
 
 
 @contextmanager
 def listed_steps() -> Iterator[list[Step]]:
     """List the steps that are trained in the block."""
     steps: list[Step] = []
-    with listen_to_steps(steps.append):
+    with listened(steps.append):
         yield steps
 
 
@@ -24,15 +76,16 @@ def interrupted_at(count: int, phase: str = "") -> Iterator[list[Step]]:
 
     Of a stage that trains in phases, steps of the phase of that name are counted, if one is given.
     """
-    with listed_steps() as steps:
+    steps: list[Step] = []
 
-        def interrupt(step: Step) -> None:
-            counted = [each for each in steps if not phase or phase_of(each) == phase]
-            if len(counted) == count and counted[-1] is step:
-                raise KeyboardInterrupt
+    def interrupt(step: Step) -> None:
+        steps.append(step)
+        counted = [each for each in steps if not phase or phase_of(each) == phase]
+        if len(counted) == count and counted[-1] is step:
+            raise KeyboardInterrupt
 
-        with listen_to_steps(interrupt):
-            yield steps
+    with listened(interrupt):
+        yield steps
 
 
 def phase_of(step: Step) -> str:
@@ -47,5 +100,5 @@ def no_training() -> Iterator[None]:
     def fail(step: Step) -> None:
         pytest.fail(f"it trained: {step.description}, step {step.number}")
 
-    with listen_to_steps(fail):
+    with listened(fail):
         yield

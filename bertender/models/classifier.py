@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -241,6 +241,13 @@ def input_names(model: torch.nn.Module) -> list[str]:
     return [name for name in SEQUENCE_COLUMNS if name in accepted and name not in lacking]
 
 
+def model_inputs(
+    model: torch.nn.Module, batch: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return the token columns of a batch that a model takes."""
+    return {name: batch[name] for name in input_names(model) if name in batch}
+
+
 class TorchPredictor:
     """A transformers model with a classification head, in eval mode, in its own precision.
 
@@ -254,9 +261,8 @@ class TorchPredictor:
     def logits(self, batch: Batch) -> FloatArray:
         import torch  # loaded already, by the model
 
-        device = self.model.device
         tensors = {
-            name: torch.from_numpy(batch.arrays[name]).to(device)
+            name: torch.from_numpy(batch.arrays[name]).to(self.model.device)
             for name in self.inputs
             if name in batch.arrays
         }

@@ -1,4 +1,11 @@
-"""Tensors in files without pickle: Trainer checkpoints, cached tensors, digests of weights."""
+"""Tensors in files without pickle: checkpoints of the Trainer, cached tensors, digests of weights.
+
+The Trainer of transformers stores optimizer, scheduler and random states with `torch.save`.
+`SafeCheckpoints` stores the same as tensors in safetensors and the rest in JSON, which can only be
+data. A checkpoint counts once its marker file is there, which is written last, when the others are
+on disk, and has their digests: one that a killed process left half-written, or that was damaged
+later, is never resumed from.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +31,6 @@ from bertender.core.build_once import cached
 from bertender.core.card import library_versions
 from bertender.core.files import replacing, sync_directory
 
-# --- from bertender.training.checkpoint
-# Trainer checkpoints without pickle: tensors in safetensors, the rest in JSON.
-#
-# The Trainer of transformers stores optimizer, scheduler and random states with `torch.save`.
-# This
-# mixin stores the same in files that can only be data. A checkpoint counts once its marker file
-# is
-# there, which is written last, when the others are on disk, and has their digests: one that a
-# killed
-# process left half-written, or that was damaged later, is never resumed from.
-
 logger = logging.getLogger(__name__)
 
 MARKER = "complete"
@@ -45,8 +41,8 @@ def last_checkpoint(work: Path) -> Path | None:
 
     Half-written and damaged ones that are newer are removed; a warning names the damaged.
     """
-    newest_first = sorted(work.glob("checkpoint-*"), key=_step_of, reverse=True)
-    for directory in newest_first:
+    steps = {int(path.name.split("-")[1]): path for path in work.glob("checkpoint-*")}
+    for _, directory in sorted(steps.items(), reverse=True):
         if not (directory / MARKER).is_file():
             shutil.rmtree(directory, ignore_errors=True)  # each process of a run tries
         elif damaged := _damaged_files(directory):
@@ -60,10 +56,6 @@ def last_checkpoint(work: Path) -> Path | None:
         else:
             return directory
     return None
-
-
-def _step_of(directory: Path) -> int:
-    return int(directory.name.split("-")[1])
 
 
 def _digests(directory: Path) -> dict[str, str]:
@@ -218,38 +210,30 @@ def _put_tensors(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     return node
 
 
-# --- from bertender.training.cached_tensors
-# Tensors that are computed once and cached in files of the cache folder.
-
 NAME = "values"
-"""Of the tensor in its file."""
+"""Of a cached tensor in its file."""
 
 
 def cached_tensor(path: Path, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Return the tensor of a file, memory-mapped; it is computed and written first where it is
     missing or damaged."""
-    return cached(path, compute, _save, _load, _described)
 
+    def save(values: torch.Tensor, path: Path) -> None:
+        save_file({NAME: values}, path)
 
-def _save(values: torch.Tensor, path: Path) -> None:
-    save_file({NAME: values}, path)
+    def load(path: Path) -> torch.Tensor:
+        return load_file(path)[NAME]
 
+    def described(path: Path) -> str:
+        """Return the shape and type of the values; to digest gigabytes would take too long."""
+        try:
+            values = load(path)
+        except (SafetensorError, KeyError) as error:
+            raise ValueError(f"no tensor {NAME!r}: {error}") from None
+        return f"{tuple(values.shape)} {values.dtype}"
 
-def _load(path: Path) -> torch.Tensor:
-    return load_file(path)[NAME]
+    return cached(path, compute, save, load, described)
 
-
-def _described(path: Path) -> str:
-    """Return the shape and type of the values; to digest gigabytes would take too long."""
-    try:
-        values = _load(path)
-    except (SafetensorError, KeyError) as error:
-        raise ValueError(f"no tensor {NAME!r}: {error}") from None
-    return f"{tuple(values.shape)} {values.dtype}"
-
-
-# --- from bertender.training.weights
-# Digests of weights, and of the libraries that compute with them: what cached outputs go by.
 
 COMPUTING = ("bertender", "torch", "transformers")
 """Another version of these may compute other outputs; one of another library does not."""

@@ -1,4 +1,8 @@
-"""Tokenised training examples, their longest input, and what a model takes of them."""
+"""Tokenised training examples, and the longest input: given, or chosen from the texts.
+
+The tokenizer carries the longest input as `model_max_length`: whoever reads texts with this
+tokenizer, or with the one that is saved with the model, truncates them at the same token.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +18,23 @@ from torch.utils.data import Dataset
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from bertender.core.findings import LengthFindings, TextLengths
-from bertender.models.classifier import input_names
 from bertender.models.families import check_positions
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
 from bertender.training.heads import HEADS
 
-# --- from bertender.training.examples
-# Tokenised training examples, and what a model takes of them.
-
 TensorBatch = dict[str, torch.Tensor]
 
 TASK_COLUMN = "task"
 """The number of an example's task, where there are several; batches mix none of them."""
+
+
+PERCENTILE = 99
+"""Of the tokens of training texts, the longest input that is chosen."""
+LEAST_LENGTH = 128
+"""Training texts may be shorter than those to come: SST-2 trains on phrases. A longer input costs
+nothing before such a text comes, for batches are padded to their longest and no further."""
+MULTIPLE = 8
 
 
 @dataclass(frozen=True)
@@ -119,15 +127,6 @@ class TokenDataset(Dataset[dict[str, Any]]):
         return pad_sequence(tokens, batch_first=True, padding_value=padding, padding_side=side)
 
 
-def model_inputs(model: torch.nn.Module, batch: Mapping[str, torch.Tensor]) -> TensorBatch:
-    """Return the token columns of a batch that the model takes."""
-    return {name: batch[name] for name in input_names(model) if name in batch}
-
-
-# --- from bertender.training.tokens
-# A task's examples as token columns.
-
-
 def token_dataset(
     split: Split,
     tokenizer: PreTrainedTokenizerBase,
@@ -149,20 +148,6 @@ def token_dataset(
     return TokenDataset({**tokens, **labels, **columns}, padding)
 
 
-# --- from bertender.training.lengths
-# The longest input of a model that is trained: given, or chosen from its texts.
-#
-# The tokenizer carries it as `model_max_length`: whoever reads texts with this tokenizer, or with
-# the
-# one that is saved with the model, truncates them at the same token.
-
-PERCENTILE = 99
-LEAST = 128
-"""Training texts may be shorter than those to come: SST-2 trains on phrases. A longer input costs
-nothing before such a text comes, for batches are padded to their longest and no further."""
-MULTIPLE = 8
-
-
 def usual_length(tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the longest input that suits the training texts of tasks, within the tokenizer's.
 
@@ -174,7 +159,7 @@ def usual_length(tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase) -> i
         for task in tasks
     ]
     longest = -(-int(max(percentiles)) // MULTIPLE) * MULTIPLE
-    return min(max(longest, LEAST), longest_input(tokenizer))
+    return min(max(longest, LEAST_LENGTH), longest_input(tokenizer))
 
 
 def cut_at(

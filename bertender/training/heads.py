@@ -203,7 +203,7 @@ class Head:
 
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
         """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
-        from bertender.training.examples import model_inputs
+        from bertender.models.classifier import model_inputs
 
         logits = self.logits(model(**model_inputs(model, batch)))
         return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))

@@ -1,13 +1,19 @@
-"""The one training path: pre-training, fine-tuning and distilling differ in model and objective."""
+"""The one training path: pre-training, fine-tuning and distilling differ in model and objective.
+
+    examples (TokenDataset) + model + Objective + TrainingConfig -> train() -> the trained model
+
+The loop is the Trainer of transformers, so devices, mixed precision, `accelerate launch` and
+resuming are its work. Ours are the batches (length-bucketed, laid out for the whole run) and
+the objective (a function of model and batch that returns named parts of the loss).
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,16 +40,29 @@ from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 
-# --- from bertender.training.objective
-# The objective of a training run, and its report.
+logger = logging.getLogger(__name__)
+
+Model = TypeVar("Model", bound=nn.Module)
 
 LossParts = Mapping[str, torch.Tensor]
+
+Rates = Mapping[str, Callable[[float], float]]
+"""How the names of a part's parameters begin -> a function of the share of the steps that have
+passed, 0 to 1, to the factor of the learning rate. What is in no part learns at the rate itself."""
+NO_RATES: Rates = {}
+
+LOG_EVERY = 50
+SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
+"""Our names of schedules, and those of the Trainer."""
+SHORT_TOKENS = 128
+"""Up to about this length, on a CPU, the gradient of torch's flash attention takes longer than that
+of plain products and a softmax."""
 
 
 class Objective(Protocol):
     """The loss that a training run minimises."""
 
-    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
         """Return the named, weighted parts of the loss (scalars); their sum is minimised.
 
         Anything random must be drawn from the seed and `step`, so that a resumed run repeats it.
@@ -66,300 +85,62 @@ class TrainingReport:
     seconds: float = field(default=0.0, compare=False)
 
 
-# --- from bertender.training.steps
-# Listeners of the steps of a training run, whichever stage runs it.
-#
-#     with listen_to_steps(lambda step: print(step.number, step.losses)):
-#         finetune(model, tokenizer, task, config, out)
-#
-# Listeners belong to the context of the call and are not an argument of `train`: a stage trains
-# in
-# phases and rounds, several calls below what its user calls, and none of these needs to pass on
-# what
-# it does not use.
+def training_findings(reports: Mapping[str, TrainingReport], **more: Any) -> TrainingFindings:
+    """Return the findings of a run for its artifact's card.
 
-
-@dataclass(frozen=True)
-class Step:
-    """A step of a training run, once its loss is computed and before it changes the model."""
-
-    number: int
-    """From 0; a resumed run continues the count."""
-    steps: int
-    """Of the whole run."""
-    description: str
-    """Text of the progress bar."""
-    work: Path
-    """Directory of the run's checkpoints; each phase of a stage has its own."""
-    batch: TensorBatch
-    """What this process reads of it."""
-    losses: Mapping[str, torch.Tensor]
-    """The weighted parts of the loss, detached. On a GPU, reading them waits for it."""
-
-
-StepListener = Callable[[Step], None]
-
-_listeners: ContextVar[tuple[StepListener, ...]] = ContextVar("step listeners", default=())
-
-
-@contextmanager
-def listen_to_steps(listener: StepListener) -> Iterator[None]:
-    """Call `listener` in each step that is trained in the block, in this thread and process.
-
-    What it raises ends the training as an error or Ctrl-C does: checkpoints stay, and the same
-    run continues from the last one.
+    Args:
+        reports: of each phase by its name, in turn.
+        more: other fields of TrainingFindings.
     """
-    token = _listeners.set((*_listeners.get(), listener))
-    try:
-        yield
-    finally:
-        _listeners.reset(token)
+    *earlier, last = reports.values()
+    phases = [
+        EarlierPhase(name=name, steps=report.steps, losses=report.losses, epochs=report.epochs)
+        for name, report in zip(reports, earlier, strict=False)
+    ]
+    return TrainingFindings(
+        steps=last.steps, losses=last.losses, epochs=last.epochs, earlier_phases=phases, **more
+    )
 
 
-def report_step(step: Step) -> None:
-    """Call all listeners of the context, the outermost first."""
-    for listener in _listeners.get():
-        listener(step)
+class Writer(Protocol):
+    """Writes what was trained. It runs on the main process alone."""
+
+    def __call__(
+        self, *, out: Path, stage: str, config: TrainingConfig, parent: Artifact | None
+    ) -> None: ...
 
 
-# --- from bertender.training.dropout
-# Training without dropout.
+def trained_artifact(
+    out: Path,
+    stage: str,
+    config: TrainingConfig,
+    train: Callable[[Path], Writer],
+    *,
+    identity: Sequence[Any],
+    parent: Artifact | None = None,
+) -> Artifact:
+    """Train, write and load an artifact; an interrupted run continues from its checkpoints.
 
+    This is the one sequence of every stage that trains.
 
-def switch_off_dropout(model: nn.Module) -> None:
-    """Put every module that may drop values into evaluation mode.
-
-    Attention drops values by a function, according to its own mode, so that is all modules but two
-    kinds: those in which the mode decides something else, which set `differs_in_training`, and
-    torch's recurrent layers, whose gradient a GPU computes in training mode alone.
-    """
-    for part in model.modules():
-        if not (isinstance(part, nn.RNNBase) or getattr(part, "differs_in_training", False)):
-            part.training = False
-
-
-# --- from bertender.training.attention
-# Which kernel computes attention in a training step.
-
-SHORT_TOKENS = 128
-"""Up to about this length, on a CPU, the gradient of torch's flash attention takes longer than that
-of plain products and a softmax."""
-
-
-def attention_of(batch: TensorBatch) -> AbstractContextManager[None]:
-    """Return a context in which torch leaves out flash attention if a batch's texts are short.
-
-    Flash attention saves the memory of a matrix a head, tokens x tokens, which is little for these.
-    On a CPU torch does not choose it anyway where attention has dropout, and models that compute
-    attention themselves never do.
-    """
-    tokens = batch["input_ids"]
-    if tokens.device.type == "cpu" and tokens.shape[-1] <= SHORT_TOKENS:
-        return sdpa_kernel(SDPBackend.MATH)
-    return nullcontext()
-
-
-# --- from bertender.training.learning_rates
-# Parts of a model that learn at a rate of their own: groups of the optimizer, with a factor.
-
-Rates = Mapping[str, Callable[[float], float]]
-"""How the names of a part's parameters begin -> a function of the share of the steps that have
-passed, 0 to 1, to the factor of the learning rate. What is in no part learns at the rate itself."""
-
-
-def split_by_rate(optimizer: torch.optim.Optimizer, model: torch.nn.Module, rates: Rates) -> None:
-    """Give the parameters of each part groups of their own, named by `part`, before any step."""
-    part_of = {
-        parameter: part
-        for name, parameter in model.named_parameters()
-        for part in rates
-        if name.startswith(part)
-    }
-    groups: list[dict[str, Any]] = []
-    for group in optimizer.param_groups:
-        for part in ("", *rates):
-            members = [each for each in group["params"] if part_of.get(each, "") == part]
-            groups.append({**group, "params": members, "part": part})
-    optimizer.param_groups[:] = [group for group in groups if group["params"]]
-
-
-def pace(scheduler: LambdaLR, optimizer: torch.optim.Optimizer, rates: Rates, steps: int) -> None:
-    """Multiply the schedule of each group by its part's factor, in a run of some steps."""
-    for place, group in enumerate(optimizer.param_groups):
-        if group["part"]:
-            factor, schedule = rates[group["part"]], scheduler.lr_lambdas[place]
-            scheduler.lr_lambdas[place] = _product(schedule, factor, steps)
-            group["lr"] = group["initial_lr"] * scheduler.lr_lambdas[place](0)
-
-
-def _product(
-    schedule: Callable[[int], float], factor: Callable[[float], float], steps: int
-) -> Callable[[int], float]:
-    return lambda step: schedule(step) * factor(step / steps)
-
-
-# --- from bertender.training.trainer
-# The Trainer of transformers over batches that are laid out before, minimising an Objective.
-
-logger = logging.getLogger(__name__)
-
-LOG_EVERY = 50
-SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
-"""Our names of schedules, and those of the Trainer."""
-
-
-class PlannedTrainer(SafeCheckpoints):
-    """The Trainer over a BatchPlan, minimising an Objective.
+    Args:
+        out: directory of the artifact.
+        stage: the stage's name.
+        config: the stage's settings.
+        train: (directory of the checkpoints) -> what writes the result. Where it fails, the
+            checkpoints stay and nothing is written.
+        identity: what shapes the run besides the settings, as digests of its texts and models;
+            only a run of the same identity resumes.
+        parent: the artifact that it is made from.
 
     Raises:
-        TrainingError: by `train`, when the loss is not a number any more.
+        ArtifactError: `out` cannot be written.
+        BusyError: another process is at work for the same `out`.
     """
-
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        arguments: TrainingArguments,
-        examples: TokenDataset,
-        objective: Objective,
-        plan: BatchPlan,
-        rates: Rates,
-    ) -> None:
-        super().__init__(model=model, args=arguments, train_dataset=examples)
-        self.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # it prints
-        self.examples = examples
-        self.minimised: Objective = objective
-        self.plan = plan
-        self.rates = rates
-        self.model_accepts_loss_kwargs = False
-
-    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        model: Any = self.model
-        optimizer: Any = self.create_optimizer()  # type: ignore[no-untyped-call]
-        split_by_rate(optimizer, model, self.rates)
-        scheduler: Any = self.create_scheduler(num_training_steps, optimizer)
-        pace(scheduler, optimizer, self.rates, num_training_steps)
-
-    def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
-        share = self.plan.share(self.args.process_index, self.args.world_size)
-        return DataLoader(self.examples, batch_sampler=share, collate_fn=self.examples.collate)
-
-    def compute_loss(
-        self,
-        model: torch.nn.Module,
-        inputs: TensorBatch,
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> torch.Tensor:
-        step = self.state.global_step
-        parts = self.minimised(model, inputs, step)
-        if self._is_looked_at(step):
-            self._record(step, parts)
-        return torch.stack([part.float() for part in parts.values()]).sum()
-
-    def _is_looked_at(self, step: int) -> bool:
-        """Return whether to read the loss, for which a GPU must be waited for."""
-        before_a_checkpoint = (step + 1) % self.args.save_steps == 0
-        return step % LOG_EVERY == 0 or step + 1 == len(self.plan) or before_a_checkpoint
-
-    def _record(self, step: int, parts: LossParts) -> None:
-        values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
-        if not all(map(math.isfinite, values.values())):
-            raise TrainingError(
-                f"the loss at step {step} of {len(self.plan)} is not a number: {values}. Try a "
-                f"lower learning_rate than {self.args.learning_rate}, or precision fp32."
-            )
-        if step % LOG_EVERY == 0 or step + 1 == len(self.plan):
-            self._history().append({"step": step, "parts": values})
-
-    def _history(self) -> list[dict[str, Any]]:
-        """Return the Trainer's log, which its checkpoints keep."""
-        history: list[dict[str, Any]] = self.state.log_history
-        return history
-
-    def report(self, samples: int, seconds: float) -> TrainingReport:
-        """Return what the run did, the part before an interruption included."""
-        return TrainingReport(
-            steps=self.state.global_step,
-            losses=[entry["parts"] for entry in self._history() if "parts" in entry],
-            epochs=[entry["scores"] for entry in self._history() if "scores" in entry],
-            samples=samples,
-            seconds=seconds,
-        )
-
-
-class Progress(TrainerCallback):
-    """Moves the bar, scores the model at the end of each epoch, and saves the end."""
-
-    def __init__(
-        self,
-        bar: Bar,
-        plan: BatchPlan,
-        at_epoch_end: Callable[[Any], dict[str, float]] | None,
-    ) -> None:
-        self.bar = bar
-        self.plan = plan
-        self.at_epoch_end = at_epoch_end
-        self.samples = 0
-        self.scoring = Stopwatch()
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.bar.skip(state.global_step)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.bar.advance()
-        self.samples += len(self.plan.batches[state.global_step - 1])
-        if state.global_step == len(self.plan):
-            control.should_save = True
-        if state.global_step in self.plan.epoch_ends and self.at_epoch_end and is_main_process():
-            model = kwargs["model"]
-            with self.scoring.running():
-                scores = self.at_epoch_end(getattr(model, "module", model))
-            epoch = self.plan.epoch_ends.index(state.global_step) + 1
-            state.log_history.append({"epoch": epoch, "scores": scores})
-            logger.info("epoch %d: %s", epoch, scores)
-            self.bar.note("  ".join(f"{name} {value:.3f}" for name, value in scores.items()))
-
-
-def trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
-    """Return the Trainer's arguments for a config; its checkpoints go to `work`."""
-    use_bf16 = computes_in_bf16(config)
-    # TrainingArguments only ever sets it, so a run in fp32 would inherit bf16 from one before
-    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if use_bf16 else "no"
-    arguments = TrainingArguments(
-        output_dir=str(work),
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
-        lr_scheduler_type=SCHEDULERS[config.schedule],
-        bf16=use_bf16,
-        use_cpu=not torch.cuda.is_available(),
-        seed=config.seed,
-        save_strategy="steps",
-        save_steps=config.checkpoint_steps,
-        save_total_limit=2,  # the newest counts only once its marker is written
-        logging_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        ddp_find_unused_parameters=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
-    # one process, one device, as the plan lays it out: more GPUs are for `accelerate launch`
-    arguments._n_gpu = min(arguments.n_gpu, 1)
-    return arguments
-
-
-# --- from bertender.training.loop
-# The one training path: pre-training, fine-tuning and distilling differ in model and objective.
-#
-#     examples (TokenDataset) + model + Objective + TrainingConfig -> train() -> the trained model
-#
-# The loop is the Trainer of transformers, so devices, mixed precision, `accelerate launch` and
-# resuming are its work. Ours are the batches (length-bucketed, laid out for the whole run) and
-# the objective (a function of model and batch that returns named parts of the loss).
-
-Model = TypeVar("Model", bound=torch.nn.Module)
-
-NO_RATES: Rates = {}
+    with work_directory(out, stage, config.shaping(), *identity) as work:
+        write = train(work)
+        on_main_process(partial(write, out=out, stage=stage, config=config, parent=parent))
+    return Artifact.load(out)
 
 
 def train(
@@ -377,7 +158,6 @@ def train(
     """Train `model` in place; resume from the last checkpoint that an interrupted run left.
 
     The end is a checkpoint too: a gate may refuse the model, and what does not shape it may change.
-    Each step is reported to the listeners of the context, see `steps.listen_to_steps`.
 
     Args:
         model: any module that the objective can run.
@@ -393,16 +173,15 @@ def train(
     Raises:
         TrainingError: the loss, or a weight in the end, is not a number any more.
     """
-    arguments = trainer_arguments(config, work)
+    arguments = _trainer_arguments(config, work)
     plan = planned(examples, config, arguments.world_size)
     plan = plan if steps is None else plan.first(steps)
     arguments.max_steps = len(plan)
     arguments.warmup_steps = round(config.warmup_ratio * len(plan))
     checkpoint = last_checkpoint(work)
     with progress_bar(description, len(plan)) as bar:
-        progress = Progress(bar, plan, at_epoch_end)
-        reported = _reported(_as_set(objective, config), len(plan), description, work)
-        trainer = PlannedTrainer(model, arguments, examples, reported, plan, rates)
+        progress = _Progress(bar, plan, at_epoch_end)
+        trainer = PlannedTrainer(model, arguments, examples, objective, config, plan, rates)
         trainer.add_callback(progress)  # type: ignore[no-untyped-call]
         with (clock := Stopwatch()).running():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -415,20 +194,14 @@ def train(
         vars(model).pop(wrapped, None)
     report = trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)
     if is_main_process():
-        unread = () if _has_labels(examples) else ("hard",)  # texts that a teacher alone labels
-        _warn_of_idle_losses(report, description, unread)
+        labels = examples.columns.get("labels", ())
+        is_labelled = any(np.any(np.not_equal(each, NO_LABEL)) for each in labels)
+        # a teacher alone labels the others
+        _warn_of_idle_losses(report, description, unread=() if is_labelled else ("hard",))
     return report
 
 
-def _has_labels(examples: TokenDataset) -> bool:
-    """Return whether an example is labelled."""
-    labels = examples.columns.get("labels", ())
-    return any(np.any(np.not_equal(each, NO_LABEL)) for each in labels)
-
-
-def _warn_of_idle_losses(
-    report: TrainingReport, description: str, unread: Sequence[str] = ()
-) -> None:
+def _warn_of_idle_losses(report: TrainingReport, description: str, unread: Sequence[str]) -> None:
     """Log a warning of a loss that never moved, or a part that was 0 throughout.
 
     A divergence from a teacher is 0 where there is nothing to learn from it.
@@ -442,10 +215,8 @@ def _warn_of_idle_losses(
             first,
         )
         return
-    for name, value in first.items():
-        if name in unread:
-            continue
-        if later and not value and not any(losses.get(name, 1.0) for losses in later):
+    for name in first:
+        if later and name not in unread and not any(each.get(name, 1.0) for each in report.losses):
             logger.warning(
                 "%s: the loss %r was 0 from the first step to the last: nothing was learned from "
                 "it",
@@ -473,95 +244,193 @@ def planned(
     )
 
 
-def _as_set(objective: Objective, config: TrainingConfig) -> Objective:
-    """Return the objective, computed with the config's dropout and the attention of short texts."""
-
-    def minimised(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        if config.no_dropout:
-            switch_off_dropout(model)  # in each step, which the Trainer begins in training mode
-        with attention_of(batch):
-            return objective(model, batch, step)
-
-    return minimised
-
-
-def _reported(objective: Objective, steps: int, description: str, work: Path) -> Objective:
-    """Return the objective, of which listeners hear in each step."""
-
-    def minimised(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        parts = objective(model, batch, step)
-        losses = {name: part.detach() for name, part in parts.items()}
-        report_step(Step(step, steps, description, work, batch, losses))
-        return parts
-
-    return minimised
-
-
-# --- from bertender.training.findings
-# Findings of a training run, for an artifact's card.
-
-
-def training_findings(reports: Mapping[str, TrainingReport], **more: Any) -> TrainingFindings:
-    """Return the findings of a run.
-
-    Args:
-        reports: of each phase by its name, in turn.
-        more: other fields of TrainingFindings.
-    """
-    *earlier, last = reports.values()
-    phases = [
-        EarlierPhase(name=name, steps=report.steps, losses=report.losses, epochs=report.epochs)
-        for name, report in zip(reports, earlier, strict=False)
-    ]
-    return TrainingFindings(
-        steps=last.steps,
-        losses=last.losses,
-        epochs=last.epochs,
-        earlier_phases=phases,
-        **more,
-    )
-
-
-# --- from bertender.training.trained
-# Training an artifact: the one sequence of every stage that trains.
-#
-# work directory -> train, or resume from its checkpoints -> write on the main process -> load
-
-
-class Writer(Protocol):
-    """Writes what was trained. It runs on the main process alone."""
-
-    def __call__(
-        self, *, out: Path, stage: str, config: TrainingConfig, parent: Artifact | None
-    ) -> None: ...
-
-
-def trained_artifact(
-    out: Path,
-    stage: str,
-    config: TrainingConfig,
-    train: Callable[[Path], Writer],
-    *,
-    identity: Sequence[Any],
-    parent: Artifact | None = None,
-) -> Artifact:
-    """Train, write and load an artifact; an interrupted run continues from its checkpoints.
-
-    Args:
-        out: directory of the artifact.
-        stage: the stage's name.
-        config: the stage's settings.
-        train: (directory of the checkpoints) -> what writes the result. Where it fails, the
-            checkpoints stay and nothing is written.
-        identity: what shapes the run besides the settings, as digests of its texts and models;
-            only a run of the same identity resumes.
-        parent: the artifact that it is made from.
+class PlannedTrainer(SafeCheckpoints):
+    """The Trainer of transformers over a BatchPlan, minimising an Objective.
 
     Raises:
-        ArtifactError: `out` cannot be written.
-        BusyError: another process is at work for the same `out`.
+        TrainingError: by `train`, when the loss is not a number any more.
     """
-    with work_directory(out, stage, config.shaping(), *identity) as work:
-        write = train(work)
-        on_main_process(partial(write, out=out, stage=stage, config=config, parent=parent))
-    return Artifact.load(out)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        arguments: TrainingArguments,
+        examples: TokenDataset,
+        objective: Objective,
+        config: TrainingConfig,
+        plan: BatchPlan,
+        rates: Rates,
+    ) -> None:
+        super().__init__(model=model, args=arguments, train_dataset=examples)
+        self.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # it prints
+        self.examples = examples
+        self.minimised: Objective = objective
+        self.config = config
+        self.plan = plan
+        self.rates = rates
+        self.model_accepts_loss_kwargs = False
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        model: Any = self.model
+        optimizer: Any = self.create_optimizer()  # type: ignore[no-untyped-call]
+        _split_by_rate(optimizer, model, self.rates)
+        scheduler: Any = self.create_scheduler(num_training_steps, optimizer)
+        _pace(scheduler, optimizer, self.rates, num_training_steps)
+
+    def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
+        share = self.plan.share(self.args.process_index, self.args.world_size)
+        return DataLoader(self.examples, batch_sampler=share, collate_fn=self.examples.collate)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: TensorBatch,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> torch.Tensor:
+        step = self.state.global_step
+        if self.config.no_dropout:
+            switch_off_dropout(model)  # in each step, which the Trainer begins in training mode
+        with attention_of(inputs):
+            parts = self.minimised(model, inputs, step)
+        is_logged = step % LOG_EVERY == 0 or step + 1 == len(self.plan)
+        # the loss is read in these steps alone, because a GPU must be waited for
+        if is_logged or (step + 1) % self.args.save_steps == 0:
+            values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
+            if not all(map(math.isfinite, values.values())):
+                raise TrainingError(
+                    f"the loss at step {step} of {len(self.plan)} is not a number: {values}. Try a "
+                    f"lower learning_rate than {self.args.learning_rate}, or precision fp32."
+                )
+            if is_logged:
+                self._history().append({"step": step, "parts": values})
+        return torch.stack([part.float() for part in parts.values()]).sum()
+
+    def _history(self) -> list[dict[str, Any]]:
+        """Return the Trainer's log, which its checkpoints keep."""
+        history: list[dict[str, Any]] = self.state.log_history
+        return history
+
+    def report(self, samples: int, seconds: float) -> TrainingReport:
+        """Return what the run did, the part before an interruption included."""
+        return TrainingReport(
+            steps=self.state.global_step,
+            losses=[entry["parts"] for entry in self._history() if "parts" in entry],
+            epochs=[entry["scores"] for entry in self._history() if "scores" in entry],
+            samples=samples,
+            seconds=seconds,
+        )
+
+
+class _Progress(TrainerCallback):
+    """Moves the bar, scores the model at the end of each epoch, and saves the end."""
+
+    def __init__(
+        self, bar: Bar, plan: BatchPlan, at_epoch_end: Callable[[Any], dict[str, float]] | None
+    ) -> None:
+        self.bar = bar
+        self.plan = plan
+        self.at_epoch_end = at_epoch_end
+        self.samples = 0
+        self.scoring = Stopwatch()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar.skip(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar.advance()
+        self.samples += len(self.plan.batches[state.global_step - 1])
+        if state.global_step == len(self.plan):
+            control.should_save = True
+        if state.global_step in self.plan.epoch_ends and self.at_epoch_end and is_main_process():
+            model = kwargs["model"]
+            with self.scoring.running():
+                scores = self.at_epoch_end(getattr(model, "module", model))
+            epoch = self.plan.epoch_ends.index(state.global_step) + 1
+            state.log_history.append({"epoch": epoch, "scores": scores})
+            logger.info("epoch %d: %s", epoch, scores)
+            self.bar.note("  ".join(f"{name} {value:.3f}" for name, value in scores.items()))
+
+
+def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
+    """Return the Trainer's arguments for a config; its checkpoints go to `work`."""
+    use_bf16 = computes_in_bf16(config)
+    # TrainingArguments only ever sets it, so a run in fp32 would inherit bf16 from one before
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if use_bf16 else "no"
+    arguments = TrainingArguments(
+        output_dir=str(work),
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        lr_scheduler_type=SCHEDULERS[config.schedule],
+        bf16=use_bf16,
+        use_cpu=not torch.cuda.is_available(),
+        seed=config.seed,
+        save_strategy="steps",
+        save_steps=config.checkpoint_steps,
+        save_total_limit=2,  # the newest counts only once its marker is written
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        ddp_find_unused_parameters=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+    # one process, one device, as the plan lays it out: more GPUs are for `accelerate launch`
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
+
+
+def _split_by_rate(optimizer: torch.optim.Optimizer, model: nn.Module, rates: Rates) -> None:
+    """Give the parameters of each part groups of their own, named by `part`, before any step."""
+    part_of = {
+        parameter: part
+        for name, parameter in model.named_parameters()
+        for part in rates
+        if name.startswith(part)
+    }
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        for part in ("", *rates):
+            members = [each for each in group["params"] if part_of.get(each, "") == part]
+            groups.append({**group, "params": members, "part": part})
+    optimizer.param_groups[:] = [group for group in groups if group["params"]]
+
+
+def _pace(scheduler: LambdaLR, optimizer: torch.optim.Optimizer, rates: Rates, steps: int) -> None:
+    """Multiply the schedule of each group by its part's factor, in a run of some steps."""
+
+    def product(
+        schedule: Callable[[int], float], factor: Callable[[float], float]
+    ) -> Callable[[int], float]:
+        return lambda step: schedule(step) * factor(step / steps)
+
+    for place, group in enumerate(optimizer.param_groups):
+        if group["part"]:
+            schedule = product(scheduler.lr_lambdas[place], rates[group["part"]])
+            scheduler.lr_lambdas[place] = schedule
+            group["lr"] = group["initial_lr"] * schedule(0)
+
+
+def switch_off_dropout(model: nn.Module) -> None:
+    """Put every module that may drop values into evaluation mode.
+
+    Attention drops values by a function, according to its own mode, so that is all modules but two
+    kinds: those in which the mode decides something else, which set `differs_in_training`, and
+    torch's recurrent layers, whose gradient a GPU computes in training mode alone.
+    """
+    for part in model.modules():
+        if not (isinstance(part, nn.RNNBase) or getattr(part, "differs_in_training", False)):
+            part.training = False
+
+
+def attention_of(batch: TensorBatch) -> AbstractContextManager[None]:
+    """Return a context in which torch leaves out flash attention if a batch's texts are short.
+
+    Flash attention saves the memory of a matrix a head, tokens x tokens, which is little for these.
+    On a CPU torch does not choose it anyway where attention has dropout, and models that compute
+    attention themselves never do.
+    """
+    tokens = batch["input_ids"]
+    if tokens.device.type == "cpu" and tokens.shape[-1] <= SHORT_TOKENS:
+        return sdpa_kernel(SDPBackend.MATH)
+    return nullcontext()

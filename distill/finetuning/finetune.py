@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.findings import Findings, OtherTask, ScoreFindings
+from bertender.models.classifier import model_inputs
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -24,7 +25,6 @@ from bertender.training.examples import (
     TensorBatch,
     TokenDataset,
     cut_at,
-    model_inputs,
     token_dataset,
     usual_length,
 )

@@ -94,7 +94,7 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
     """
     import torch
 
-    from bertender.training.examples import model_inputs
+    from bertender.models.classifier import model_inputs
 
     attends, has_states = (
         bool(kind & wanted.keys()) for kind in (ATTENTION_SIGNALS, STATE_SIGNALS)

@@ -18,8 +18,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from bertender.models.classifier import model_inputs
 from bertender.problems.problem import NO_LABEL
-from bertender.training.examples import TensorBatch, model_inputs
+from bertender.training.examples import TensorBatch
 from bertender.training.heads import hard_labels
 from bertender.training.loop import LossParts, Objective
 from distill.pretraining.masking import (

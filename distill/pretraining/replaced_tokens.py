@@ -29,7 +29,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from bertender.training.examples import TensorBatch, model_inputs
+from bertender.models.classifier import model_inputs
+from bertender.training.examples import TensorBatch
 from bertender.training.loop import LossParts, Objective
 from distill.pretraining.masking import Masking, step_generator
 from distill.pretraining.objectives import PretrainingModule, shared_settings

@@ -23,9 +23,9 @@ from bertender.core.findings import LatencyFindings, LatencyLoad, LatencyTimes, 
 from bertender.core.machine import Speedup, environment
 from bertender.core.machine_load import watched_load
 from bertender.core.progress import track
+from bertender.models.classifier import model_inputs
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import heads_of, neurons_of
-from bertender.training.examples import model_inputs
 from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import Importance, shares_of_rounds, the_best

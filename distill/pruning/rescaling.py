@@ -34,10 +34,11 @@ from transformers import PreTrainedModel
 from bertender.core.errors import DataError
 from bertender.core.findings import RescaledPart
 from bertender.core.progress import track
+from bertender.models.classifier import model_inputs
 from bertender.models.families import encoder_layers, family_of, pools_all_tokens
 from bertender.models.family import Place
 from bertender.models.own_models import heads_of, neurons_of
-from bertender.training.examples import TensorBatch, model_inputs
+from bertender.training.examples import TensorBatch
 
 DAMPING = 1e-2
 LARGEST_SCALE = 10.0

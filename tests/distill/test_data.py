@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from bertender.models.classifier import TorchPredictor
+from bertender.models.classifier import TorchPredictor, model_inputs
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from bertender.text.tokenizer import load_tokenizer
-from bertender.training.examples import model_inputs, token_dataset
+from bertender.training.examples import token_dataset
 from distill.distillation.distill_config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.tokenizers import fitting_tokenizer

@@ -15,7 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from bertender.training.checkpoint import last_checkpoint
-from bertender.training.loop import Step, listen_to_steps, train
+from bertender.training.loop import train
+from tests.listening import listed_steps
 from tests.training.runs import CONFIG, STARTS, Death, run
 
 pytestmark = pytest.mark.slow
@@ -114,8 +115,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(work: Path) -> N
     whole = {name: tensor.clone() for name, tensor in stored.items()}  # it is mapped from the file
     (work / "checkpoint-24" / "model.safetensors").write_bytes(b"")
     again = STARTS["classification"]()
-    steps: list[Step] = []
-    with listen_to_steps(steps.append):
+    with listed_steps() as steps:
         train(again.model, again.examples, again.objective, CONFIG, work)
     assert len(steps) == STEPS - 20
     weights = again.model.state_dict()

@@ -15,10 +15,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from bertender.models.classifier import input_names
+from bertender.models.classifier import input_names, model_inputs
 from bertender.text.batch import Tokenize
 from bertender.text.tokenizer import load_tokenizer
-from bertender.training.examples import Padding, TokenDataset, model_inputs
+from bertender.training.examples import Padding, TokenDataset
 from tests.distill.architectures import save_teacher
 from tests.training.runs import toy_examples
 

@@ -13,9 +13,9 @@ from transformers import AutoModelForTokenClassification
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
-from bertender.models.classifier import load_torch_classifier, open_classifier
+from bertender.models.classifier import load_torch_classifier, model_inputs, open_classifier
 from bertender.recipes.stages import STAGES
-from bertender.training.examples import model_inputs, token_dataset
+from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
