@@ -92,45 +92,12 @@ def _reaches_others(config: ServeConfig) -> bool:
 
 
 def _lacks_backend(config: ServeConfig) -> bool:
-    backend = SERVED_RUNTIMES[config.runtime].triton_backend
-    if backend is None or not config.starts_server:
+    if config.triton_backend is None or not config.starts_server:
         return False
     try:
-        return not find_installation(config.tritonserver).has_backend(backend)
+        return not find_installation(config.tritonserver).has_backend(config.triton_backend)
     except ServerMissingError:  # nothing can be started, which the start reports
         return False
-
-
-def _explain_backend(config: ServeConfig) -> str:
-    backend = SERVED_RUNTIMES[config.runtime].triton_backend
-    folder = find_installation(config.tritonserver).backends
-    return (
-        f"runtime={config.runtime}: the server has no backend {backend!r} in {folder}. Write the "
-        "repository for one that has it, such as NVIDIA's container: --repository-only DIRECTORY; "
-        f"or start it: --tritonserver ROOT/bin/tritonserver, with ROOT/backends/{backend}."
-    )
-
-
-def _explain_requests(config: ServeConfig) -> str:
-    version = installed_version(config.tritonserver) or "without TRITON_VERSION"
-    proxy = " --behind-proxy does not change that." if config.behind_proxy else ""
-    return (
-        f"host={config.host}: other machines would reach Triton {version}, which single requests "
-        f"end, through a proxy and with a valid key too.{proxy} Stay on 127.0.0.1 with a proxy on "
-        "this machine for clients whom you trust, such as deploy/nginx/nginx.conf; or take Triton "
-        f"{WITHOUT_FAULTS} or newer: --tritonserver PATH."
-    )
-
-
-def _explain_exposure(config: ServeConfig) -> str:
-    version = installed_version(config.tritonserver)
-    named = version or "of an unknown version"
-    return (
-        f"host={config.host}: other machines would reach Triton {named}, which predates the fixes "
-        f"of {by_version(predated(version))}. Stay on 127.0.0.1 with a proxy on this machine, such "
-        "as deploy/nginx/nginx.conf; set --behind-proxy where nothing but a proxy reaches that "
-        "address; or take a newer server: --tritonserver PATH."
-    )
 
 
 RULES: Mapping[str, Rule[ServeConfig]] = {
@@ -147,20 +114,36 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
         against="log_file",
     ),
     "a GPU without a runtime for it": Rule(
-        lambda config: config.gpu and SERVED_RUNTIMES[config.runtime].triton_backend is None,
+        lambda config: config.gpu and config.triton_backend is None,
         lambda config: (
             f"gpu=True and runtime={config.runtime}, which runs in the process of the Python "
             "backend. Choose --runtime onnxruntime-cuda without --gpu, or --runtime "
             "triton-onnxruntime for a server that has the backend onnxruntime, or leave --gpu out."
         ),
     ),
-    "a runtime that the server does not have": Rule(_lacks_backend, _explain_backend),
+    "a runtime that the server does not have": Rule(
+        _lacks_backend,
+        lambda config: (
+            f"runtime={config.runtime}: the server has no backend {config.triton_backend!r} in "
+            f"{find_installation(config.tritonserver).backends}. Write the repository for one that "
+            "has it, such as NVIDIA's container: --repository-only DIRECTORY; or start it: "
+            f"--tritonserver ROOT/bin/tritonserver, with ROOT/backends/{config.triton_backend}."
+        ),
+    ),
     "a server that falls to single requests of other machines": Rule(
         lambda config: (
             _reaches_others(config)
             and bool(faults_of(installed_version(config.tritonserver), "http", "grpc"))
         ),
-        _explain_requests,
+        lambda config: (
+            f"host={config.host}: other machines would reach Triton "
+            f"{installed_version(config.tritonserver) or 'without TRITON_VERSION'}, which single "
+            "requests end, through a proxy and with a valid key too."
+            f"{' --behind-proxy does not change that.' * config.behind_proxy} Stay on 127.0.0.1 "
+            "with a proxy on this machine for clients whom you trust, such as "
+            f"deploy/nginx/nginx.conf; or take Triton {WITHOUT_FAULTS} or newer: --tritonserver "
+            "PATH."
+        ),
     ),
     "a server with known faults that other machines reach": Rule(
         lambda config: (
@@ -168,7 +151,14 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
             and not config.behind_proxy
             and bool(predated(installed_version(config.tritonserver)))
         ),
-        _explain_exposure,
+        lambda config: (
+            f"host={config.host}: other machines would reach Triton "
+            f"{installed_version(config.tritonserver) or 'of an unknown version'}, which predates "
+            f"the fixes of {by_version(predated(installed_version(config.tritonserver)))}. Stay on "
+            "127.0.0.1 with a proxy on this machine, such as deploy/nginx/nginx.conf; set "
+            "--behind-proxy where nothing but a proxy reaches that address; or take a newer "
+            "server: --tritonserver PATH."
+        ),
     ),
 }
 """Conflicts of settings."""
@@ -294,6 +284,11 @@ class ServeConfig(Config):
         return True
 
     @property
+    def triton_backend(self) -> str | None:
+        """The backend of Triton that runs the graph, where the Python backend does not."""
+        return SERVED_RUNTIMES[self.runtime].triton_backend
+
+    @property
     def ports(self) -> list[int]:
         """The ports that are set, without those of which any free one is taken."""
         return [port for name in PORT_FIELDS if (port := getattr(self, name))]
@@ -368,7 +363,7 @@ COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
     "copies that would take all cores of a machine each": Rule(
         lambda config: (
             not config.starts_server
-            and SERVED_RUNTIMES[config.runtime].triton_backend is not None
+            and config.triton_backend is not None
             and config.instances > 1
             and not (config.gpu or config.threads_per_instance)
         ),

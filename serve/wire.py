@@ -73,11 +73,23 @@ def to_arrays(examples: Sequence[Example], text_columns: int) -> list[BytesArray
     Raises:
         DataError: an example has too few or too many texts, or a text is empty or no Unicode.
     """
-    rows = [_to_bytes(row, example, text_columns) for row, example in enumerate(examples)]
-    return [
-        np.array([[row[column]] for row in rows], dtype=np.object_)
-        for column in range(text_columns)
-    ]
+    columns: list[list[list[bytes]]] = [[] for _ in range(text_columns)]
+    for row, example in enumerate(examples):
+        if len(example) != text_columns:
+            texts = "text" if len(example) == 1 else "texts"
+            raise DataError(
+                f"row {row} has {len(example)} {texts}, but the model takes {text_columns} an "
+                f"example.{' Give a tuple of two.' * (text_columns > 1)}"
+            )
+        for name, text, column in zip(INPUT_NAMES, example, columns, strict=False):
+            try:
+                column.append([text.encode()])
+            except UnicodeEncodeError as error:
+                raise DataError(
+                    f"{name} row {row} holds a lone surrogate, which is not text: {error}"
+                ) from None
+            _to_text(name, row, column[-1][0])
+    return [np.array(column, dtype=np.object_).reshape(-1, 1) for column in columns]
 
 
 def from_arrays(
@@ -108,25 +120,6 @@ def asks_for_truncation(parameters: str) -> bool:
     if not isinstance(value, bool):
         raise DataError(f"the parameter {TRUNCATE!r} is {value!r}; it must be true or false.")
     return value
-
-
-def _to_bytes(row: int, example: Example, text_columns: int) -> list[bytes]:
-    if len(example) != text_columns:
-        texts = "text" if len(example) == 1 else "texts"
-        raise DataError(
-            f"row {row} has {len(example)} {texts}, but the model takes {text_columns} an example."
-            + (" Give a tuple of two." if text_columns > 1 else "")
-        )
-    values = []
-    for name, text in zip(INPUT_NAMES, example, strict=False):
-        try:
-            values.append(text.encode())
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{name} row {row} holds a lone surrogate, which is not text: {error}"
-            ) from None
-        _to_text(name, row, values[-1])
-    return values
 
 
 def _to_text(name: str, row: int, value: bytes, max_text_bytes: int | None = None) -> str:

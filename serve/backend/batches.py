@@ -120,7 +120,9 @@ class RequestQueue:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             taken: list[Request] = []
-            texts, characters = max_texts, self._most_characters()
+            is_bounded = self.timeout_s and self.seconds_per_character
+            characters = self.timeout_s / self.seconds_per_character if is_bounded else math.inf
+            texts = max_texts
             while self._waiting:
                 following = self._waiting[0]
                 texts -= len(following.examples)
@@ -154,11 +156,6 @@ class RequestQueue:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-    def _most_characters(self) -> float:
-        """Return how many characters are expected to take as long as a request may wait."""
-        is_bounded = self.timeout_s and self.seconds_per_character
-        return self.timeout_s / self.seconds_per_character if is_bounded else math.inf
 
     def _pop(self) -> Request:
         request = self._waiting.popleft()
@@ -200,10 +197,17 @@ def _together(
     cut = np.zeros(len(batch), dtype=np.bool_) if batch.truncated is None else batch.truncated
     ends = np.cumsum([len(request.examples) for request in requests]).tolist()
     parts = [slice(end - len(each.examples), end) for each, end in zip(requests, ends, strict=True)]
-    refusals = [
-        _too_long(batch, part, cut) if cut[part].any() and not request.truncate else None
-        for request, part in zip(requests, parts, strict=True)
-    ]
+    refusals: list[Refusal | None] = []
+    for request, part in zip(requests, parts, strict=True):
+        refusals.append(None)
+        if cut[part].any() and not request.truncate:
+            row = int(cut[part].argmax())
+            tokens = batch.arrays["attention_mask"][part][row].sum()
+            refusals[-1] = Refusal(
+                "INVALID_ARG",
+                f"row {row} has more than {tokens} tokens, which is the model's longest input. "
+                "Split the text, or send the parameter truncate=true to have it cut.",
+            )
     accepted = [part for part, refusal in zip(parts, refusals, strict=True) if refusal is None]
     rows = [row for part in accepted for row in range(part.start, part.stop)]
     if not rows:
@@ -226,16 +230,6 @@ def _together(
         truncated = {TRUNCATED: cut[part][:, None]} if request.truncate else {}
         responses.append({**problem.response_of(tensors, own, examples[own]), **truncated})
     return responses
-
-
-def _too_long(batch: Batch, part: slice, cut: npt.NDArray[np.bool_]) -> Refusal:
-    row = int(cut[part].argmax())
-    tokens = batch.arrays["attention_mask"][part][row].sum()
-    return Refusal(
-        "INVALID_ARG",
-        f"row {row} has more than {tokens} tokens, which is the model's longest input. "
-        "Split the text, or send the parameter truncate=true to have it cut.",
-    )
 
 
 @dataclass
@@ -339,7 +333,14 @@ def warm_up(
     edge = problem.edge_examples([example], classifier.longest_input)
     long = classifier.encode([edge[1]])
     longest = long.arrays["attention_mask"].shape[1]
-    for rows, length in _warm_up_shapes(classifier, longest, most_texts):
+    # full buckets, which take the most memory, and then what else buckets are padded to
+    shapes = [
+        *bucket_shapes(classifier.tokens_per_bucket, longest, most_texts),
+        *classifier.shapes.every(classifier.tokens_per_bucket, most_texts),
+    ]
+    if isinstance(adaptive := classifier.predictor, AdaptiveThreads):
+        shapes.insert(0, (1, min(adaptive.tokens_for_all - 1, longest)))
+    for rows, length in shapes:
         if clock() - start > LIMIT_S:
             logger.info("no time for %d texts of %d tokens, and what follows", rows, length)
             return
@@ -354,16 +355,6 @@ def warm_up(
                 f"the model fails at {rows} texts of {length} tokens, though its tokenizer allows "
                 f"{longest}: {error}. Set a shorter --max-length, or export it again."
             ) from None
-
-
-def _warm_up_shapes(
-    classifier: BucketedClassifier, longest: int, most_texts: int
-) -> Iterator[tuple[int, int]]:
-    """Yield full buckets, which take the most memory, and then what else buckets are padded to."""
-    if isinstance(adaptive := classifier.predictor, AdaptiveThreads):
-        yield 1, min(adaptive.tokens_for_all - 1, longest)
-    yield from bucket_shapes(classifier.tokens_per_bucket, longest, most_texts)
-    yield from classifier.shapes.every(classifier.tokens_per_bucket, most_texts)
 
 
 def bucket_shapes(

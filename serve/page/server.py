@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
@@ -315,7 +315,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path != "/classify":
             self._send_error(HTTPStatus.NOT_FOUND, f"there is no {self.path} to post to.")
         elif (length := self._body_length()) is not None:
-            self._respond(lambda: self.page.classify(self.rfile.read(length)))
+            try:
+                shown = self.page.classify(self.rfile.read(length)).model_dump(mode="json")
+            except BertenderError as error:
+                statuses = (STATUSES[kind] for kind in STATUSES if isinstance(error, kind))
+                self._send_error(next(statuses, HTTPStatus.INTERNAL_SERVER_ERROR), str(error))
+            else:
+                self._send_json(HTTPStatus.OK, shown)
 
     def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
         """Log nothing: a path may hold a text."""
@@ -343,15 +349,6 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             return int(length)
         return None
-
-    def _respond(self, ask: Callable[[], Record]) -> None:
-        try:
-            shown = ask().model_dump(mode="json")
-        except BertenderError as error:
-            statuses = (STATUSES[kind] for kind in STATUSES if isinstance(error, kind))
-            self._send_error(next(statuses, HTTPStatus.INTERNAL_SERVER_ERROR), str(error))
-        else:
-            self._send_json(HTTPStatus.OK, shown)
 
     def _send_error(self, status: HTTPStatus, reason: str) -> None:
         self.close_connection = True  # its body may not have been read

@@ -33,7 +33,7 @@ from bertender.core.errors import ModelError
 from bertender.core.hardware import share_of_cores
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Tensor
-from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
+from serve.config import BackendParameters, ServeConfig
 from serve.wire import ENCODER_NAME, INPUT_NAMES, MODEL_NAME, TRUNCATED
 
 CONFIG_NAME = "config.pbtxt"
@@ -96,7 +96,7 @@ def model_config(
         encoder_inputs: of the Triton model that runs the graph, where the runtime is Triton's.
     """
     encoder: dict[str, Any] = {}
-    if SERVED_RUNTIMES[config.runtime].triton_backend:
+    if config.triton_backend:
         encoder = {
             "artifact": ENCODER_ARTIFACT,
             "encoder": ENCODER_NAME,
@@ -221,7 +221,7 @@ def encoder_config(
         threads = {"intra_op_thread_count": triton.ModelParameter(string_value=str(count))}
     return triton.ModelConfig(
         name=ENCODER_NAME,
-        backend=SERVED_RUNTIMES[config.runtime].triton_backend,
+        backend=config.triton_backend,
         max_batch_size=0,
         input=[triton.ModelInput(**_tensor(each)) for each in signature.inputs],
         output=[triton.ModelOutput(**_tensor(each)) for each in signature.outputs],

@@ -124,26 +124,24 @@ def _differences(model: ReadModel, side: str, own: Sequence[Any]) -> Iterator[Fa
 
 def labels(model: ReadModel, repository: ReadRepository) -> Iterator[Fault]:
     """Yield numbers of labels that are not the artifact's."""
+    assert model.config is not None
+    logits = [
+        (model.config_file, f"output[{place}].dims", output.dims)
+        for place, output in enumerate(model.config.output)
+        if output.name == LOGITS
+    ]
+    logits += [
+        (file, tensor.name, tensor.dims)
+        for file, signature in own_graphs(model)
+        for tensor in signature.outputs
+        if tensor.name == ENCODER_OUTPUT
+    ]
     for artifact in _cards(model):
         count = len(artifact.card.task.labels)
-        for file, field, dims in (*_declared_logits(model), *_logits_of_graphs(model)):
+        for file, field, dims in logits:
             if dims and dims[-1] not in (ANY, count):
                 allowed = f"{count} at the end, the labels of the artifact"
                 yield Fault(file, field, str(list(dims)), allowed)
-
-
-def _declared_logits(model: ReadModel) -> Iterator[tuple[Path, str, Sequence[int]]]:
-    assert model.config is not None
-    for place, output in enumerate(model.config.output):
-        if output.name == LOGITS:
-            yield model.config_file, f"output[{place}].dims", output.dims
-
-
-def _logits_of_graphs(model: ReadModel) -> Iterator[tuple[Path, str, Sequence[int]]]:
-    for file, signature in own_graphs(model):
-        for tensor in signature.outputs:
-            if tensor.name == ENCODER_OUTPUT and tensor.dims:
-                yield file, tensor.name, tensor.dims
 
 
 def own_graphs(model: ReadModel) -> Iterator[tuple[Path, GraphSignature]]:

@@ -124,7 +124,8 @@ def read_repository(directory: Path) -> ReadRepository:
     Raises:
         ArtifactError: `directory` holds no model.
     """
-    folders = sorted(path for path in _entries(directory) if _is_model(path))
+    entries = directory.iterdir() if directory.is_dir() else ()
+    folders = sorted(path for path in entries if _is_model(path))
     if not folders:
         raise ArtifactError(
             f"{directory} is no model repository: none of its folders has a {CONFIG_NAME} or a "
@@ -132,10 +133,6 @@ def read_repository(directory: Path) -> ReadRepository:
             "`bertender serve ARTIFACT --repository-only DIRECTORY` writes it."
         )
     return ReadRepository(directory, {folder.name: _read_model(folder) for folder in folders})
-
-
-def _entries(directory: Path) -> Iterator[Path]:
-    return directory.iterdir() if directory.is_dir() else iter(())
 
 
 def _is_model(folder: Path) -> bool:

@@ -104,7 +104,7 @@ def write_repository(
         check_servable(artifact)
         if runtime := SERVED_RUNTIMES[config.runtime].in_process:
             check_suits(runtime, artifact)
-    if SERVED_RUNTIMES[config.runtime].triton_backend:
+    if config.triton_backend:
         _check_encoders(artifacts, config)
     directory = directory.resolve()
     _check_foreign(directory)
@@ -159,7 +159,7 @@ def _check_encoders(artifacts: Mapping[str, Artifact], config: ServeConfig) -> N
 def _fill(model: Path, artifact: Artifact, config: ServeConfig, is_temporary: bool) -> None:
     version = model / str(FIRST_VERSION)
     inputs: tuple[str, ...] = ()
-    if SERVED_RUNTIMES[config.runtime].triton_backend:
+    if config.triton_backend:
         version.mkdir(parents=True)
         (version / "model.py").write_text(MODEL_FILE, encoding="utf-8")
         encoder = model.with_name(ENCODER_NAME) / str(FIRST_VERSION)

@@ -74,8 +74,12 @@ class Installation:
         links."""
         if self.stub.parent == self.python_backend:
             (directory / BACKENDS).symlink_to(self.backends)
-        else:
-            self._assemble_backend(directory / BACKENDS / "python")
+        else:  # the wheel has the Python backend in other folders than its stubs
+            backend = directory / BACKENDS / "python"
+            backend.mkdir(parents=True)
+            for file in (*self.python_backend.glob("*.so"), *self.python_backend.glob("*.py")):
+                (backend / file.name).symlink_to(file)
+            (backend / STUB_NAME).symlink_to(self.stub)
         programs = directory / PROGRAMS
         programs.mkdir()
         (programs / SHELL).symlink_to(_shell())
@@ -84,13 +88,6 @@ class Installation:
         own = _own_libpython()
         if own.is_file():  # before the system's, which may be another patch release
             (libraries / own.name).symlink_to(own)
-
-    def _assemble_backend(self, backend: Path) -> None:
-        """Lay out the Python backend, which the wheel has in other folders than its stubs."""
-        backend.mkdir(parents=True)
-        for file in (*self.python_backend.glob("*.so"), *self.python_backend.glob("*.py")):
-            (backend / file.name).symlink_to(file)
-        (backend / STUB_NAME).symlink_to(self.stub)
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which a server that runs in the folder of `assemble` finds its
@@ -120,8 +117,16 @@ def find_installation(binary: Path | None = None) -> Installation:
             hint = INSTALL_HINT if binary is None else LAYOUT_HINT
             raise ServerMissingError(f"no Triton server: {path} is missing. {hint}")
     _check_python(installation)
-    if binary is None:
-        _check_numpy()
+    numpy = metadata.version("numpy")
+    if binary is None and int(numpy.split(".")[0]) >= FIRST_UNSUPPORTED_NUMPY:
+        # the wheel's stub was compiled for NumPy 1, and reads arrays of NumPy 2 with strides of
+        # zero: the server starts, says that it is ready, and ends at the first request. What
+        # bertender requires excludes it, unless it is installed by force
+        raise ServerMissingError(
+            f"the server of {WHEEL} ends at its first request with numpy {numpy}. Run `pip "
+            f"install 'numpy<{FIRST_UNSUPPORTED_NUMPY}'`, or name another server with "
+            "--tritonserver."
+        )
     _shell()
     return installation
 
@@ -165,7 +170,13 @@ def _of_path(binary: Path) -> Installation:
 
 
 def _check_python(installation: Installation) -> None:
-    if PYTHON not in (known := _python_versions(installation.stub)):
+    # versions with a stub: the wheel's folders, else what the stub loads
+    stubs = installation.stub.parent.parent.glob(f"3.*/{STUB_NAME}")
+    known = sorted(path.parent.name for path in stubs)
+    if not known and installation.stub.is_file():
+        loaded = LIBPYTHON.findall(installation.stub.read_bytes())
+        known = sorted({version.decode() for version in loaded})
+    if PYTHON not in known:
         raise ServerMissingError(
             f"{installation.binary} runs no Python {PYTHON} models; it has stubs for "
             f"{', '.join(known) or 'none'}. Use one of these Python versions."
@@ -185,20 +196,6 @@ def _check_python(installation: Installation) -> None:
         )
 
 
-def _check_numpy() -> None:
-    """Raise ServerMissingError for a NumPy that the wheel's stub was not compiled for.
-
-    It reads arrays of NumPy 2 with strides of zero: the server starts, says that it is ready, and
-    ends at the first request. What bertender requires excludes it, unless it is installed by force.
-    """
-    if int((version := metadata.version("numpy")).split(".")[0]) >= FIRST_UNSUPPORTED_NUMPY:
-        raise ServerMissingError(
-            f"the server of {WHEEL} ends at its first request with numpy {version}. Run `pip "
-            f"install 'numpy<{FIRST_UNSUPPORTED_NUMPY}'`, or name another server with "
-            "--tritonserver."
-        )
-
-
 def _shell() -> str:
     """Return the shell of this machine: bash, or any other that is called sh."""
     if found := shutil.which(SHELL) or shutil.which("sh"):
@@ -207,14 +204,6 @@ def _shell() -> str:
         "Triton starts its Python processes with a shell, and there is neither bash nor sh in PATH "
         f"({os.environ.get('PATH', '')}). Add one of them."
     )
-
-
-def _python_versions(stub: Path) -> list[str]:
-    """Return the Python versions with a stub: the wheel's folders, else what the stub loads."""
-    if folders := sorted(path.parent.name for path in stub.parent.parent.glob(f"3.*/{STUB_NAME}")):
-        return folders
-    loaded = LIBPYTHON.findall(stub.read_bytes()) if stub.is_file() else []
-    return sorted({version.decode() for version in loaded})
 
 
 def _own_libpython() -> Path:

@@ -184,7 +184,10 @@ class TritonServer:
             check_installed(runtime)
         check_temporary_folder()
         self.workspace.create()  # which also frees the shared memory of servers that were killed
-        check_shared_memory(self.config, self._inputs())
+        # texts of an example, for each model that requests come to
+        files = [self.repository / name / CONFIG_NAME for name in {*self.models} - {ENCODER_NAME}]
+        inputs = [len(read_model_config(each).input) for each in files if each.is_file()]
+        check_shared_memory(self.config, inputs)
         check_room(self.workspace.path)
         installation.assemble(self.workspace.path)
         if self.repository != (own := self.workspace.path.resolve() / REPOSITORY):
@@ -200,11 +203,6 @@ class TritonServer:
                     raise
                 self._end()
                 self.config = with_free_ports(asked)
-
-    def _inputs(self) -> list[int]:
-        """Return the texts of an example, for each model that requests come to."""
-        files = [self.repository / name / CONFIG_NAME for name in {*self.models} - {ENCODER_NAME}]
-        return [len(read_model_config(each).input) for each in files if each.is_file()]
 
     def _launch(self, installation: Installation) -> None:
         """Start it, and let `bertender deploy` find it."""

@@ -89,7 +89,10 @@ def main(arguments: list[str]) -> int:
     options.token = os.environ.pop(TOKEN_VARIABLE, "")
     owner, delays_s, status = Owner(), list(RESTART_DELAYS_S), 0
     owner.listen()
-    with _opened(options.log) as log:
+    with contextlib.ExitStack() as stack:
+        log: BinaryIO = sys.stdout.buffer
+        if options.log != STANDARD_OUTPUT:
+            log = stack.enter_context(Path(options.log).open("ab", buffering=0))
         while not owner.gone:
             started = time.monotonic()
             status = _run(options, owner, log)
@@ -174,12 +177,6 @@ def _hide_token(process: int, token: str, log: BinaryIO) -> None:
             "administrative routes is in its command line, which every user of the machine may "
             "read. Allow ptrace, or let nobody else onto it.",
         )
-
-
-def _opened(log: str) -> contextlib.AbstractContextManager[BinaryIO]:
-    if log == STANDARD_OUTPUT:
-        return contextlib.nullcontext(sys.stdout.buffer)
-    return Path(log).open("ab", buffering=0)
 
 
 def _note(log: BinaryIO, message: str) -> None:

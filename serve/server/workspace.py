@@ -83,7 +83,17 @@ class Workspace:
         sweep()
         self.path.mkdir(mode=0o700, exist_ok=True)
         with suppress(OSError):  # a full disk, or one without locks: it is never swept
-            self.lock = _locked(self.path, self.shared_memory)
+            draft = self.path / f".{LOCK_NAME}"
+            descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.write(descriptor, self.shared_memory.encode())
+                draft.rename(self.path / LOCK_NAME)  # it has its name only once it is held
+            except BaseException:
+                os.close(descriptor)
+                draft.unlink(missing_ok=True)
+                raise
+            self.lock = descriptor
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -118,21 +128,6 @@ def _sweep(lock: Path) -> None:
         logger.info("removed what a server that was killed had left: %s", lock.parent)
     finally:
         os.close(descriptor)
-
-
-def _locked(folder: Path, content: str) -> int:
-    """Make the lock of a workspace; it has its name only once it is held."""
-    draft = folder / f".{LOCK_NAME}"
-    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(descriptor, content.encode())
-        draft.rename(folder / LOCK_NAME)
-    except BaseException:
-        os.close(descriptor)
-        draft.unlink(missing_ok=True)
-        raise
-    return descriptor
 
 
 def check_temporary_folder(folder: Path = TEMPORARY) -> None:
