@@ -38,6 +38,7 @@ from export.config import ExportConfig
 from export.exporter import export
 from tests.distill.architectures import ARCHITECTURES, save_teacher
 from tests.listening import interrupted_at
+from tests.quick import quick
 from tests.toy_models import LONGEST, save_encoder
 from tests.toys import pair_task, write_model
 
@@ -73,7 +74,12 @@ class Trained:
     artifact: Artifact
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(
+    scope="module",
+    params=quick(
+        ARCHITECTURES, "albert", "bert", "deberta-v2", "distilbert", "gpt2", "modernbert", "t5"
+    ),
+)
 def trained(
     request: pytest.FixtureRequest, task: Task, tmp_path_factory: pytest.TempPathFactory
 ) -> Trained:
@@ -270,7 +276,7 @@ def test_what_an_architecture_does_not_give_is_refused_with_what_works(
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("works", sorted({works for _, works in NEAREST.values()}))
+@pytest.mark.parametrize("works", quick(sorted({works for _, works in NEAREST.values()}), "hard"))
 def test_what_is_said_to_work_does(
     works: str, closed: Artifact, task: Task, tmp_path: Path
 ) -> None:

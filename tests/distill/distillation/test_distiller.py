@@ -29,6 +29,7 @@ from export.exporter import export
 from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize
 from tests.distill.distillation.settings import OF_METHOD, QUICK, SHORT
+from tests.quick import quick
 from tests.served import ask_one_by_one, one_by_one, served
 from tests.toy_models import save_artifact, save_encoder, tiny_classifier
 from tests.toys import pair_task
@@ -48,7 +49,20 @@ OPENS_AS = {
 """The class of a method's students; the toy teacher's own where it is not here."""
 
 
-@pytest.fixture(scope="module", params=METHODS)
+QUICK_METHODS = (
+    "albert",
+    "bilstm",
+    "distilbert",
+    "minilm",
+    "mobilebert",
+    "static",
+    "theseus",
+    "tinybert",
+)
+"""Of each kind of student, and of each kind of phases."""
+
+
+@pytest.fixture(scope="module", params=quick(METHODS, *QUICK_METHODS))
 def student(
     request: pytest.FixtureRequest,
     trained_teacher: Artifact,
@@ -131,6 +145,9 @@ def forms(
     return exported, quantize(exported, task, QuantizeConfig(), folder / "int8")
 
 
+@pytest.mark.parametrize(
+    "student", quick(METHODS, "albert", "bilstm", "distilbert", "static"), indirect=True
+)
 def test_the_student_exports_quantizes_and_survives_float16(
     forms: tuple[Artifact, Artifact], task: Task, tmp_path: Path
 ) -> None:

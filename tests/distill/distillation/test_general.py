@@ -33,6 +33,7 @@ from tests.distill.distillation.general_settings import (
     settings_of,
 )
 from tests.listening import interrupted_at
+from tests.quick import quick
 from tests.toy_models import save_encoder, save_language_model, tiny_language_model
 from tests.toys import passages
 
@@ -43,7 +44,10 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_language_model(tmp_path_factory.mktemp("teachers") / "teacher")
 
 
-@pytest.fixture(scope="module", params=GENERAL_METHODS)
+@pytest.fixture(
+    scope="module",
+    params=quick(GENERAL_METHODS, "distilbert", "minilm", "small-vocab", "tinybert"),
+)
 def student(
     request: pytest.FixtureRequest,
     language_model: Path,

@@ -104,17 +104,19 @@ def test_each_term_falls_from_a_student_that_is_not_its_teacher(name: str, phase
     learning = [p for p in training_module.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learning, lr=3e-3)
     seen = []
+    falling = [name for name in first if name not in ("soft", "hard")]
     for _ in range(LONGER.get(method.name, 60)):
         parts = objective(
             training_module, toy_batch(), STEPS - 1
         )  # always the same, whoever's turn it is
         seen.append({name: float(part.detach()) for name, part in parts.items()})
+        whole = sum(seen[-1].values()) < 0.8 * sum(seen[0].values())
+        if whole and all(seen[-1][name] < 0.8 * seen[0][name] for name in falling):
+            return
         optimizer.zero_grad()
         sum(parts.values()).backward()
         optimizer.step()
-    for name in [name for name in first if name not in ("soft", "hard")]:
-        assert seen[-1][name] < 0.8 * seen[0][name], name
-    assert sum(seen[-1].values()) < 0.8 * sum(seen[0].values())
+    pytest.fail(f"they began at {seen[0]} and are at {seen[-1]}")
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -112,11 +112,12 @@ def test_each_part_falls(name: str) -> None:
     for _ in range(60):
         parts = objective(pretraining_module, batch, 0)
         seen.append({part: float(value.detach()) for part, value in parts.items()})
+        if all(seen[-1][part] < 0.8 * first for part, first in seen[0].items()):
+            return
         optimizer.zero_grad()
         sum(parts.values()).backward()
         optimizer.step()
-    for part, first in seen[0].items():
-        assert seen[-1][part] < 0.8 * first, part
+    pytest.fail(f"they began at {seen[0]} and are at {seen[-1]}")
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

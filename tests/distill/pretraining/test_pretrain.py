@@ -29,6 +29,7 @@ from export.exporter import export
 from tests.distill.objectives.batches import WHOLE_WORDS
 from tests.distill.pretraining.settings import BRIEF, OPENS_AS, SMALL
 from tests.listening import interrupted_at, listed_steps
+from tests.quick import quick
 from tests.toys import passages
 
 
@@ -36,7 +37,7 @@ def objective_of(artifact: Artifact) -> PretrainingObjective:
     return OBJECTIVES[artifact.card.config["objective"]]
 
 
-@pytest.fixture(scope="module", params=OBJECTIVES)
+@pytest.fixture(scope="module", params=quick(OBJECTIVES, "mlm", "mlm+sop", "rtd"))
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """An encoder pre-trained by each objective, from a file."""
     folder = tmp_path_factory.mktemp("pretrain")
@@ -103,7 +104,7 @@ def test_the_encoder_has_the_shape_that_was_asked_for(encoder: Artifact) -> None
 
 def test_it_becomes_a_teacher(encoder: Artifact, task: Task, tmp_path: Path) -> None:
     config = FinetuneConfig(
-        teacher=str(encoder.path), epochs=6, batch_size=16, learning_rate=3e-3, precision="fp32"
+        teacher=str(encoder.path), epochs=4, batch_size=16, learning_rate=3e-3, precision="fp32"
     )
     teacher = finetune_by_name(task, config, tmp_path / "teacher")
     assert teacher.card.parent is not None
@@ -152,11 +153,11 @@ def test_a_killed_run_of_two_lengths_goes_on_in_its_phase(
     assert killed.card.findings == whole.card.findings
 
 
-@pytest.mark.parametrize("share", [None, 0.5])
+@pytest.mark.parametrize("share", [pytest.param(None, marks=pytest.mark.slow), 0.5])
 def test_the_last_steps_are_on_long_rows(share: float | None, tmp_path: Path) -> None:
     settings = {**BRIEF, "short_length": 8, "short_share": share, "max_length": 200}
     with listed_steps() as steps:
-        artifact = pretrain(passages(300), PretrainConfig(**settings), tmp_path / "out")
+        artifact = pretrain(passages(200), PretrainConfig(**settings), tmp_path / "out")
     lengths = [step.batch["input_ids"].shape[1] for step in steps]
     short = sum(length <= 8 for length in lengths)
     assert all(length <= 8 for length in lengths[:short])

@@ -24,12 +24,13 @@ from distill.pretraining.pretrain import (
     stack,
 )
 from tests.distill.pretraining.settings import BRIEF, OPENS_AS
+from tests.quick import quick
 from tests.toys import passages
 
 SHALLOW = {**BRIEF, "layers": 2}
 
 
-@pytest.fixture(scope="module", params=OBJECTIVES)
+@pytest.fixture(scope="module", params=quick(OBJECTIVES, "mlm", "mlm+sop", "rtd"))
 def shallow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """An encoder of two layers, by each objective."""
     config = PretrainConfig(objective=request.param, **SHALLOW)

@@ -24,6 +24,7 @@ from distill.pruning.importance import importance_of
 from distill.pruning.pruner import prune
 from export.config import ExportConfig
 from export.exporter import export
+from tests.quick import quick
 from tests.toy_models import other_vocabulary, save_encoder
 from tests.toy_tagging import TASK
 from tests.toys import tiny_tokenizer
@@ -48,7 +49,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return finetune_by_name(TASK, config, folder / "teacher")
 
 
-@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize("name", quick(CUTS, "heads and neurons", "layers"))
 def test_a_tagger_is_cut_and_goes_on_to_tag(name: str, tagger: Artifact, tmp_path: Path) -> None:
     training = {} if name == "rescaled" else {"learning_rate": QUICK["learning_rate"]}
     settings = {"batch_size": 8, "scored_texts": 40, **training, **CUTS[name]}

@@ -30,6 +30,7 @@ from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize
 from tests.distill.pruning.toys import MADE_UP
 from tests.listening import interrupted_at, no_training
+from tests.quick import quick
 from tests.toy_models import save_artifact, save_encoder, tiny_classifier
 from tests.toys import tiny_tokenizer
 
@@ -44,7 +45,7 @@ UNTRAINED: dict[str, Any] = {"recover": False, "batch_size": 8, "scored_texts": 
 RESCALED: dict[str, Any] = {"retraining_free": True, "heads": 0.5}
 
 
-@pytest.mark.parametrize("name", IMPORTANCES)
+@pytest.mark.parametrize("name", quick(IMPORTANCES, "gradient", "magnitude"))
 def test_half_of_it_goes_and_the_rest_answers(
     name: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -225,7 +226,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", OTHER_WAYS)
+@pytest.mark.parametrize("way", quick(OTHER_WAYS, "fewer layers", "many texts", "rounds"))
 def test_a_target_is_met_by_the_table(
     way: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
