@@ -1,12 +1,16 @@
-"""HEADS: the PyTorch side of each kind of problem: its head, its token columns and its losses."""
+"""HEADS: the PyTorch side of each kind of problem: its head, its token columns and its losses.
+
+PyTorch is imported in the functions: methods and their settings name losses without loading it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertender.core.config import Table
+from bertender.models.classifier import model_inputs
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import NO_LABEL
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -21,10 +25,111 @@ if TYPE_CHECKING:
 
     from bertender.training.examples import TensorBatch
 
-# --- from bertender.training.label_losses
-# Losses of logits.
-#
-# PyTorch is imported in the functions: methods and their settings name losses without loading it.
+WORD_STARTS = "word_starts"
+"""A token column: 1 at the first token of each word, where words have labels."""
+
+Columns = dict[str, Sequence[Any]]
+
+
+class Head(ABC):
+    """The head of a kind of problem, and its losses.
+
+    The methods with a body here are those of a softmax over labels, one for each text.
+    """
+
+    problem: str
+    """The row of PROBLEMS."""
+    padding: Mapping[str, int] = {}
+    """Of the columns of labels that have a value for each token."""
+    per_token: bool = False
+    """Whether there are logits for each token of a text."""
+    one_label: bool = False
+    """Whether an example has one label of several, so that texts without one can be added, and
+    the distributions of several teachers averaged."""
+
+    @property
+    def auto_class(self) -> Any:
+        """The class of transformers that loads a model with this head."""
+        import transformers
+
+        return getattr(transformers, PROBLEMS[self.problem].model_class)
+
+    @abstractmethod
+    def tokenize(
+        self, split: Split, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[BatchEncoding, Columns]:
+        """Return the tokens of labelled examples, and the columns of labels next to them."""
+
+    def logits(self, output: Any) -> torch.Tensor:
+        """Return the logits in an output of the model."""
+        logits: torch.Tensor = output.logits
+        return logits
+
+    def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the loss with the labels; texts and words without one are left out."""
+        return hard_labels(logits, batch["labels"])
+
+    def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return a row for each prediction, (rows, classes).
+
+        A prediction is drawn from the softmax of its row: what a student learns from, and what is
+        summed.
+        """
+        return logits
+
+    def soft_loss(
+        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch, temperature: float
+    ) -> torch.Tensor:
+        """Return the divergence from the teacher's predictions; arguments are two models' logits,
+        the batch and the temperature."""
+        ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
+        return soft_labels(ours, theirs, temperature)
+
+    def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
+        """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
+        logits = self.logits(model(**model_inputs(model, batch)))
+        return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))
+
+
+class LabelHead(Head):
+    """One label for each text or pair of texts."""
+
+    problem = SINGLE_LABEL.name
+    one_label = True
+
+    def tokenize(
+        self, split: Split, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[BatchEncoding, Columns]:
+        texts = [list(column) for column in zip(*split.examples, strict=True)]
+        longest = longest_input(tokenizer)
+        tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
+        return tokens, {"labels": split.label_ids}
+
+
+class TagHead(Head):
+    """A tag for each word, at its first token."""
+
+    problem = TOKEN_CLASSIFICATION.name
+    padding: Mapping[str, int] = {"labels": NO_LABEL, WORD_STARTS: 0}
+    per_token = True
+
+    def tokenize(
+        self, split: Split, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[BatchEncoding, Columns]:
+        tokens = encode_words(tokenizer, split.examples)
+        words = [begun_words(tokens.word_ids(row)) for row in range(len(split))]
+        labels = [
+            [NO_LABEL if word is None else tags[word] for word in begun]
+            for begun, tags in zip(words, split.label_ids, strict=True)
+        ]
+        starts = [[int(word is not None) for word in begun] for begun in words]
+        return tokens, {"labels": labels, WORD_STARTS: starts}
+
+    def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        return logits[batch[WORD_STARTS].bool()]
+
+
+HEADS = Table[Head]("head", {head.problem: head for head in (LabelHead(), TagHead())})
 
 
 def precise(tensor: torch.Tensor) -> torch.Tensor:
@@ -152,120 +257,3 @@ def vocabulary_labels(
         )
         first += own
     return total / asked.sum().clamp(min=1)
-
-
-# --- from bertender.training.heads
-# HEADS: the PyTorch side of each problem type: its head, its token columns and its losses.
-
-WORD_STARTS = "word_starts"
-"""A token column: 1 at the first token of each word, where words have labels."""
-
-Columns = dict[str, Sequence[Any]]
-
-
-@dataclass(frozen=True)
-class Head:
-    """A row of HEADS."""
-
-    problem: str
-    """The row of PROBLEMS."""
-    tokenize: Callable[[Split, PreTrainedTokenizerBase], tuple[BatchEncoding, Columns]]
-    """(split, tokenizer) -> the tokens, and the columns of labels next to them"""
-    padding: dict[str, int]
-    """Of the columns of labels that have a value for each token."""
-    logits: Callable[[Any], torch.Tensor]
-    """output of the model -> its logits"""
-    hard_loss: Callable[[torch.Tensor, TensorBatch], torch.Tensor]
-    """(logits, batch) -> loss with the labels"""
-    predicted: Callable[[torch.Tensor, TensorBatch], torch.Tensor]
-    """(logits, batch) -> (rows, classes): a row for each prediction, whose softmax is the
-    distribution that it is drawn from; what a student learns from, and what is summed"""
-    per_token: bool = False
-    """Whether there are logits for each token of a text."""
-    one_label: bool = False
-    """Whether an example has one label of several, so that texts without one can be added, and
-    the distributions of several teachers averaged."""
-
-    @property
-    def auto_class(self) -> Any:
-        """The class of transformers that loads a model with this head."""
-        import transformers
-
-        return getattr(transformers, PROBLEMS[self.problem].model_class)
-
-    def soft_loss(
-        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch, temperature: float
-    ) -> torch.Tensor:
-        """Return the divergence from the teacher's predictions; arguments are two models' logits,
-        the batch and the temperature."""
-        ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
-        return soft_labels(ours, theirs, temperature)
-
-    def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
-        """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
-        from bertender.models.classifier import model_inputs
-
-        logits = self.logits(model(**model_inputs(model, batch)))
-        return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))
-
-
-def predicted(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-    """Return the logits that are predictions, (rows, labels): one a text, or one a word."""
-    return logits if logits.ndim == 2 else logits[batch[WORD_STARTS].bool()]
-
-
-def _tokenize_texts(
-    split: Split, tokenizer: PreTrainedTokenizerBase
-) -> tuple[BatchEncoding, Columns]:
-    texts = [list(column) for column in zip(*split.examples, strict=True)]
-    longest = longest_input(tokenizer)
-    tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
-    return tokens, {"labels": split.label_ids}
-
-
-def _tokenize_words(
-    split: Split, tokenizer: PreTrainedTokenizerBase
-) -> tuple[BatchEncoding, Columns]:
-    """Tokenise sentences; the first token of each word has its tag, other tokens NO_LABEL."""
-    tokens = encode_words(tokenizer, split.examples)
-    words = [begun_words(tokens.word_ids(row)) for row in range(len(split))]
-    labels = [
-        [NO_LABEL if word is None else tags[word] for word in begun]
-        for begun, tags in zip(words, split.label_ids, strict=True)
-    ]
-    starts = [[int(word is not None) for word in begun] for begun in words]
-    return tokens, {"labels": labels, WORD_STARTS: starts}
-
-
-def _hard_loss(logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-    """Cross-entropy with the labels; texts and words without one are left out."""
-    return hard_labels(logits, batch["labels"])
-
-
-def _logits(output: Any) -> torch.Tensor:
-    logits: torch.Tensor = output.logits
-    return logits
-
-
-ROWS = (
-    Head(
-        problem=SINGLE_LABEL.name,
-        tokenize=_tokenize_texts,
-        padding={},
-        logits=_logits,
-        hard_loss=_hard_loss,
-        predicted=predicted,
-        one_label=True,
-    ),
-    Head(
-        problem=TOKEN_CLASSIFICATION.name,
-        tokenize=_tokenize_words,
-        padding={"labels": NO_LABEL, WORD_STARTS: 0},
-        logits=_logits,
-        hard_loss=_hard_loss,
-        predicted=predicted,
-        per_token=True,
-    ),
-)
-
-HEADS = Table("head", {row.problem: row for row in ROWS})
