@@ -253,7 +253,7 @@ def served_by(words: Sequence[str]) -> Iterator[dict[str, str]]:
 
 ASK = {
     "classify": "--url {url}",
-    "loadtest": "{url} --duration-s 0.5 --warmup-s 0.1 --noisy",
+    "loadtest": "{url} --duration-s 1 --warmup-s 0.1 --noisy",
 }
 """Commands that ask the endpoint -> what is added to them: the address, and a short time."""
 
@@ -285,8 +285,9 @@ def test_the_endpoint_answers_as_the_page_says(
                 monkeypatch.setattr(sys, "argv", asked)
                 with pytest.raises(SystemExit) as ended:
                     main()
-                late = "load generator" in capsys.readouterr().err  # where tests share the cores
-                assert ended.value.code == 0 or (late and name == "loadtest"), words
+                said = capsys.readouterr().err
+                late = "load generator" in said  # where tests share the cores
+                assert ended.value.code == 0 or (late and name == "loadtest"), (words, said)
         for block in blocks(page, "python"):
             if DEFAULT_ADDRESS in block:
                 exec(block.replace(DEFAULT_ADDRESS, url), {})
