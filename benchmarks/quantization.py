@@ -19,13 +19,12 @@ from benchmarks.cells import Table, machine, over, points, times, titled, two
 from benchmarks.harness import Noisy, Out, Run, Work, save_runs
 from benchmarks.making import made_once
 from benchmarks.models import comparison_run
-from benchmarks.runtimes import LONG_TOKENS, long_texts, with_long
+from benchmarks.runtimes import long_texts, with_long
 from bertender.comparison.compare import compare, timed_models
 from bertender.comparison.latency import measure_models
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ModelError, ParityError
-from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
@@ -76,11 +75,10 @@ def run(
         return
     config = CompareConfig(processes=processes, noisy=noisy)
     comparison = comparison_run("quantization", compare(artifacts, task, config), refused=refused)
-    encode = open_classifier(graph, max_length=LONG_TOKENS).encode
-    texts = long_texts(task.dev.examples, encode, 2 * LONG_TEXTS)
+    texts, tokens = long_texts(graph, task.dev.examples, 2 * LONG_TEXTS)
     few = config.model_copy(update={"single_texts": LONG_TEXTS})
     models = timed_models(artifacts, config.runtime)
-    long = measure_models(models, texts, few, max_length=LONG_TOKENS)
+    long = measure_models(models, texts, few, max_length=tokens)
     save_runs([with_long(comparison, [row.model_dump(mode="json") for row in long.rows])], out)
 
 

@@ -30,10 +30,11 @@ from bertender.comparison.accuracy import text_lengths
 from bertender.comparison.compare import compare, timed_models
 from bertender.comparison.latency import measure_models
 from bertender.comparison.records import CompareConfig
+from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.recorded_task import recorded_task
-from bertender.text.batch import Encode, Example, Tokenize
+from bertender.text.batch import Example, Tokenize
 from bertender.text.tokenizer import load_tokenizer, longest_input
 
 LONG_TOKENS, LONG_TEXTS = 128, 50
@@ -45,21 +46,21 @@ def run(
     out: Out = None,
     runtime: Annotated[str, typer.Option(help="by commas")] = "onnxruntime,openvino",
     threads: Threads = 0,
+    processes: Annotated[int, typer.Option(min=1, help="fresh ones, each with all rows")] = 3,
     noisy: Noisy = False,
 ) -> None:
     """Score and time the same artifacts in several runtimes."""
     opened = loaded(artifacts)
     task, first = recorded_task(opened[0], {}), opened[0]
-    config = CompareConfig.parse({"runtime": runtime, "threads": threads, "noisy": noisy})
+    settings = {"runtime": runtime, "threads": threads, "processes": processes, "noisy": noisy}
+    config = CompareConfig.parse(settings)
     graph = first.card.findings.graph
     if graph is None or config.runtime[0] != DEFAULT_RUNTIME:
         raise ConfigError(
             f"give what `bertender export` wrote first, and {DEFAULT_RUNTIME} as first --runtime: "
             "the others are compared with them."
         )
-    tokenizer = load_tokenizer(first.path)
-    tokens = min(LONG_TOKENS, longest_input(tokenizer))
-    texts = long_texts(task.dev.examples, Tokenize(tokenizer, tokens), LONG_TEXTS)
+    texts, tokens = long_texts(first, task.dev.examples, LONG_TEXTS)
     comparison = comparison_run("runtimes", compare(opened, task, config), layers=graph.layers)
     models = timed_models(opened, config.runtime)
     alone = config.model_copy(update={"batch_size": 1})
@@ -73,17 +74,19 @@ def with_long(run: Run, latencies: Sequence[Row]) -> Run:
     return run.model_copy(update={"rows": rows})
 
 
-def long_texts(examples: Sequence[Example], encode: Encode, count: int) -> list[Example]:
-    """Return `count` texts, each of several joined until the encoder cuts it off.
+def long_texts(
+    artifact: Artifact, examples: Sequence[Example], count: int
+) -> tuple[list[Example], int]:
+    """Return `count` texts that fill LONG_TOKENS or the model's input, and their tokens.
 
-    Args:
-        examples: texts of at least a token each, taken in turns.
-        encode: a tokenizer that truncates at the required length.
-        count: how many to make.
+    Each is made of several texts, taken in turns and joined until the tokenizer cuts it off.
 
     Raises:
         DataError: there are no words to make them of.
     """
+    tokenizer = load_tokenizer(artifact.path)
+    tokens = min(LONG_TOKENS, longest_input(tokenizer))
+    encode = Tokenize(tokenizer, tokens)
     full = text_lengths(encode, [tuple(" ".join(["a"] * LONG_TOKENS) for _ in examples[0])])[0]
     made: list[Example] = []
     words = ""
@@ -93,7 +96,7 @@ def long_texts(examples: Sequence[Example], encode: Encode, count: int) -> list[
             made.append((words, *others))
             words = ""
         if len(made) == count:
-            return made
+            return made, tokens
     raise DataError(
         f"{len(made)} texts of {full} tokens could be made, and {count} are required: the task's "
         "texts are empty. Give a task with words in its texts."
