@@ -1,9 +1,13 @@
-"""Candidates of a compression: every chain that the settings allow, as data."""
+"""Candidates of a compression: every chain that the settings allow, as data.
+
+A candidate is a start, a depth, what pruning cuts, and a variant: how it is quantized and run. What
+it is made of is all that its bytes and its time depend on; what it learns decides its score.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,11 @@ from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 
-# --- from bertender.compression.variants
-# Variants of a trained model: how its graph is quantized, and the runtime that runs it.
+logger = logging.getLogger(__name__)
+
+DEPTHS = (1, 2, 3, 4, 6, 12)
+OWN = "teacher"
+"""Name of the start with the teacher's own layers."""
 
 
 class Variant(Record):
@@ -45,77 +52,11 @@ class Variant(Record):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of `quantize`, the defaults left out: a scheme may refuse what it does not read."""
+        """Settings of `quantize` without its defaults: a scheme may refuse what it does not
+        read."""
         runtime = {"runtime": self.runtime} if self.runtime != DEFAULT_RUNTIME else {}
         fused = {"fused_attention": True} if self.fused_attention else {}
         return {"scheme": self.scheme, **runtime, **fused}
-
-
-def variants_of(config: CompressConfig) -> list[Variant]:
-    """Return the variants whose parts go together, the preferred first.
-
-    All schemes in the first runtime come before another runtime, and plain attention before fused.
-
-    Raises:
-        ConfigError: a part that the user named goes with none of the others.
-    """
-    possible: list[Variant] = []
-    refusals: dict[Variant, str] = {}
-    for variant in _combinations(config):
-        try:
-            STAGES["quantize"].config.parse(variant.settings)
-        except UnknownNameError as error:  # of `scheme`; runtimes are checked by the config
-            raise UnknownNameError(error.kind, error.name, error.known, setting="schemes") from None
-        except ConfigError as error:
-            refusals[variant] = str(error)
-        else:
-            possible.append(variant)
-    _check_all_used(config, possible, refusals)
-    return possible
-
-
-def _combinations(config: CompressConfig) -> Iterator[Variant]:
-    attentions = (False, True) if config.fused_attention else (False,)
-    names = (dict.fromkeys(each) for each in (config.runtimes, attentions, _schemes(config)))
-    for runtime, fused, scheme in product(*names):
-        yield Variant(scheme=scheme, runtime=runtime, fused_attention=fused)
-
-
-def _schemes(config: CompressConfig) -> tuple[str, ...]:
-    """Return the schemes; by default one more for other runtimes, which run it in integers."""
-    if config.is_explicit("schemes") or set(config.runtimes) == {DEFAULT_RUNTIME}:
-        return config.schemes
-    return (*config.schemes, "static")
-
-
-def _check_all_used(
-    config: CompressConfig, possible: Sequence[Variant], refusals: Mapping[Variant, str]
-) -> None:
-    """Raise ConfigError for what the user named and no variant has."""
-    parts: dict[str, Callable[[Variant], object]] = {
-        "schemes": lambda variant: variant.scheme,
-        "fused_attention": lambda variant: variant.fused_attention,
-        "runtimes": lambda variant: variant.runtime,
-    }
-    for name, part in parts.items():
-        used = {part(each) for each in possible}
-        for variant, reason in refusals.items():
-            if part(variant) not in used and config.is_explicit(name):
-                raise ConfigError(
-                    f"{name}={part(variant)}: no candidate can have it, with these schemes, "
-                    f"runtimes and fused_attention. Of {variant.variant_name}, `quantize` says: "
-                    f"{reason}"
-                )
-
-
-# --- from bertender.compression.candidates
-# Candidates: every chain that the settings allow, as data.
-#
-# A candidate is a start, a depth, what pruning cuts, and a variant: how it is quantized and run.
-# What
-# it is made of is all that its bytes and its time depend on; what it learns decides its score.
-
-DEPTHS = (1, 2, 3, 4, 6, 12)
 
 
 class Start(Record):
@@ -152,10 +93,11 @@ class Candidate(Variant):
     @property
     def shape_name(self) -> str:
         """The name without the variant: of what is trained."""
-        cuts = [f"{part}-{100 * share:g}" for part, share in self._cuts() if share]
-        vocab = ["vocab"] if self.vocab else []
         depth = [str(self.layers)] if self.layers else []
-        return "-".join([self.start.name, *depth, *cuts, *vocab])
+        heads = [f"heads-{100 * self.heads:g}"] if self.heads else []
+        ffn = [f"ffn-{100 * self.ffn:g}"] if self.ffn else []
+        vocab = ["vocab"] if self.vocab else []
+        return "-".join([self.start.name, *depth, *heads, *ffn, *vocab])
 
     @property
     def is_distilled(self) -> bool:
@@ -173,10 +115,6 @@ class Candidate(Variant):
         """The layers' weights that remain, in whole layers: a third is attention's."""
         return self.layers * ((1 - self.heads) / 3 + 2 * (1 - self.ffn) / 3)
 
-    def _cuts(self) -> Iterator[tuple[str, float]]:
-        yield "heads", self.heads
-        yield "ffn", self.ffn
-
 
 def all_candidates(
     starts: Sequence[Start], config: CompressConfig, *, vocab: bool = True
@@ -191,38 +129,72 @@ def all_candidates(
     Raises:
         ConfigError: a scheme or a runtime that is named goes with none of the others.
     """
-    variants = variants_of(config)
-    return [
-        Candidate(start=start, layers=layers, heads=heads, ffn=ffn, vocab=cut, **dict(variant))
-        for start in starts
-        for layers in _depths(start, config)
-        for heads, ffn, cut, variant in product(
-            config.heads if layers else (0.0,),
-            config.ffn if layers else (0.0,),
-            (False, True) if vocab else (False,),
-            variants,
-        )
-    ]
+    candidates, variants = [], variants_of(config)
+    for start in starts:
+        deepest = start.layers if start.most_layers is None else start.most_layers
+        wanted = {*(config.layers or (*DEPTHS, start.layers))} if start.layers else {0}
+        least = start.fewest_layers if start.layers else 0
+        for layers in sorted(depth for depth in wanted if least <= depth <= deepest):
+            choices = product(
+                config.heads if layers else (0.0,),
+                config.ffn if layers else (0.0,),
+                (False, True) if vocab else (False,),
+                variants,
+            )
+            candidates += [
+                Candidate(
+                    start=start, layers=layers, heads=heads, ffn=ffn, vocab=cut, **dict(variant)
+                )
+                for heads, ffn, cut, variant in choices
+            ]
+    return candidates
 
 
-def _depths(start: Start, config: CompressConfig) -> list[int]:
-    if not start.layers:
-        return [0]
-    wanted = config.layers or (*DEPTHS, start.layers)
-    deepest = start.layers if start.most_layers is None else start.most_layers
-    return sorted({layers for layers in wanted if start.fewest_layers <= layers <= deepest})
+def variants_of(config: CompressConfig) -> list[Variant]:
+    """Return the variants whose parts go together, the preferred first.
 
+    All schemes in the first runtime come before another runtime, and plain attention before fused.
 
-# --- from bertender.compression.starts
-# Where students may start from: the teacher's own layers, encoders, and nothing at all.
-
-logger = logging.getLogger(__name__)
-
-OWN = "teacher"
+    Raises:
+        ConfigError: a part that the user named goes with none of the others.
+    """
+    schemes = config.schemes
+    if not config.is_explicit("schemes") and set(config.runtimes) != {DEFAULT_RUNTIME}:
+        schemes = (*schemes, "static")  # which other runtimes run in integers
+    attentions = (False, True) if config.fused_attention else (False,)
+    possible: list[Variant] = []
+    refusals: dict[Variant, str] = {}
+    parts = (dict.fromkeys(each) for each in (config.runtimes, attentions, schemes))
+    for runtime, fused, scheme in product(*parts):
+        variant = Variant(scheme=scheme, runtime=runtime, fused_attention=fused)
+        try:
+            STAGES["quantize"].config.parse(variant.settings)
+        except UnknownNameError as error:  # of `scheme`; runtimes are checked by the config
+            raise UnknownNameError(error.kind, error.name, error.known, setting="schemes") from None
+        except ConfigError as error:
+            refusals[variant] = str(error)
+        else:
+            possible.append(variant)
+    for setting, part in {
+        "schemes": "scheme",
+        "fused_attention": "fused_attention",
+        "runtimes": "runtime",
+    }.items():
+        used = {getattr(each, part) for each in possible}
+        for variant, reason in refusals.items():
+            value = getattr(variant, part)
+            if value not in used and config.is_explicit(setting):
+                raise ConfigError(
+                    f"{setting}={value}: no candidate can have it, with these schemes, runtimes "
+                    f"and fused_attention. Of {variant.variant_name}, `quantize` says: {reason}"
+                )
+    return possible
 
 
 def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Start]:
-    """Return the starts that a config allows; a default one that is not there is left out.
+    """Return what students may start from: the teacher's own layers, encoders, and nothing.
+
+    A default start that is not there is left out.
 
     Raises:
         ModelError, HubUnreachableError: one that the user named cannot be had.
@@ -231,7 +203,15 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
     from distill.teachers.encoders import depth_of  # it loads PyTorch
 
     own = str(teacher.path)
-    starts = _own_starts(depth_of(own), _least_entries(own), config)
+    whole = Start(name=OWN, layers=depth_of(own), least_entries=_least_entries(own))
+    methods = [*dict.fromkeys(config.method)]
+    if len(methods) < 2:
+        starts = [whole.model_copy(update={"method": next(iter(methods), None)})]
+    else:  # each method alone, and the whole teacher, which no method trains
+        starts = [whole.model_copy(update={"fewest_layers": whole.layers})]
+        for method in methods:
+            shorter = {"name": f"{OWN}-{method}", "method": method, "most_layers": whole.layers - 1}
+            starts.append(whole.model_copy(update=shorter))
     for name in dict.fromkeys(config.students):
         try:
             made = _start(name, task)
@@ -240,27 +220,13 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
                 raise
             logger.warning("no student starts from %s: %s", name, error)
             continue
-        free = _free_name(made.name, [start.name for start in starts])
+        taken = {start.name for start in starts}  # folders of one name may lie in several places
+        names = [made.name, *(f"{made.name}-{number}" for number in range(2, len(taken) + 3))]
+        free = next(each for each in names if each not in taken)
         # a kind without layers reads the teacher's tokens
         entries = _least_entries(made.encoder or own)
         starts.append(made.model_copy(update={"name": free, "least_entries": entries}))
     return starts
-
-
-def _own_starts(layers: int, least_entries: int, config: CompressConfig) -> list[Start]:
-    """Return the teacher's own layers; of several methods, each alone, and the whole teacher."""
-    own = Start(name=OWN, layers=layers, least_entries=least_entries)
-    methods = [*dict.fromkeys(config.method)]
-    if len(methods) < 2:
-        return [own.model_copy(update={"method": next(iter(methods), None)})]
-    shorter = {"most_layers": layers - 1}
-    return [
-        own.model_copy(update={"fewest_layers": layers}),  # which no method trains
-        *(
-            own.model_copy(update={"name": f"{OWN}-{method}", "method": method, **shorter})
-            for method in methods
-        ),
-    ]
 
 
 def _start(name: str, task: Task) -> Start:
@@ -288,9 +254,3 @@ def _least_entries(encoder: str) -> int:
         return least_entries(load_tokenizer(located(encoder)))
     except ModelError:
         return 0
-
-
-def _free_name(name: str, taken: list[str]) -> str:
-    """Return a name that no start has: folders of one name may lie in different places."""
-    names = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))]
-    return next(each for each in names if each not in taken)

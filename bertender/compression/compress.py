@@ -1,4 +1,11 @@
-"""Compression: one command from a teacher and limits to a model that holds them."""
+"""Compression: one command from a teacher and limits to a model that holds them.
+
+teacher + task + CompressConfig
+  -> probes, measured -> every candidate predicted (`Compression.plan`)
+  -> those near a limit, that would be trained, measured as probes of their own
+  -> some trained by successive halving, scored on the texts to choose by
+  -> the best exported, quantized and measured; the held-out texts score it in the end
+"""
 
 from __future__ import annotations
 
@@ -32,7 +39,7 @@ from bertender.compression.plan import (
     with_trained,
 )
 from bertender.compression.report import MODEL, CandidateResult, CompressionReport
-from bertender.compression.training import Announce, Budget, Built, Training, check_settings, halved
+from bertender.compression.training import Announce, Budget, Training, check_settings, halved
 from bertender.core.artifact import (
     Artifact,
     check_not_finished,
@@ -46,139 +53,14 @@ from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.files import save_result
 from bertender.core.machine import environment, processor_name
 from bertender.core.machine_load import busiest
-from bertender.metrics.scores import Score
 from bertender.models.classifier import open_classifier
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.stage import folder_digest
 from bertender.tasks.task import Task
 
-# --- from bertender.compression.finishing
-# The end of a compression: the first of the ranking that holds its limits as measured.
-
-
-@dataclass(frozen=True)
-class Finishing:
-    """Quantizes and measures trained candidates."""
-
-    training: Training
-    planned: Mapping[Candidate, CandidateResult]
-    """All candidates as they were planned."""
-
-    @property
-    def config(self) -> CompressConfig:
-        """The settings."""
-        return self.training.config
-
-    def first_that_holds(
-        self, ranked: Sequence[CandidateResult]
-    ) -> tuple[list[CandidateResult], CandidateResult | None]:
-        """Return all that was tried and what is left of the ranking, and the first that holds.
-
-        What has learned from a part of the texts alone is measured first, and then learns from
-        all, unless a budget ended its training: bytes and time hardly depend on what is learned.
-        """
-        done: list[CandidateResult] = []
-        for place, result in enumerate(ranked):
-            tried = self._tried(result) if result.rounds else [result]
-            if self._holds(tried[0]) and self._learns_from_more(tried[0]):
-                tried = [*self._tried(self._whole(tried[0])), *tried[1:]]
-            done += tried
-            if self._holds(tried[0]):
-                return [*done, *ranked[place + 1 :]], tried[0]
-        return done, None
-
-    def compared(self, built: Built, runtime: str, place: Path) -> list[Score]:
-        """Save the table of a chain, and return the held-out scores: the teacher's first."""
-        config = CompareConfig.model_validate({**self._timing(), "runtime": (runtime,)})
-        table = compare([*built.artifacts.values()], self.training.task, config)
-        save_result(table, place)
-        return [row.score for row in table.rows]
-
-    def _holds(self, result: CandidateResult) -> bool:
-        return result.measured is not None and excess(result.measured, self.config) <= 1
-
-    def _learns_from_more(self, result: CandidateResult) -> bool:
-        return result.rounds[-1].share < 1 and self.config.budget_minutes is None
-
-    def _whole(self, result: CandidateResult) -> CandidateResult:
-        again = self.training.train(result, 1.0, result.rounds[-1].number + 1)
-        return result.model_copy(update={"rounds": (*result.rounds, again)})
-
-    def _tried(self, result: CandidateResult) -> list[CandidateResult]:
-        """Export, quantize and measure, by one variant after the other until one holds the limits.
-
-        What predicts one label everywhere is not tried.
-
-        Returns:
-            those that were tried, the last one first.
-        """
-        if (label := result.rounds[-1].constant) is not None:
-            reason = f"predicts {label!r} everywhere"
-            marked = {"left_out": reason, "refused": True, "measured": None, "choice": None}
-            return [result.model_copy(update=marked)]
-        tried: list[CandidateResult] = []
-        for planned in self._variants_of(result):
-            self.training.announce(f"export and quantize {planned.candidate.name}")
-            tried.insert(0, self._measured(result, planned))
-            if self._holds(tried[0]):
-                break
-        return tried
-
-    def _variants_of(self, result: CandidateResult) -> list[CandidateResult]:
-        """Return what is trained in every variant that is expected to fit, its own first."""
-        made = result.candidate
-        others = [made.model_copy(update=dict(each)) for each in variants_of(self.config)]
-        known = [self.planned.get(each) for each in dict.fromkeys(others) if each != made]
-        fitting = [each for each in known if each is not None and each.fits]
-        return [self.planned.get(made, result), *fitting]
-
-    def _measured(self, result: CandidateResult, planned: CandidateResult) -> CandidateResult:
-        """Return what was trained as a variant of the plan: measured, or refused."""
-        candidate = planned.candidate
-        outcome: dict[str, Any] = {"measured": None, "choice": None, "left_out": None}
-        try:
-            model = self.training.chain(candidate, result.rounds[-1]).last
-        except (ConfigError, ModelError, ParityError) as error:
-            outcome |= {"left_out": f"refused: {error}", "refused": True}
-        else:
-            cost = cost_of(model, self._single_ms(model, candidate.runtime))
-            beyond = excess(cost, self.config) > 1
-            outcome |= {
-                "measured": cost,
-                "choice": self.training.choice(model, candidate.runtime),
-                "left_out": "measured beyond the limits" if beyond else None,
-            }
-        return planned.model_copy(update={**outcome, "rounds": result.rounds})
-
-    def _single_ms(self, artifact: Artifact, runtime: str) -> float:
-        timing = LatencyConfig.model_validate(self._timing())
-        model = TimedModel(name=artifact.name, artifact=artifact.path.resolve(), runtime=runtime)
-        texts = self.training.task.dev.examples
-        return measure_models([model], texts, timing).rows[0].single.p50_ms
-
-    def _timing(self) -> dict[str, Any]:
-        names = ("processes", "threads", "seed", "noisy")
-        return {name: getattr(self.config, name) for name in names}
-
-
-# --- from bertender.compression.compress
-# Compression: one command from a teacher and limits to a model that holds them.
-#
-# teacher + task + CompressConfig
-#   -> probes, measured -> every candidate predicted (`Compression.plan`)
-#   -> those near a limit, that would be trained, measured as probes of their own
-#   -> some trained by successive halving, scored on the texts to choose by
-#   -> the best exported, quantized and measured; the held-out texts score it in the end
-
 REPORT = "report.json"
 TABLE = "table.json"
-SHAPING = (
-    "noisy",
-    "threads",
-    "unlabelled_texts",
-    "vocab_floor",
-    "vocab_size",
-)
+SHAPING = ("noisy", "threads", "unlabelled_texts", "vocab_floor", "vocab_size")
 """Settings that a probe depends on, besides the candidates."""
 
 
@@ -205,25 +87,49 @@ class Compression:
             MachineBusyError: other work disturbs the times.
             ConstantError: the teacher predicts one label everywhere.
         """
-        self.task.require_training("compress")
+        config, task = self.config, self.task
+        task.require_training("compress")
         check_writable(self.out / MODEL, self.teacher)
-        check_not_finished(self.out / MODEL, self.force or self._has_run)
-        check_installed(*self.config.runtimes)
-        starts = starts_of(self.teacher, self.task, self.config)
-        candidates = all_candidates(starts, self.config, vocab=self._cuts_vocabulary)
-        check_any(candidates, starts, self.config)
-        check_settings(candidates, self.config, self.task)
-        check_teacher_varied(open_classifier(self.teacher), self.teacher.path, self.task)
-        probes = self._measured(candidates)
-        results = predicted(candidates, probes.models(), self.config)
-        results = decided(results, probes.probes, self.config)
-        results, further = decided_near_limits(results, self.config, self._measured_alone)
-        check_feasible(results, self.config)
-        entering = {each.candidate for each in entrants(results, self.config)}
-        results = [
-            each.model_copy(update={"enters": each.candidate in entering}) for each in results
-        ]
-        return self._report(results, [probes, *further])
+        check_not_finished(self.out / MODEL, self.force or self._has_run())
+        check_installed(*config.runtimes)
+        starts = starts_of(self.teacher, task, config)
+        cuts_vocabulary = task.problem_type == SINGLE_LABEL.name
+        candidates = all_candidates(starts, config, vocab=cuts_vocabulary)
+        check_any(candidates, starts, config)
+        check_settings(candidates, config, task)
+        check_teacher_varied(open_classifier(self.teacher), self.teacher.path, task)
+
+        probing = Probing(self.teacher, task, config, self.out / "probes", self.announce)
+
+        def measured_alone(candidate: Candidate) -> Measured:
+            file = f"near-limits/{candidate.name}.json"
+            return self._once(file, [candidate], lambda: probing.measured_alone(candidate))
+
+        first = self._once("probes.json", candidates, lambda: probing.measured(candidates))
+        results = predicted(candidates, first.models(), config)
+        results = decided(results, first.probes, config)
+        results, further = decided_near_limits(results, config, measured_alone)
+        check_feasible(results, config)
+        entering = {each.candidate for each in entrants(results, config)}
+        measurements = [first, *further]
+        loads = [each.load for each in measurements if each.load is not None]
+        return CompressionReport(
+            config=config,
+            task=task.name,
+            metric=task.metric,
+            chosen_on=task.chosen_on,
+            teacher_mb=first.teacher.model_mb,
+            teacher_ms=first.teacher.single_ms,
+            variants=tuple(variants_of(config)),
+            candidates=tuple(
+                each.model_copy(update={"enters": each.candidate in entering}) for each in results
+            ),
+            probes=tuple(probe for each in measurements for probe in each.probes),
+            obstacles=first.obstacles,
+            minutes=0.0,
+            environment=environment(),
+            load=busiest(loads) if loads else None,
+        )
 
     def run(self) -> CompressionReport:
         """Train, choose and write the model; the report and the table are saved next to it.
@@ -233,10 +139,10 @@ class Compression:
                 report that is saved has what was measured.
         """
         report = self.plan()
+        save_result(report, self.out / REPORT)  # an earlier run's is not this one's
         training = Training(
             self.teacher, self.task, self.config, self.out / "candidates", self.announce
         )
-        save_result(report, self.out / REPORT)  # an earlier run's is not this one's
         chosen = entrants(report.candidates, self.config)
         budget = Budget(self.config.budget_minutes)
         ranked = halved(chosen, len(self.task.train), training.train, budget)
@@ -245,21 +151,19 @@ class Compression:
         report = with_trained(report, done, chosen)
         if best is None:
             report = report.model_copy(update={"verdict": "none holds"})
-        save_result(report, self.out / REPORT)
-        if best is None:
+            save_result(report, self.out / REPORT)
             raise ConfigError(none_holds(done, self.config))
-        return self._deployed(report, best, finishing)
+        save_result(report, self.out / REPORT)
 
-    def _deployed(
-        self, report: CompressionReport, best: CandidateResult, finishing: Finishing
-    ) -> CompressionReport:
-        """Score and write the best model; return the whole report."""
-        built = finishing.training.chain(best.candidate, best.rounds[-1])
-        runtime, table = best.candidate.runtime, self.out / TABLE
-        teacher, *_, score = finishing.compared(built, runtime, table)
+        built = training.chain(best.candidate, best.rounds[-1])
+        timing = {**_timing(self.config), "runtime": (best.candidate.runtime,)}
+        steps = [*built.artifacts.values()]
+        table = compare(steps, self.task, CompareConfig.model_validate(timing))
+        save_result(table, self.out / TABLE)
+        teacher, *_, score = (row.score for row in table.rows)
         least = self.config.min_score
         scored = best.model_copy(update={"score": score})
-        whole = report.model_copy(
+        report = report.model_copy(
             update={
                 "candidates": tuple(
                     scored if each.candidate == best.candidate else each
@@ -271,79 +175,120 @@ class Compression:
             }
         )
         copy_artifact(built.last, self.out / MODEL)
-        save_result(whole, self.out / REPORT)
-        return whole
+        save_result(report, self.out / REPORT)
+        return report
 
-    @property
     def _has_run(self) -> bool:
-        """Whether the folder has the report that each run writes before its model."""
+        """Return whether the folder has the report that each run writes before its model."""
         try:
             CompressionReport.model_validate_json((self.out / REPORT).read_bytes())
         except (OSError, ValidationError):
             return False
         return True
 
-    @property
-    def _cuts_vocabulary(self) -> bool:
-        return self.task.problem_type == SINGLE_LABEL.name
-
-    def _measured(self, candidates: Sequence[Candidate]) -> Measured:
-        """Return the probes, measured now or by the run that this one continues."""
-        return self._measured_once("probes.json", candidates, self._probing.measured)
-
-    def _measured_alone(self, candidate: Candidate) -> Measured:
-        """Return a probe of a candidate, measured now or by an earlier run, with any limits."""
-        file = f"near-limits/{candidate.name}.json"
-        measure = self._probing.measured_alone
-        return self._measured_once(file, [candidate], lambda candidates: measure(*candidates))
-
-    @property
-    def _probing(self) -> Probing:
-        return Probing(self.teacher, self.task, self.config, self.out / "probes", self.announce)
-
-    def _measured_once(
-        self,
-        file: str,
-        candidates: Sequence[Candidate],
-        measure: Callable[[Sequence[Candidate]], Measured],
+    def _once(
+        self, file: str, candidates: Sequence[Candidate], measure: Callable[[], Measured]
     ) -> Measured:
-        place = self.out / file
+        """Return what was measured now or by an earlier run, with any limits."""
+        place, config = self.out / file, self.config
         place.parent.mkdir(parents=True, exist_ok=True)
+        conditions = [
+            *(getattr(config, name) for name in SHAPING),
+            timing_of(config),
+            config.is_explicit("vocab_size"),  # else it depends on the start
+            [folder_digest(Path(name)) for name in config.students],
+            config.unlabelled and digest_of(config.unlabelled),
+            processor_name(environment()),
+            library_versions(),
+        ]
         names = sorted(candidate.model_dump_json() for candidate in candidates)
-        identity = [names, self.teacher.digest, self.task.fingerprint(), self._conditions()]
-
-        def make() -> None:
-            save_result(measure(candidates), place)
-
-        build_once([place], identity, make)
+        identity = [names, self.teacher.digest, self.task.fingerprint(), conditions]
+        build_once([place], identity, lambda: save_result(measure(), place))
         return Measured.model_validate_json(place.read_text(encoding="utf-8"))
 
-    def _conditions(self) -> list[object]:
-        settings = [*(getattr(self.config, name) for name in SHAPING), timing_of(self.config)]
-        encoders = [folder_digest(Path(name)) for name in self.config.students]
-        texts = self.config.unlabelled and digest_of(self.config.unlabelled)
-        own_size = self.config.is_explicit("vocab_size")  # else it depends on the start
-        processor = processor_name(environment())
-        return [processor, library_versions(), settings, own_size, encoders, texts]
 
-    def _report(
-        self, results: Sequence[CandidateResult], measurements: Sequence[Measured]
-    ) -> CompressionReport:
-        """Return the report of a plan; the first measurement is that of all starts."""
-        first = measurements[0]
-        loads = [each.load for each in measurements if each.load is not None]
-        return CompressionReport(
-            config=self.config,
-            task=self.task.name,
-            metric=self.task.metric,
-            chosen_on=self.task.chosen_on,
-            teacher_mb=first.teacher.model_mb,
-            teacher_ms=first.teacher.single_ms,
-            variants=tuple(variants_of(self.config)),
-            candidates=tuple(results),
-            probes=tuple(probe for each in measurements for probe in each.probes),
-            obstacles=first.obstacles,
-            minutes=0.0,
-            environment=environment(),
-            load=busiest(loads) if loads else None,
-        )
+@dataclass(frozen=True)
+class Finishing:
+    """Quantizes and measures trained candidates: the first of a ranking that holds its limits."""
+
+    training: Training
+    planned: Mapping[Candidate, CandidateResult]
+    """All candidates as they were planned."""
+
+    def first_that_holds(
+        self, ranked: Sequence[CandidateResult]
+    ) -> tuple[list[CandidateResult], CandidateResult | None]:
+        """Return all that was tried and what is left of the ranking, and the first that holds.
+
+        What has learned from a part of the texts alone is measured first, and then learns from
+        all, unless a budget ended its training: bytes and time hardly depend on what is learned.
+        """
+        done: list[CandidateResult] = []
+        for place, result in enumerate(ranked):
+            tried = self._tried(result) if result.rounds else [result]
+            first = tried[0]
+            on_a_part = bool(first.rounds) and first.rounds[-1].share < 1
+            if self._holds(first) and on_a_part and self.training.config.budget_minutes is None:
+                again = self.training.train(first, 1.0, first.rounds[-1].number + 1)
+                whole = first.model_copy(update={"rounds": (*first.rounds, again)})
+                tried = [*self._tried(whole), *tried[1:]]
+            done += tried
+            if self._holds(tried[0]):
+                return [*done, *ranked[place + 1 :]], tried[0]
+        return done, None
+
+    def _holds(self, result: CandidateResult) -> bool:
+        return result.measured is not None and excess(result.measured, self.training.config) <= 1
+
+    def _tried(self, result: CandidateResult) -> list[CandidateResult]:
+        """Export, quantize and measure, by one variant after the other until one holds the limits.
+
+        What predicts one label everywhere is not tried.
+
+        Returns:
+            those that were tried, the last one first.
+        """
+        if (label := result.rounds[-1].constant) is not None:
+            reason = f"predicts {label!r} everywhere"
+            marked = {"left_out": reason, "refused": True, "measured": None, "choice": None}
+            return [result.model_copy(update=marked)]
+        # its own variant, and the others that are expected to fit
+        made = result.candidate
+        variants = variants_of(self.training.config)
+        others = dict.fromkeys(made.model_copy(update=dict(each)) for each in variants)
+        known = [self.planned.get(each) for each in others if each != made]
+        fitting = [each for each in known if each is not None and each.fits]
+        tried: list[CandidateResult] = []
+        for planned in (self.planned.get(made, result), *fitting):
+            self.training.announce(f"export and quantize {planned.candidate.name}")
+            tried.insert(0, self._measured(result, planned))
+            if self._holds(tried[0]):
+                break
+        return tried
+
+    def _measured(self, result: CandidateResult, planned: CandidateResult) -> CandidateResult:
+        """Return what was trained as a variant of the plan: measured, or refused."""
+        candidate, training = planned.candidate, self.training
+        outcome: dict[str, Any] = {"measured": None, "choice": None, "left_out": None}
+        try:
+            model = training.chain(candidate, result.rounds[-1]).last
+        except (ConfigError, ModelError, ParityError) as error:
+            outcome |= {"left_out": f"refused: {error}", "refused": True}
+        else:
+            place, runtime = model.path.resolve(), candidate.runtime
+            timed = TimedModel(name=model.name, artifact=place, runtime=runtime)
+            timing = LatencyConfig.model_validate(_timing(training.config))
+            times = measure_models([timed], training.task.dev.examples, timing)
+            cost = cost_of(model, times.rows[0].single.p50_ms)
+            beyond = excess(cost, training.config) > 1
+            outcome |= {
+                "measured": cost,
+                "choice": training.choice(model, runtime),
+                "left_out": "measured beyond the limits" if beyond else None,
+            }
+        return planned.model_copy(update={**outcome, "rounds": result.rounds})
+
+
+def _timing(config: CompressConfig) -> dict[str, Any]:
+    names = ("processes", "threads", "seed", "noisy")
+    return {name: getattr(config, name) for name in names}

@@ -16,11 +16,6 @@ Shares = Annotated[tuple[float, ...], BeforeValidator(parts_of)]
 Names = Annotated[tuple[str, ...], BeforeValidator(parts_of)]
 
 
-def _names(value: Any) -> Any:
-    """Return the names of a list by commas; none of None, which an older report has."""
-    return () if value is None else parts_of(value)
-
-
 RULES: Mapping[str, Rule[CompressConfig]] = {
     "shares that leave nothing": Rule(
         lambda config: not all(0 <= share < 1 for share in (*config.heads, *config.ffn)),
@@ -150,7 +145,7 @@ class CompressConfig(Config):
         "for single texts in ONNX Runtime on some CPUs",
     )
     candidates: int = Field(6, ge=1, description="candidates to train, at most")
-    method: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+    method: Names = Field(
         (),
         description="of `bertender methods` to choose from by commas, for students of the "
         "teacher's own layers; by default auto, what distill takes",

@@ -1,4 +1,15 @@
-"""The plan of a compression: probes measured, costs predicted, candidates that fit chosen."""
+"""The plan of a compression: probes measured, costs predicted, candidates that fit chosen.
+
+Bytes and time are sums over what a model is made of: something fixed, and something for each layer,
+for its heads, for its neurons and for each entry of the vocabulary, which time does not depend on.
+So a least-squares fit through a few measured models of one start and variant, the probes, predicts
+the others. Attention computes in whole heads and the runtime in blocks of neurons, so that the fit
+is near and not exact; how near is a row of the report.
+
+Probes span what candidates differ in: depth, heads, neurons, vocabulary. They are timed in turns,
+the teacher with them, on texts of the held-out split, whose labels and scores nothing reads here:
+what a service will see has their lengths, and training texts may be shorter.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +17,8 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +29,7 @@ from bertender.comparison.records import LatencyConfig, measure_size
 from bertender.compression.candidates import Candidate, Start, Variant, variants_of
 from bertender.compression.config import CompressConfig
 from bertender.compression.report import CandidateResult, CompressionReport, Cost, Probe
-from bertender.compression.training import build, graph_steps, probe_steps
+from bertender.compression.training import TEACHER, Announce, build, graph_steps, probe_steps
 from bertender.core.artifact import Artifact
 from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
@@ -33,16 +43,17 @@ from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from quantize.quantizer import write_graph
 
-# --- from bertender.compression.prediction
-# Bytes and time of models that were not made, from a few that were.
-#
-# Both are sums over what a model is made of: something fixed, and something for each layer, for
-# its
-# heads, for its neurons and for each entry of the vocabulary, which time does not depend on. So a
-# least-squares fit through a few measured models of one start and variant predicts the rest.
-# Attention computes in whole heads and the runtime in blocks of neurons, so that the fit is near
-# and
-# not exact; how near is a row of the report.
+logger = logging.getLogger(__name__)
+
+TEXTS = 64
+"""Of each split, that a probe reads."""
+OF_NO_USE = {"parity_texts": TEXTS, "golden_texts": 0}
+"""Settings of graphs that are only weighed and timed."""
+ROUNDS = 6
+NEAR = 0.05
+"""Share of a limit: a prediction that is closer to it may be wrong about whether it is held."""
+TOO_MUCH = "predicted beyond the limits"
+PROBE_TOO_MUCH = "beyond the limits, as a probe of it was measured"
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,58 +78,45 @@ class CostModel:
 
     def predict(self, candidate: Candidate) -> Cost:
         """Return what a candidate will weigh and take."""
-        layers = _layers(candidate)
-        size = float(self.bytes_of @ [*layers, self.entries[candidate.vocab]])
-        return Cost(model_mb=max(size, 0.0) / 1e6, single_ms=max(float(self.ms_of @ layers), 0.0))
+        parts = _parts(candidate)
+        size = float(self.bytes_of @ [*parts, self.entries[candidate.vocab]])
+        return Cost(model_mb=max(size, 0.0) / 1e6, single_ms=max(float(self.ms_of @ parts), 0.0))
+
+
+CostModels = dict[tuple[str, Variant], CostModel]
+"""(start, variant) -> the costs of its candidates"""
 
 
 def fitted(probes: Sequence[Probe]) -> CostModel:
     """Return the costs that probes of one start and variant have, by least squares."""
-    layers = np.array([_layers(probe.candidate) for probe in probes])
+
+    def least_squares(rows: Floats, values: Floats) -> Floats:
+        """Return the weights of the columns; columns that rows cannot tell apart share theirs."""
+        scale = np.abs(rows).max(0)
+        scale[scale == 0] = 1  # of a part that no model here has
+        weights, *_ = np.linalg.lstsq(rows / scale, values, rcond=None)
+        return np.asarray(weights / scale)
+
+    parts = np.array([_parts(probe.candidate) for probe in probes])
     entries = np.array([probe.entries for probe in probes])
     sizes = np.array([1e6 * probe.cost.model_mb for probe in probes])
-    depths = [probe.candidate.layers for probe in probes]
     times_ms = np.array([probe.cost.single_ms for probe in probes])
+    depths = [probe.candidate.layers for probe in probes]
     return CostModel(
-        bytes_of=_least_squares(np.column_stack([layers, entries]), sizes),
-        ms_of=_least_squares(layers, times_ms),
+        bytes_of=least_squares(np.column_stack([parts, entries]), sizes),
+        ms_of=least_squares(parts, times_ms),
         depths=(min(depths), max(depths)),
         entries={probe.candidate.vocab: probe.entries for probe in probes},
     )
 
 
-def _layers(candidate: Candidate) -> list[float]:
+def _parts(candidate: Candidate) -> list[float]:
     depth = candidate.layers
     return [1.0, depth, depth * (1 - candidate.heads), depth * (1 - candidate.ffn)]
 
 
-def _least_squares(rows: Floats, values: Floats) -> Floats:
-    """Return the weights of the columns; columns that rows cannot tell apart share theirs."""
-    scale = np.abs(rows).max(0)
-    scale[scale == 0] = 1  # of a part that no model here has
-    weights, *_ = np.linalg.lstsq(rows / scale, values, rcond=None)
-    return np.asarray(weights / scale)
-
-
-# --- from bertender.compression.probes
-# Probes: a few models of a start, hardly trained, whose bytes and time are measured.
-#
-# They span what candidates differ in: depth, heads, neurons, vocabulary. They are timed in turns,
-# the teacher with them, on texts of the held-out split, whose labels and scores nothing reads
-# here:
-# what a service will see has their lengths, and training texts may be shorter.
-
-logger = logging.getLogger(__name__)
-
-
-TEXTS = 64
-"""Of each split, that a probe reads."""
-OF_NO_USE = {"parity_texts": TEXTS, "golden_texts": 0}
-"""Settings of graphs that are only weighed and timed."""
-ROUNDS = 6
-
-CostModels = dict[tuple[str, Variant], CostModel]
-"""(start, variant) -> the costs of its candidates"""
+def _start_and_variant(candidate: Candidate) -> tuple[str, Variant]:
+    return candidate.start.name, candidate.variant
 
 
 class Measured(Record):
@@ -136,7 +134,7 @@ class Measured(Record):
         """Return the fits, by start and variant."""
         groups: dict[tuple[str, Variant], list[Probe]] = {}
         for probe in self.probes:
-            groups.setdefault(_key(probe.candidate), []).append(probe)
+            groups.setdefault(_start_and_variant(probe.candidate), []).append(probe)
         return {key: fitted(probes) for key, probes in groups.items()}
 
 
@@ -158,8 +156,7 @@ def probes_of(candidates: Sequence[Candidate]) -> list[Candidate]:
         {**between, "ffn": ffn},
         {**between, "heads": heads, "ffn": ffn, "vocab": vocab},
     )
-    made = [candidates[0].model_copy(update=change) for change in changes]
-    return [*dict.fromkeys(made)]
+    return [*dict.fromkeys(candidates[0].model_copy(update=change) for change in changes)]
 
 
 @dataclass(frozen=True)
@@ -171,7 +168,7 @@ class Probing:
     config: CompressConfig
     folder: Path
     """Of the probes; those that are there already are not made again."""
-    announce: Callable[[str], None]
+    announce: Announce
 
     def measured(self, candidates: Sequence[Candidate]) -> Measured:
         """Make and measure the probes of all starts and variants of the candidates.
@@ -186,12 +183,14 @@ class Probing:
         """
         if not self.config.noisy:
             check_load_now()  # before the probes, which take minutes
-        chosen, made, obstacles = [], [], {}
-        groups = _groups(candidates)
+        by_key: dict[tuple[str, Variant], list[Candidate]] = {}
+        for candidate in candidates:
+            by_key.setdefault(_start_and_variant(candidate), []).append(candidate)
+        chosen, made, obstacles, groups = [], [], {}, [*by_key.values()]
         while groups:
             group = groups.pop(0)
             try:
-                made += self._made_all(probes_of(group))
+                made += [self._made(probe) for probe in probes_of(group)]
             except (ConfigError, ModelError, ParityError) as error:
                 whole = [each for each in group if not each.is_distilled]
                 among = "students of " if 0 < len(whole) < len(group) else ""
@@ -213,61 +212,45 @@ class Probing:
             ConfigError, ModelError, ParityError: it cannot be made.
             MachineBusyError: as `measured`.
         """
-        return self._timed([candidate], self._made_all([candidate]))
+        return self._timed([candidate], [self._made(candidate)])
 
     def _timed(self, candidates: Sequence[Candidate], made: Sequence[TimedModel]) -> Measured:
         first = TimedModel(name="teacher", artifact=self.teacher.path.resolve())
         timed = measure_models([first, *made], self.task.dev.examples, timing_of(self.config))
         teacher_ms, *times_ms = (row.single.p50_ms for row in timed.rows)
-        rows = zip(candidates, made, times_ms, strict=True)
+        probes = []
+        for candidate, model, single_ms in zip(candidates, made, times_ms, strict=True):
+            assert model.graph is not None  # every probe has one
+            cost = Cost(model_mb=model.graph.stat().st_size / 1e6, single_ms=single_ms)
+            entries = len(load_tokenizer(model.artifact))
+            probes.append(Probe(candidate=candidate, entries=entries, cost=cost))
         return Measured(
-            probes=tuple(_probe(*row) for row in rows),
-            teacher=cost_of(self.teacher, teacher_ms),
-            load=timed.load,
+            probes=tuple(probes), teacher=cost_of(self.teacher, teacher_ms), load=timed.load
         )
-
-    def _made_all(self, probes: Sequence[Candidate]) -> list[TimedModel]:
-        made = []
-        for probe in probes:
-            self.announce(f"probe {probe.name}")
-            made.append(self._made(probe))
-        return made
 
     def _made(self, probe: Candidate) -> TimedModel:
         """Return a probe: its graph is quantized, and no output of it is judged."""
-        few, all_texts = _few(self.task), replace(_few(self.task), train=self.task.train)
+        self.announce(f"probe {probe.name}")
+        # a few texts of each split: nothing is learned or judged by a probe
+        task = self.task
+        train, dev, selection = (
+            sample(split, TEXTS, task.problem) for split in (task.train, task.dev, task.selection)
+        )
+        few = replace(task, train=train, dev=dev, selection=selection)
         folder = self.folder / probe.shape_name
         students, cuts = probe_steps(probe, self.config)
-        built = build(students, {"teacher": self.teacher}, few, folder)
-        built = build(cuts, built.artifacts, all_texts, folder)  # which the vocabulary is cut for
+        built = build(students, {TEACHER: self.teacher}, few, folder)
+        all_texts = replace(few, train=task.train)  # which the vocabulary is cut for
+        built = build(cuts, built.artifacts, all_texts, folder)
         export, _ = graph_steps(probe, [*built.artifacts][-1], **OF_NO_USE)
         exported = build([export], built.artifacts, few, folder).last
-        graph = _quantized(exported, few, probe, folder)
-        return TimedModel(
-            name=probe.name,
-            artifact=exported.path.resolve(),
-            graph=graph,
-            runtime=probe.runtime,
-        )
-
-
-def _quantized(exported: Artifact, task: Task, variant: Variant, folder: Path) -> Path:
-    """Return the graph of a variant, written now or before."""
-    graph = (folder / f"{variant.variant_name}.onnx").resolve()
-    machine = environment()  # which decides what runs in integers
-    identity = [exported.digest, variant.settings, library_versions()]
-    identity += [machine.cpu_model, list(machine.cpu_flags)]
-    build_once([graph], identity, lambda: write_graph(exported, task, variant.settings, graph))
-    return graph
-
-
-def _probe(candidate: Candidate, model: TimedModel, single_ms: float) -> Probe:
-    assert model.graph is not None  # every probe has one
-    return Probe(
-        candidate=candidate,
-        entries=len(load_tokenizer(model.artifact)),
-        cost=Cost(model_mb=model.graph.stat().st_size / 1e6, single_ms=single_ms),
-    )
+        graph = (folder / f"{probe.variant_name}.onnx").resolve()
+        machine = environment()  # which decides what runs in integers
+        identity = [exported.digest, probe.settings, library_versions()]
+        identity += [machine.cpu_model, list(machine.cpu_flags)]
+        build_once([graph], identity, lambda: write_graph(exported, few, probe.settings, graph))
+        place = exported.path.resolve()
+        return TimedModel(name=probe.name, artifact=place, graph=graph, runtime=probe.runtime)
 
 
 def cost_of(artifact: Artifact, single_ms: float) -> Cost:
@@ -287,57 +270,144 @@ def timing_of(config: CompressConfig) -> LatencyConfig:
     )
 
 
-def _few(task: Task) -> Task:
-    """Return the task with a few texts of each split: nothing is learned or judged by a probe."""
-    train, dev, selection = (
-        sample(split, TEXTS, task.problem) for split in (task.train, task.dev, task.selection)
-    )
-    return replace(task, train=train, dev=dev, selection=selection)
-
-
-def _groups(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
-    groups: dict[tuple[str, Variant], list[Candidate]] = {}
-    for candidate in candidates:
-        groups.setdefault(_key(candidate), []).append(candidate)
-    return [*groups.values()]
-
-
-def _key(candidate: Candidate) -> tuple[str, Variant]:
-    return candidate.start.name, candidate.variant
-
-
-# --- from bertender.compression.plan
-# The plan of a compression: what every candidate will cost, which fit, and which are trained.
-
-TOO_MUCH = "predicted beyond the limits"
-
-
 def predicted(
     candidates: Iterable[Candidate], models: CostModels, config: CompressConfig
 ) -> list[CandidateResult]:
     """Return the candidates with their predicted costs, and whether these hold the limits."""
     results = []
     for candidate in candidates:
-        if (key := (candidate.start.name, candidate.variant)) not in models:
-            continue  # no probe of its start and variant could be made
-        if not models[key].covers(candidate):
-            continue  # nor of its depth
-        cost = models[key].predict(candidate)
+        model = models.get(_start_and_variant(candidate))
+        if model is None or not model.covers(candidate):
+            continue  # no probe of its start and variant, or of its depth, could be made
+        cost = model.predict(candidate)
         fits = excess(cost, config) <= 1
+        reason = None if fits else TOO_MUCH
         results.append(
-            CandidateResult(
-                candidate=candidate,
-                predicted=cost,
-                fits=fits,
-                left_out=None if fits else TOO_MUCH,
-            )
+            CandidateResult(candidate=candidate, predicted=cost, fits=fits, left_out=reason)
         )
     return results
 
 
+def _limits(config: CompressConfig) -> dict[str, tuple[float, str]]:
+    """Return the limits that are set: name -> value, and the field of a cost that it bounds."""
+    limits = {"max_mb": (config.max_mb, "model_mb"), "max_ms": (config.max_ms, "single_ms")}
+    return {name: (most, of) for name, (most, of) in limits.items() if most is not None}
+
+
 def excess(cost: Cost, config: CompressConfig) -> float:
     """Return how many times the tightest limit is exceeded; at most 1 where all hold."""
-    return max((of(cost) / limit for _, limit, of in _limits(config)), default=0.0)
+    shares = (float(getattr(cost, of)) / most for most, of in _limits(config).values())
+    return max(shares, default=0.0)
+
+
+def decided_near_limits(
+    results: Sequence[CandidateResult],
+    config: CompressConfig,
+    measure: Callable[[Candidate], Measured],
+) -> tuple[list[CandidateResult], list[Measured]]:
+    """Return the candidates, none that would be trained undecided, and the probes of those.
+
+    Where a probe holds no limit, another candidate takes its place, and may be near one too.
+
+    Args:
+        results: every candidate.
+        config: the limits.
+        measure: makes a probe of a candidate; one of which it can make none is left out.
+    """
+    decisions, made = [*results], []
+    while near := undecided(decisions, config):
+        for candidate in near:
+            try:
+                measured = measure(candidate)
+            except (ConfigError, ModelError, ParityError) as error:
+                refused = {"fits": False, "left_out": str(error), "refused": True}
+                decisions = [
+                    each.model_copy(update=refused) if each.candidate == candidate else each
+                    for each in decisions
+                ]
+            else:
+                made.append(measured)
+                decisions = decided(decisions, measured.probes, config)
+    return decisions, made
+
+
+def undecided(results: Sequence[CandidateResult], config: CompressConfig) -> list[Candidate]:
+    """Return the candidates that would be trained, and are only predicted, near a limit."""
+
+    def may_fit(result: CandidateResult) -> bool:
+        if result.probe is not None or result.left_out not in (None, TOO_MUCH):
+            return result.fits
+        return excess(result.predicted, config) <= 1 + NEAR
+
+    return [
+        each.candidate
+        for each in _preferred([each for each in results if may_fit(each)], config)
+        if each.probe is None and excess(each.predicted, config) > 1 - NEAR
+    ]
+
+
+def decided(
+    results: Sequence[CandidateResult], probes: Iterable[Probe], config: CompressConfig
+) -> list[CandidateResult]:
+    """Return the candidates, those of the probes with what these were measured at."""
+    costs = {each.candidate: each.cost for each in probes}
+    decisions = [*results]
+    for place, each in enumerate(results):
+        if (cost := costs.get(each.candidate)) is not None:
+            fits = excess(cost, config) <= 1
+            update = {"probe": cost, "fits": fits, "left_out": None if fits else PROBE_TOO_MUCH}
+            decisions[place] = each.model_copy(update=update)
+    return decisions
+
+
+def entrants(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
+    """Return the candidates to train: of each start and depth the one with the least cut.
+
+    More weights score better as a rule, so that a candidate that fits with more of them left takes
+    the place of the others of its start and depth; of two that have as many, the one with the
+    whole vocabulary, then the first variant: two schemes may differ in time by no more than noise,
+    and then in what they lose; and another runtime is for what lets less be cut. Starts have
+    turns, the one with the most weights left first.
+    """
+    return _preferred([each for each in results if each.fits], config)
+
+
+def _preferred(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
+    order = {variant: place for place, variant in enumerate(variants_of(config))}
+
+    def preference(result: CandidateResult) -> tuple[float, bool]:
+        return -result.candidate.remaining, result.candidate.vocab
+
+    best: dict[tuple[str, int], CandidateResult] = {}
+    listed = sorted(results, key=lambda each: (*preference(each), order[each.candidate.variant]))
+    for each in listed:
+        best.setdefault((each.candidate.start.name, each.candidate.layers), each)
+    by_start: dict[str, list[CandidateResult]] = {}
+    for (start, _), each in sorted(best.items(), key=lambda item: (*preference(item[1]), item[0])):
+        by_start.setdefault(start, []).append(each)
+    turns = chain.from_iterable(zip_longest(*by_start.values()))
+    return [each for each in turns if each is not None][: config.candidates]
+
+
+def with_trained(
+    report: CompressionReport, done: Sequence[CandidateResult], chosen: Sequence[CandidateResult]
+) -> CompressionReport:
+    """Return a report with the candidates that were trained, and why the others were not."""
+    trained = {each.candidate for each in done}
+    entered = {(each.candidate.start.name, each.candidate.layers) for each in chosen}
+    others = []
+    for each in report.candidates:
+        if each.candidate in trained:
+            continue
+        reason = each.left_out
+        if each.fits:
+            reason = "others fill the number of candidates to train"
+            if (each.candidate.start.name, each.candidate.layers) in entered:
+                reason = "another one of its start and depth has as many weights left, or more"
+        others.append(each.model_copy(update={"left_out": reason}))
+    rounds = {(one.candidate.shape_name, each) for one in done for each in one.rounds}
+    minutes = sum(each.minutes for _, each in rounds)
+    return report.model_copy(update={"candidates": (*done, *others), "minutes": minutes})
 
 
 def check_any(
@@ -358,11 +428,11 @@ def check_feasible(results: Sequence[CandidateResult], config: CompressConfig) -
     """Raise ConfigError with the nearest feasible point, where no candidate fits."""
     if any(result.fits for result in results):
         return
-    nearest = min(results, key=lambda result: excess(result.cost, config))
+    asked, nearest = _asked_and_nearest(results, config)
     raise ConfigError(
-        f"{_asked(config)}: none of {len(results)} candidates is expected to hold that. "
-        f"{_nearest(nearest, config)} Or let more be cut, or try more variants (layers, "
-        "heads, ffn, students, schemes, runtimes, fused_attention)."
+        f"{asked}: none of {len(results)} candidates is expected to hold that. {nearest} Or let "
+        "more be cut, or try more variants (layers, heads, ffn, students, schemes, runtimes, "
+        "fused_attention)."
     )
 
 
@@ -375,184 +445,24 @@ def none_holds(finished: Sequence[CandidateResult], config: CompressConfig) -> s
             f"no candidate could be quantized. {reasons}. Give other schemes or runtimes; where "
             "one label is predicted everywhere, another learning_rate or more epochs."
         )
-    nearest = min(tried, key=lambda each: excess(each.cost, config))
+    asked, nearest = _asked_and_nearest(tried, config)
     return (
-        f"{_asked(config)}: no trained candidate holds that as measured. "
-        f"{_nearest(nearest, config)} Or give more candidates."
+        f"{asked}: no trained candidate holds that as measured. {nearest} Or give more candidates."
     )
 
 
-def with_trained(
-    report: CompressionReport, done: Sequence[CandidateResult], chosen: Sequence[CandidateResult]
-) -> CompressionReport:
-    """Return a report with the candidates that were trained, and why the others were not."""
-    trained = {each.candidate for each in done}
-    rest = [each for each in report.candidates if each.candidate not in trained]
-    rounds = {(one.candidate.shape_name, each) for one in done for each in one.rounds}
-    minutes = sum(each.minutes for _, each in rounds)
-    others = (_passed_over(each, chosen) for each in rest)
-    return report.model_copy(update={"candidates": (*done, *others), "minutes": minutes})
-
-
-def _passed_over(result: CandidateResult, chosen: Sequence[CandidateResult]) -> CandidateResult:
-    """Return a candidate that was only predicted, with the reason."""
-    if not result.fits:
-        return result
-    key = _start_and_depth(result)
-    rival = any(_start_and_depth(each) == key for each in chosen)
-    less_cut = "another one of its start and depth has as many weights left, or more"
-    reason = less_cut if rival else "others fill the number of candidates to train"
-    return result.model_copy(update={"left_out": reason})
-
-
-def _asked(config: CompressConfig) -> str:
-    return ", ".join(f"{name}={limit:g}" for name, limit, _ in _limits(config))
-
-
-def _nearest(result: CandidateResult, config: CompressConfig) -> str:
-    """Return the point nearest to the limits, and the limits that it would hold."""
-    cost = result.cost
-    wider = " and ".join(f"{name} {_up(of(cost))}" for name, _, of in _limits(config))
+def _asked_and_nearest(
+    results: Sequence[CandidateResult], config: CompressConfig
+) -> tuple[str, str]:
+    """Return the limits, and the point nearest to them with the limits that it would hold."""
+    limits = _limits(config)
+    nearest = min(results, key=lambda result: excess(result.cost, config))
+    cost = nearest.cost
+    wider = " and ".join(  # rounded up to two digits after the point
+        f"{name} {math.ceil(100 * getattr(cost, of)) / 100:.2f}" for name, (_, of) in limits.items()
+    )
     return (
-        f"The nearest is {result.candidate.name}, with {cost.model_mb:.2f} MB and "
-        f"{cost.single_ms:.2f} ms. Give {wider} or more."
+        ", ".join(f"{name}={most:g}" for name, (most, _) in limits.items()),
+        f"The nearest is {nearest.candidate.name}, with {cost.model_mb:.2f} MB and "
+        f"{cost.single_ms:.2f} ms. Give {wider} or more.",
     )
-
-
-def _limits(config: CompressConfig) -> list[tuple[str, float, Callable[[Cost], float]]]:
-    """Return the limits that are set: name, value, and what they bound of a cost."""
-    limits: list[tuple[str, float | None, Callable[[Cost], float]]] = [
-        ("max_mb", config.max_mb, lambda cost: cost.model_mb),
-        ("max_ms", config.max_ms, lambda cost: cost.single_ms),
-    ]
-    return [(name, limit, of) for name, limit, of in limits if limit is not None]
-
-
-def entrants(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
-    """Return the candidates to train: of each start and depth the one with the least cut.
-
-    More weights score better as a rule, so that a candidate that fits with more of them left takes
-    the place of the others of its start and depth; of two that have as many, the one with the
-    whole vocabulary, then the first variant: two schemes may differ in time by no more than noise,
-    and then in what they lose; and another runtime is for what lets less be cut. Starts have
-    turns, the one with the most weights left first.
-    """
-    return preferred([each for each in results if each.fits], config)
-
-
-def preferred(results: Sequence[CandidateResult], config: CompressConfig) -> list[CandidateResult]:
-    order = {variant: place for place, variant in enumerate(variants_of(config))}
-    listed = sorted(results, key=lambda result: order[result.candidate.variant])
-    best = [_first(group) for group in _grouped(listed, _start_and_depth)]
-    by_start = [sorted(group, key=_preference) for group in _grouped(best, _start)]
-    by_start.sort(key=lambda group: _preference(group[0]))
-    in_turn = [each for each in chain.from_iterable(zip_longest(*by_start)) if each is not None]
-    return in_turn[: config.candidates]
-
-
-def _first(results: Iterable[CandidateResult]) -> CandidateResult:
-    return min(results, key=_preference)
-
-
-def _preference(result: CandidateResult) -> tuple[float, bool]:
-    """Return what sorts candidates, the preferred first; of equal ones the first stays first."""
-    return -result.candidate.remaining, result.candidate.vocab
-
-
-def _start(result: CandidateResult) -> str:
-    return result.candidate.start.name
-
-
-def _start_and_depth(result: CandidateResult) -> tuple[str, int]:
-    return result.candidate.start.name, result.candidate.layers
-
-
-def _grouped(
-    results: Iterable[CandidateResult], key: Callable[[CandidateResult], Any]
-) -> list[list[CandidateResult]]:
-    return [[*group] for _, group in groupby(sorted(results, key=key), key)]
-
-
-def _up(value: float) -> str:
-    """Return a number rounded up to two digits after the point."""
-    return f"{math.ceil(100 * value) / 100:.2f}"
-
-
-# --- from bertender.compression.near_limits
-# Candidates that are predicted near a limit: a probe of each decides whether it holds that.
-
-NEAR = 0.05
-"""Share of a limit: a prediction that is closer to it may be wrong about whether it is held."""
-PROBE_TOO_MUCH = "beyond the limits, as a probe of it was measured"
-
-
-def decided_near_limits(
-    results: Sequence[CandidateResult],
-    config: CompressConfig,
-    measure: Callable[[Candidate], Measured],
-) -> tuple[list[CandidateResult], list[Measured]]:
-    """Return the candidates, none that would be trained undecided, and the probes of those.
-
-    Where a probe holds no limit, another candidate takes its place, and may be near one too.
-
-    Args:
-        results: every candidate.
-        config: the limits.
-        measure: makes a probe of a candidate; one of which it can make none is left out.
-    """
-    decisions, made = list(results), []
-    while near := undecided(decisions, config):
-        for candidate in near:
-            try:
-                measured = measure(candidate)
-            except (ConfigError, ModelError, ParityError) as error:
-                decisions = _without(decisions, candidate, str(error))
-            else:
-                made.append(measured)
-                decisions = decided(decisions, measured.probes, config)
-    return decisions, made
-
-
-def undecided(results: Sequence[CandidateResult], config: CompressConfig) -> list[Candidate]:
-    """Return the candidates that would be trained, and are only predicted, near a limit."""
-    wanted = preferred([each for each in results if _may_fit(each, config)], config)
-    return [
-        each.candidate
-        for each in wanted
-        if each.probe is None and excess(each.predicted, config) > 1 - NEAR
-    ]
-
-
-def decided(
-    results: Sequence[CandidateResult], probes: Iterable[Probe], config: CompressConfig
-) -> list[CandidateResult]:
-    """Return the candidates, those of the probes with what these were measured at."""
-    costs = {each.candidate: each.cost for each in probes}
-    return [_decided(each, costs.get(each.candidate), config) for each in results]
-
-
-def _may_fit(result: CandidateResult, config: CompressConfig) -> bool:
-    if result.probe is not None or result.left_out not in (None, TOO_MUCH):
-        return result.fits
-    return excess(result.predicted, config) <= 1 + NEAR
-
-
-def _decided(result: CandidateResult, cost: Cost | None, config: CompressConfig) -> CandidateResult:
-    if cost is None:
-        return result
-    fits = excess(cost, config) <= 1
-    return result.model_copy(
-        update={"probe": cost, "fits": fits, "left_out": None if fits else PROBE_TOO_MUCH}
-    )
-
-
-def _without(
-    results: Sequence[CandidateResult], candidate: Candidate, reason: str
-) -> list[CandidateResult]:
-    """Return the candidates, one of which is left out."""
-    return [
-        each.model_copy(update={"fits": False, "left_out": reason, "refused": True})
-        if each.candidate == candidate
-        else each
-        for each in results
-    ]

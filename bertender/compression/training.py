@@ -1,9 +1,19 @@
-"""Training of candidates by successive halving, on a part of the texts or all."""
+"""Training of candidates: the steps of each, built once, and successive halving over them.
+
+Each candidate is what the commands make: a student, pruned, exported, quantized. Steps that are
+built already are not built again, so that a compression that was killed continues.
+
+Successive halving is of Jamieson and Talwalkar 2016, arXiv 1502.07943. All candidates start on a
+small part of the texts; the better half of each round learns on, from twice as many, until one is
+left, which learns from all. The first part is so small that all the choosing takes as long as that
+last training, so that half of the time goes to the model that will serve. Where the texts are few,
+a part has FEWEST_TEXTS, rounds of nearly equal parts are one, and choosing takes longer.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,30 +28,146 @@ from bertender.core.errors import ConfigError
 from bertender.core.files import save_text
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
-from bertender.recipes.recipe import PlannedStep, Step, StepOutcome, run_step
-from bertender.recipes.stage import GRAPH_TO_QUANTIZE, NamedFile
+from bertender.recipes.recipe import PlannedStep, Step, run_step
+from bertender.recipes.stage import GRAPH_TO_QUANTIZE
 from bertender.recipes.stages import STAGES
 from bertender.tasks.labelled import read_texts
 from bertender.tasks.loading import sample, unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop
 from bertender.tasks.task import Task
 
-# --- from bertender.compression.chain
-# The steps of a candidate, as a recipe would name them, and building them.
-#
-# Each candidate is what the commands make: a student, pruned, exported, quantized. Steps that are
-# built already are not built again, so that a compression that was killed continues.
-
 TEACHER = "teacher"
-ROOM = 2
-"""Times the entries that always stay is a vocabulary's default size at least."""
+LEAST_ROOM = 2
+"""Times the entries that always remain is a vocabulary's default size at least."""
 HARDLY_TRAINED = {"epochs": 1, "learning_rate": 1e-5}
-"""Of a probe: what it weighs and takes does not depend on what it has learned."""
+"""Settings of a probe: what it weighs and takes does not depend on what it has learned."""
 TO_BE_JUDGED = {"allow_constant": True}
 """One candidate of many that learned nothing ends no search: its round is marked instead."""
-
 OF_A_RECOVERY = frozenset({"epochs", "batch_size", "no_dropout"})
 """Settings of pruning that one which trains nothing refuses."""
+
+FEWEST_TEXTS = 500
+"""Below it a part says little about a candidate."""
+LEAST_GROWTH = 1.5
+"""Of the texts from round to round: on hardly more texts, a training says the same again."""
+PART_OF_ONE = 0.1
+"""Where one candidate alone shows what all texts would take."""
+
+Announce = Callable[[str], None]
+Train = Callable[[CandidateResult, float, int], Round]
+"""(candidate, share of the texts, number of the round) -> its training"""
+
+
+def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int) -> list[Step]:
+    """Return the steps that train a candidate: distilling and pruning, or those that it has.
+
+    Args:
+        candidate: what to train.
+        config: how long, and on which texts.
+        unlabelled: unlabelled texts to learn from, at most.
+    """
+    steps = []
+    shared = {**_texts(config, unlabelled), "seed": config.seed, **TO_BE_JUDGED}
+    pace = {"batch_size": config.batch_size, "no_dropout": config.no_dropout}
+    start = candidate.start
+    if candidate.is_distilled:
+        # whether its vocabulary is cut is the candidate's choice, and a step of pruning
+        settings: dict[str, Any] = {**shared, "vocab_size": "all"}
+        if start.encoder is not None:
+            settings |= {"method": "pd", "student": start.encoder}
+        elif start.method is not None:
+            settings |= {"method": start.method}
+        if start.layers:  # else its passes, its rate and its batches are its own
+            passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}
+            settings |= {"layers": candidate.layers, **passes, **pace}
+        steps.append(_step("student", "distill", (TEACHER,), settings))
+    if candidate.is_pruned:
+        settings = {**shared, "epochs": config.recovery_epochs, **pace}
+        cuts = {"heads": candidate.heads, "ffn": candidate.ffn}
+        settings |= {name: share for name, share in cuts.items() if share}
+        if candidate.vocab:
+            size = config.vocab_size
+            if not config.is_explicit("vocab_size"):
+                # beside single characters where these are many, as in Chinese
+                size = max(size, LEAST_ROOM * start.least_entries)
+            settings |= {"vocab": "task", "vocab_floor": config.vocab_floor, "vocab_size": size}
+        # a student's recovery learns from the teacher, which knows more than the student does
+        sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
+        steps.append(_step("pruned", "prune", sources, settings))
+    return steps
+
+
+def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step], list[Step]]:
+    """Return the steps of a probe: those on a few texts, and those that read all to be cut.
+
+    What is cut trains nothing, and so has no teacher. Where it counts tokens, it reads all
+    unlabelled texts, as the winner's step does.
+    """
+    students, cuts = [], []
+    for step in student_steps(candidate, config, 0):
+        if step.stage == "distill":
+            settings = {**step.settings, **HARDLY_TRAINED}
+            students.append(step.model_copy(update={"settings": settings}))
+            continue
+        settings = {name: each for name, each in step.settings.items() if name not in OF_A_RECOVERY}
+        if "vocab" in settings and config.unlabelled is None:
+            settings |= _texts(config, config.unlabelled_texts)
+        elif "vocab" in settings:
+            settings |= {"unlabelled": str(config.unlabelled)}
+        settings |= {"recover": False}
+        cuts.append(step.model_copy(update={"settings": settings, "sources": step.sources[:1]}))
+    return students, cuts
+
+
+def graph_steps(candidate: Candidate, source: str, **settings: Any) -> list[Step]:
+    """Return the steps that export and quantize what a step has made; `settings` are for both."""
+    return [
+        _step("onnx", "export", (source,), settings),
+        _step("int8", "quantize", ("onnx",), {**candidate.settings, **settings}),
+    ]
+
+
+def _texts(config: CompressConfig, unlabelled: int) -> dict[str, Any]:
+    """Return the settings of so many unlabelled texts."""
+    if not unlabelled:
+        return {}
+    if config.unlabelled is None:
+        return {"unlabelled_texts": unlabelled}
+    return {"unlabelled": str(config.unlabelled), "max_unlabelled": unlabelled}
+
+
+def _step(name: str, stage: str, sources: tuple[str, ...], settings: Mapping[str, Any]) -> Step:
+    return Step.model_validate(
+        {"name": name, "stage": stage, "from": sources, "with": dict(settings)}
+    )
+
+
+def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task: Task) -> None:
+    """Raise where a step of a candidate could not be run on the task, or a file is missing.
+
+    Raises:
+        BertenderError: what is wrong, before any work.
+    """
+    unlabelled = int(config.unlabelled is not None or config.unlabelled_texts > 0)
+    steps = {
+        step.model_dump_json(): step  # many candidates have a step in common
+        for each in candidates
+        for step in (*student_steps(each, config, unlabelled), *graph_steps(each, TEACHER))
+    }
+    files = []
+    for step in steps.values():
+        stage = STAGES[step.stage]
+        settings = stage.config.parse(step.settings)
+        if step.stage == "quantize" and stage.wants(settings, 0) is not GRAPH_TO_QUANTIZE:
+            raise ConfigError(
+                f"schemes={step.settings['scheme']}: it trains, and a candidate is quantized as it "
+                "is. Give schemes that start from a graph, as dynamic or static."
+            )
+        stage.accepts(task)
+        stage.check(settings, task)
+        files += stage.files(settings)
+    for file in dict.fromkeys(files):  # a packaged encoder's check reads all of it
+        file.check()
 
 
 @dataclass(frozen=True)
@@ -57,44 +183,6 @@ class Built:
     def last(self) -> Artifact:
         """The artifact of the last step."""
         return [*self.artifacts.values()][-1]
-
-
-def student_steps(candidate: Candidate, config: CompressConfig, unlabelled: int) -> list[Step]:
-    """Return the steps that train a candidate: distilling and pruning, or those that it has.
-
-    Args:
-        candidate: what to train.
-        config: how long, and on which texts.
-        unlabelled: unlabelled texts to learn from, at most.
-    """
-    steps = []
-    if candidate.is_distilled:
-        settings = {**_student(candidate, config, unlabelled), **TO_BE_JUDGED}
-        steps.append(_step("student", "distill", (TEACHER,), settings))
-    if candidate.is_pruned:
-        # a student's recovery learns from the teacher, which knows more than the student does
-        sources = (steps[-1].name, TEACHER) if steps else (TEACHER,)
-        settings = {**_cuts(candidate, config), **_texts(config, unlabelled)}
-        settings |= {"epochs": config.recovery_epochs, "batch_size": config.batch_size}
-        settings |= {"no_dropout": config.no_dropout, "seed": config.seed, **TO_BE_JUDGED}
-        steps.append(_step("pruned", "prune", sources, settings))
-    return steps
-
-
-def probe_steps(candidate: Candidate, config: CompressConfig) -> tuple[list[Step], list[Step]]:
-    """Return the steps of a probe: those on a few texts, and those that read all to be cut."""
-    trained = student_steps(candidate, config, 0)
-    students = [_changed(step, HARDLY_TRAINED) for step in trained if step.stage == "distill"]
-    cuts = [_only_cut(step, config) for step in trained if step.stage == "prune"]
-    return students, cuts
-
-
-def graph_steps(candidate: Candidate, source: str, **settings: Any) -> list[Step]:
-    """Return the steps that export and quantize what a step has made; `settings` are for both."""
-    return [
-        _step("onnx", "export", (source,), settings),
-        _step("int8", "quantize", ("onnx",), {**candidate.settings, **settings}),
-    ]
 
 
 def build(
@@ -113,128 +201,14 @@ def build(
         config = STAGES[step.stage].config.parse(step.settings)
         outcome = run_step(PlannedStep(step, config, folder), task, done)
         done[step.name] = Artifact.load(outcome.output, verify=False)
-        seconds += _seconds(outcome, folder / f"{step.name}.seconds")
+        noted = folder / f"{step.name}.seconds"
+        if not outcome.reused:
+            save_text(f"{outcome.seconds}\n", noted)
+        try:
+            seconds += float(noted.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # a run was killed before it noted the time
+            continue
     return Built(done, seconds)
-
-
-def _seconds(outcome: StepOutcome, place: Path) -> float:
-    """Return how long a step took, also where an earlier run has built it."""
-    if not outcome.reused:
-        save_text(f"{outcome.seconds}\n", place)
-    try:
-        return float(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a run was killed before it noted the time
-        return 0.0
-
-
-def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task: Task) -> None:
-    """Raise where a step of a candidate could not be run on the task, or a file is missing.
-
-    Raises:
-        BertenderError: what is wrong, before any work.
-    """
-    unlabelled = int(config.unlabelled is not None or config.unlabelled_texts > 0)
-    steps = {
-        step.model_dump_json(): step  # many candidates have a step in common
-        for candidate in candidates
-        for step in (
-            *student_steps(candidate, config, unlabelled),
-            *graph_steps(candidate, TEACHER),
-        )
-    }
-    files = [file for step in steps.values() for file in _checked_files(step, task)]
-    for file in dict.fromkeys(files):  # a packaged encoder's check reads all of it
-        file.check()
-
-
-def _checked_files(step: Step, task: Task) -> Iterable[NamedFile]:
-    """Return the files that a step names, whose settings are right for the task."""
-    stage = STAGES[step.stage]
-    config = stage.config.parse(step.settings)
-    if step.stage == "quantize" and stage.wants(config, 0) is not GRAPH_TO_QUANTIZE:
-        raise ConfigError(
-            f"schemes={step.settings['scheme']}: it trains, and a candidate is quantized as it is. "
-            "Give schemes that start from a graph, as dynamic or static."
-        )
-    stage.accepts(task)
-    stage.check(config, task)
-    return stage.files(config)
-
-
-def _step(name: str, stage: str, sources: tuple[str, ...], settings: Mapping[str, Any]) -> Step:
-    return Step.model_validate(
-        {"name": name, "stage": stage, "from": sources, "with": dict(settings)}
-    )
-
-
-def _changed(step: Step, settings: Mapping[str, Any]) -> Step:
-    return step.model_copy(update={"settings": {**step.settings, **settings}})
-
-
-def _only_cut(step: Step, config: CompressConfig) -> Step:
-    """Return a step of pruning that trains nothing, and so has no teacher.
-
-    It reads all unlabelled texts where it counts tokens, as the winner's does.
-    """
-    rest = {name: value for name, value in step.settings.items() if name not in OF_A_RECOVERY}
-    counted = _all_texts(config) if "vocab" in rest else {}
-    return step.model_copy(
-        update={"settings": {**rest, **counted, "recover": False}, "sources": step.sources[:1]}
-    )
-
-
-def _all_texts(config: CompressConfig) -> dict[str, Any]:
-    if config.unlabelled is None:
-        return _texts(config, config.unlabelled_texts)
-    return {"unlabelled": str(config.unlabelled)}
-
-
-def _student(candidate: Candidate, config: CompressConfig, unlabelled: int) -> dict[str, Any]:
-    # whether its vocabulary is cut is the candidate's choice, and a step of pruning
-    learning = {**_texts(config, unlabelled), "seed": config.seed, "vocab_size": "all"}
-    own = {} if candidate.start.method is None else {"method": candidate.start.method}
-    if not candidate.start.layers:  # its passes, its rate and its batches are its own
-        return {**own, **learning}
-    encoder = candidate.start.encoder
-    method = {"method": "pd", "student": encoder} if encoder is not None else own
-    shape = {"layers": candidate.layers}
-    passes = {"epochs": config.epochs, "learning_rate": config.learning_rate}
-    passes |= {"batch_size": config.batch_size, "no_dropout": config.no_dropout}
-    return {**method, **shape, **passes, **learning}
-
-
-def _texts(config: CompressConfig, unlabelled: int) -> dict[str, Any]:
-    """Return the settings of so many unlabelled texts."""
-    if not unlabelled:
-        return {}
-    if config.unlabelled is None:
-        return {"unlabelled_texts": unlabelled}
-    return {"unlabelled": str(config.unlabelled), "max_unlabelled": unlabelled}
-
-
-def _cuts(candidate: Candidate, config: CompressConfig) -> dict[str, Any]:
-    shares = {"heads": candidate.heads, "ffn": candidate.ffn}
-    cut = {name: share for name, share in shares.items() if share}
-    if not candidate.vocab:
-        return cut
-    size = _vocabulary_size(candidate, config)
-    return {**cut, "vocab": "task", "vocab_floor": config.vocab_floor, "vocab_size": size}
-
-
-def _vocabulary_size(candidate: Candidate, config: CompressConfig) -> int:
-    """Return the most entries of a candidate's vocabulary.
-
-    The default leaves room beside single characters where these are many, as in Chinese.
-    """
-    if config.is_explicit("vocab_size"):
-        return config.vocab_size
-    return max(config.vocab_size, ROOM * candidate.start.least_entries)
-
-
-# --- from bertender.compression.training
-# Training candidates, whole or on a part of the texts, and the folders that they lie in.
-
-Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -309,7 +283,7 @@ class Training:
     def _student(self, candidate: Candidate, texts: int, unlabelled: int) -> Built:
         steps = student_steps(candidate, self.config, unlabelled)
         folder = self._folder(candidate, texts, unlabelled)
-        return build(steps, {"teacher": self.teacher}, self._part(texts), folder)
+        return build(steps, {TEACHER: self.teacher}, self._part(texts), folder)
 
     def _part(self, texts: int) -> Task:
         return replace(self.task, train=sample(self.task.train, texts, self.task.problem))
@@ -317,28 +291,6 @@ class Training:
     def _folder(self, candidate: Candidate, texts: int, unlabelled: int) -> Path:
         """Return where a candidate lies that learned from so many texts, however quantized."""
         return self.folder / candidate.shape_name / f"{texts}-and-{unlabelled}-texts"
-
-
-# --- from bertender.compression.halving
-# Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) over candidates.
-#
-# All start on a small part of the texts; the better half of each round goes on, on twice as many,
-# until one is left, which learns from all. The first part is so small that all the choosing takes
-# as
-# long as that last training, so that half of the time goes to the model that will serve. Where
-# the
-# texts are few, a part has FEWEST_TEXTS, rounds of nearly equal parts are one, and choosing takes
-# longer.
-
-FEWEST_TEXTS = 500
-"""Below it a part says little about a candidate."""
-LEAST_GROWTH = 1.5
-"""Of the texts from round to round: on hardly more texts, a training says the same again."""
-PART_OF_ONE = 0.1
-"""Where one candidate alone shows what all texts would take."""
-
-Train = Callable[[CandidateResult, float, int], Round]
-"""(candidate, share of the texts, number of the round) -> its training"""
 
 
 @dataclass
@@ -411,56 +363,41 @@ def halved(
         train: trains a candidate, and returns its score on the texts to choose by.
         budget: what may be spent.
     """
-    staying = list(entrants)
-    beaten: list[CandidateResult] = []
+
+    def trained(result: CandidateResult, share: float, number: int) -> CandidateResult:
+        done = train(result, share, number)
+        budget.spend(done)
+        return result.model_copy(update={"rounds": (*result.rounds, done)})
+
+    def beaten(result: CandidateResult, number: int) -> CandidateResult:
+        reason = f"better ones of round {number + 1} went on without it"
+        return result.model_copy(update={"left_out": result.left_out or reason})
+
+    remaining, others = [*entrants], list[CandidateResult]()
     shares = parts_of_texts(len(entrants), texts, budgeted=budget.minutes is not None)
     choosing = shares[:-1] or (shares if len(entrants) > 1 else [])
     for number, share in enumerate(choosing):
-        trained = [_if_affordable(each, share, number, train, budget) for each in staying]
-        ranked = sorted(trained, key=_rank, reverse=True)
-        staying = ranked[: math.ceil(len(ranked) / 2)]
-        beaten[:0] = [_beaten(each, number) for each in ranked[len(staying) :]]
-    leader, *others = staying
-    beaten[:0] = [_beaten(each, len(choosing) - 1) for each in others]
-    return [_trained_last(leader, len(choosing), train, budget), *beaten]
-
-
-def _if_affordable(
-    result: CandidateResult, share: float, number: int, train: Train, budget: Budget
-) -> CandidateResult:
-    if result.left_out:
-        return result
-    if not budget.allows_choosing(result, share):
-        return result.model_copy(update={"left_out": "half of the budget was spent before it"})
-    return _trained(result, share, number, train, budget)
-
-
-def _trained_last(
-    leader: CandidateResult, number: int, train: Train, budget: Budget
-) -> CandidateResult:
-    """Train the best on as many texts as the budget allows, if these are more than it has seen."""
+        for place, each in enumerate(remaining):
+            if each.left_out:
+                continue
+            if budget.allows_choosing(each, share):
+                remaining[place] = trained(each, share, number)
+            else:
+                reason = "half of the budget was spent before it"
+                remaining[place] = each.model_copy(update={"left_out": reason})
+        ranked = sorted(remaining, key=_rank, reverse=True)
+        remaining = ranked[: math.ceil(len(ranked) / 2)]
+        others[:0] = [beaten(each, number) for each in ranked[len(remaining) :]]
+    leader, *rivals = remaining
+    others[:0] = [beaten(each, len(choosing) - 1) for each in rivals]
+    # the best learns from as many texts as the budget allows, if these are more than it has seen
+    leader = leader.model_copy(update={"left_out": None})
     share = budget.affordable_share(leader)
-    whole = leader.model_copy(update={"left_out": None})
-    if leader.rounds and share <= leader.rounds[-1].share:
-        return whole
-    return _trained(whole, share, number, train, budget)
-
-
-def _trained(
-    result: CandidateResult, share: float, number: int, train: Train, budget: Budget
-) -> CandidateResult:
-    done = train(result, share, number)
-    budget.spend(done)
-    return result.model_copy(update={"rounds": (*result.rounds, done)})
+    if not leader.rounds or share > leader.rounds[-1].share:
+        leader = trained(leader, share, len(choosing))
+    return [leader, *others]
 
 
 def _rank(result: CandidateResult) -> tuple[int, bool, float]:
     last = result.rounds[-1] if result.rounds else None
     return (last.number, last.constant is None, last.score) if last else (-1, False, 0.0)
-
-
-def _beaten(result: CandidateResult, number: int) -> CandidateResult:
-    if result.left_out:
-        return result
-    reason = f"better ones of round {number + 1} went on without it"
-    return result.model_copy(update={"left_out": reason})

@@ -17,7 +17,6 @@ from bertender.compression.plan import NEAR
 from bertender.compression.report import (
     MODEL,
     CompressionReport,
-    markdown_report,
     sentence,
     serve_command,
 )
@@ -28,6 +27,7 @@ from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.vocabulary_cutting import needed_tokens
+from tests.compression.toy_costs import shown
 from tests.runtimes import needs
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
@@ -111,7 +111,7 @@ def test_the_report_says_what_to_deploy(done: tuple[Path, CompressionReport]) ->
     _, report = done
     assert report.chosen is not None
     assert sentence(report).startswith(f"Deploy {report.chosen}: accuracy")
-    assert f"{report.chosen} (chosen)" in markdown_report(report)
+    assert f"{report.chosen} (chosen)" in shown(report)
 
 
 def test_a_second_run_makes_nothing_again(
@@ -358,7 +358,7 @@ def test_a_plan_trains_nothing_but_probes(
     assert all(not each.rounds for each in plan.candidates)
     entering = {each.candidate.name for each in plan.candidates if each.enters}
     assert len(entering) == 2
-    assert all(f"{name} (to train)" in markdown_report(plan) for name in entering)
+    assert all(f"{name} (to train)" in shown(plan) for name in entering)
     assert "Nothing was trained" in sentence(plan)
 
 

@@ -7,14 +7,12 @@ import pytest
 from bertender.compression.candidates import all_candidates
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import entrants, excess
-from bertender.compression.report import CompressionReport, markdown_report
-from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, plan, result
+from bertender.compression.report import CompressionReport
+from tests.compression.toy_costs import ENCODER, TEACHER, candidate, cost, plan, result, shown
 
 
 def _on_front(report: CompressionReport) -> dict[str, bool]:
-    table = [line for line in markdown_report(report).splitlines() if line.startswith("|")]
-    rows = [line.removeprefix("| ").split(" | ") for line in table[2:]]
-    return {row[0].split(" (")[0]: row[3] == "yes" for row in rows}
+    return {name.split(" (")[0]: front == "yes" for name, front in shown(report).items()}
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_mb": 14.0, "max_ms": 2.0}, {"max_ms": 1.5}])
@@ -28,10 +26,10 @@ def test_all_that_would_be_trained_is_in_the_table(limits: dict[str, float]) -> 
     entering = {each.candidate for each in entrants(fits, config)}
     results = [each.model_copy(update={"enters": each.candidate in entering}) for each in fits]
     report = plan(results, config)
-    shown, names = _on_front(report), {each.name for each in entering}
-    assert names and names <= shown.keys()
-    assert all(f"{name} (to train)" in markdown_report(report) for name in names)
-    assert limits or all(shown[name] for name in names)
+    on_front, names = _on_front(report), {each.name for each in entering}
+    assert names and names <= on_front.keys()
+    assert all(f"{name} (to train)" in shown(report) for name in names)
+    assert limits or all(on_front[name] for name in names)
 
 
 def test_what_is_beaten_in_everything_is_not_on_the_front() -> None:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertender.compression.candidates import Candidate, Start
+from bertender.compression.candidates import Candidate, Start, variants_of
 from bertender.compression.config import CompressConfig
-from bertender.compression.report import CandidateResult, CompressionReport, Cost, Probe, Round
+from bertender.compression.report import (
+    CandidateResult,
+    CompressionReport,
+    Cost,
+    Probe,
+    Round,
+    terminal_report,
+)
 from bertender.core.machine import environment
 
 WHOLE, SMALLER = 30_000, 8_000
@@ -56,8 +63,15 @@ def plan(results: Sequence[CandidateResult], config: CompressConfig) -> Compress
         chosen_on="selection",
         teacher_mb=1.0,
         teacher_ms=1.0,
+        variants=tuple(variants_of(config)),
         candidates=tuple(results),
         probes=(),
         minutes=0.0,
         environment=environment(),
     )
+
+
+def shown(report: CompressionReport) -> dict[str, str]:
+    """The candidates of a report's table, by their names and marks -> whether on the front."""
+    names, _, _, front, *_ = (map(str, column.cells) for column in terminal_report(report).columns)
+    return dict(zip(names, front, strict=True))
