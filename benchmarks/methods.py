@@ -74,7 +74,7 @@ from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.distillation.texts import with_unlabelled
 from distill.methods import METHODS
@@ -510,7 +510,7 @@ class ForMinutes(Trainer):
         settings: dict[str, Any] = (
             {"unlabelled": self.unlabelled} if self.unlabelled else {"unlabelled_texts": MOST_TEXTS}
         )
-        extended = with_unlabelled(self._short, DistillConfig.parse(settings)).task
+        extended, _ = with_unlabelled(self._short, DistillConfig.parse(settings))
         return len(extended.train) - len(self._short.train)
 
 

@@ -25,7 +25,7 @@ from bertender.comparison.records import speedup
 from bertender.core.artifact import Artifact, read_timing
 from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 
 IN_EACH_STEP = {"teacher_cache_mb": 0, "precision": "fp32"}

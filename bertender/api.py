@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from bertender.models.classifier import Classifier
     from bertender.recipes.recipe import Recipe, StepOutcome
     from bertender.tasks.task import Task
-    from distill.distillation.distill_config import DistillConfig
-    from distill.distillation.general_config import GeneralConfig
+    from distill.distillation.config import DistillConfig, GeneralConfig
     from distill.finetuning.config import MultiTaskConfig
     from distill.pretraining.config import PretrainConfig
     from distill.pruning.config import PruneConfig

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
-from transformers import (
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bertender.comparison.accuracy import check_teacher_varied, evaluate, found_constant, warn_early
+from bertender.comparison.accuracy import evaluate, found_constant, warn_early
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.errors import ModelError
@@ -27,21 +20,153 @@ from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics.scores import Score
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
-from bertender.text.tokenizer import load_tokenizer
 from bertender.training.config import JudgedConfig, TrainingConfig
 from bertender.training.examples import length_findings
-from distill.teachers.teacher import Teacher
-
-# --- from distill.losses.projections
-# Projections of a student's states to its teacher's width, from a general stage to a task's.
-#
-# They are learned with the student. Those of a general stage lie next to its weights, and a
-# distillation by the same method that starts from there goes on with them, as TinyBERT's
-# published
-# code does; a model that is used has none. By another method, they lead elsewhere than its terms
-# do.
 
 logger = logging.getLogger(__name__)
+
+
+def as_classifier(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
+) -> Classifier:
+    """Return a model in training as what reads the texts of its task."""
+    encode = task.problem.encoder(tokenizer)
+    predictor, parameters = TorchPredictor(model), model.num_parameters()
+    return Classifier("training", task.labels, encode, predictor, parameters, task.problem)
+
+
+def evaluated(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, split: Split
+) -> tuple[Score, Any]:
+    """Return the model's score on some examples of the task, and its predictions."""
+    return evaluate(as_classifier(model, tokenizer, task), split, task.metric)
+
+
+def choice_score(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
+) -> dict[str, float]:
+    """Return the model's score on the examples to choose by, by metric name."""
+    score, _ = evaluated(model, tokenizer, task, task.choices)
+    return {task.metric: score.value}
+
+
+def epoch_score(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: JudgedConfig
+) -> dict[str, float]:
+    """Return `choice_score` after an epoch; log a warning of a model that predicts one label."""
+    score, predictions = evaluated(model, tokenizer, task, task.choices)
+    warn_early(task, task.choices, predictions, config)
+    return {task.metric: score.value}
+
+
+def dev_score(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
+) -> dict[str, float]:
+    """Return the model's score on the task's held-out examples, by metric name."""
+    score, _ = evaluated(model, tokenizer, task, task.dev)
+    return {task.metric: score.value}
+
+
+def final_score(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, **more: Any
+) -> ScoreFindings:
+    """Return the held-out score of a trained model, and whether it predicts one label there.
+
+    Args:
+        model: it is scored here, once.
+        tokenizer: its tokenizer.
+        task: training and held-out examples.
+        more: other fields of ScoreFindings.
+    """
+    score, predictions = evaluated(model, tokenizer, task, task.dev)
+    constant = found_constant(task, task.dev, predictions)
+    return ScoreFindings(chosen_on=task.chosen_on, score=score.value, constant=constant, **more)
+
+
+def artifact_at(source: str) -> Artifact | None:
+    """Return the artifact that an encoder lies in; None where it is a plain folder or a name."""
+    return Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None
+
+
+def write_trained(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task | TaskRecord,
+    findings: Findings,
+    *,
+    out: Path,
+    stage: str,
+    config: TrainingConfig,
+    parent: Artifact | None,
+    projections: Tensors | None = None,
+    method: str = "",
+) -> None:
+    """Write a torch artifact, model and tokenizer by the `save_pretrained` of each.
+
+    Args:
+        model: as it was trained.
+        tokenizer: truncates texts as it did in training.
+        task: of a classifier, with the texts that it was trained and scored on, whose label names
+            it gets; of an encoder, the record of its corpus.
+        findings: without the number of parameters and the lengths of these texts.
+        out: directory of the artifact.
+        stage: the stage's name.
+        config: the stage's.
+        parent: the artifact that it was made from.
+        projections: those that the next stage takes up, of an encoder.
+        method: by which the projections were learned.
+    """
+    max_length = None
+    if isinstance(task, Task):
+        model.config.id2label = dict(enumerate(task.labels))
+        model.config.label2id = {label: index for index, label in enumerate(task.labels)}
+        for name, value in task.problem.model_settings.items():
+            setattr(model.config, name, value)
+        lengths = length_findings(task, tokenizer)
+        findings = findings.model_copy(update={"lengths": lengths})
+        max_length, task = lengths.max_length, task.record()
+    with new_artifact(
+        out,
+        kind="torch",
+        family=model.config.model_type,
+        task=task,
+        stage=stage,
+        config=config,
+        seed=config.seed,
+        max_length=max_length,
+        parent=parent,
+    ) as draft:
+        # of a task that an encoder was used for before
+        model.config.finetuning_task = model.config.task_specific_params = None
+        if not task.labels:
+            model.config.problem_type = None
+        model.save_pretrained(draft.directory)
+        save_projections(projections or {}, draft.directory, method)
+        # the last call leaves padding and truncation in a tokenizer, which differ in a resumed run
+        if isinstance(tokenizer, PreTrainedTokenizerFast):
+            tokenizer.backend_tokenizer.no_padding()
+            tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.save_pretrained(draft.directory)
+        draft.findings = findings.model_copy(update={"parameters": model.num_parameters()})
+
+
+def corpus_record(
+    corpus: str, text_column: str, metric: str, problem_type: str = "masked_language_model"
+) -> TaskRecord:
+    """Return what an artifact keeps of the corpus that an encoder was trained on."""
+    return TaskRecord(
+        name=",".join(Path(part.strip()).name for part in corpus.split(",")),
+        problem_type=problem_type,
+        labels=(),
+        text_columns=(text_column,),
+        metric=metric,
+    )
+
+
+# Projections of a student's states to its teacher's width are learned with the student. Those of a
+# general stage lie next to its weights, and a distillation by the same method that starts from
+# there goes on with them, as TinyBERT's published code does; a model that is used has none. By
+# another method, they lead elsewhere than its terms do.
 
 PROJECTIONS_NAME = "projections.safetensors"
 METHOD = "method"
@@ -85,216 +210,3 @@ def load_projections(source: str, method: str) -> Tensors:
         return {}
     logger.info("the projections of %s go on from those that it was distilled with", source)
     return tensors
-
-
-@torch.no_grad()
-def take_up(own: nn.Module, learned: Tensors) -> Tensors:
-    """Copy projections that were learned before into new ones, where their shapes agree.
-
-    Returns:
-        The new ones, which change as they learn.
-    """
-    weights = dict(own.named_parameters())
-    for name, weight in weights.items():
-        if name in learned and learned[name].shape == weight.shape:
-            weight.copy_(learned[name])
-    return weights
-
-
-# --- from distill.scoring
-# Scores of a model while it is trained, and once at the end.
-
-
-def choice_score(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
-) -> dict[str, float]:
-    """Return the model's score on the examples to choose by, by metric name."""
-    score, _ = evaluated(model, tokenizer, task, task.choices)
-    return {task.metric: score.value}
-
-
-def epoch_score(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    config: JudgedConfig,
-) -> dict[str, float]:
-    """Return `choice_score` after an epoch; log a warning of a model that predicts one label."""
-    score, predictions = evaluated(model, tokenizer, task, task.choices)
-    warn_early(task, task.choices, predictions, config)
-    return {task.metric: score.value}
-
-
-def dev_score(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
-) -> dict[str, float]:
-    """Return the model's score on the task's held-out examples, by metric name."""
-    score, _ = evaluated(model, tokenizer, task, task.dev)
-    return {task.metric: score.value}
-
-
-def final_score(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    **more: Any,
-) -> ScoreFindings:
-    """Return the held-out score of a trained model, and whether it predicts one label there.
-
-    Args:
-        model: it is scored here, once.
-        tokenizer: its tokenizer.
-        task: training and held-out examples.
-        more: other fields of ScoreFindings.
-    """
-    score, predictions = evaluated(model, tokenizer, task, task.dev)
-    return ScoreFindings(
-        chosen_on=task.chosen_on,
-        score=score.value,
-        constant=found_constant(task, task.dev, predictions),
-        **more,
-    )
-
-
-def evaluated(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
-    split: Split,
-) -> tuple[Score, Any]:
-    """Return the model's score on some examples of the task, and its predictions."""
-    return evaluate(_classifier(model, tokenizer, task), split, task.metric)
-
-
-def check_teacher(teacher: Teacher, task: Task, config: JudgedConfig) -> None:
-    """Raise ConstantError for a teacher that predicts one label, unless the config allows it.
-
-    Args:
-        teacher: what a student is to learn from.
-        task: of its labels; some texts to choose by are read.
-        config: of the stage.
-    """
-    if not config.allow_constant:
-        tokenizer = load_tokenizer(teacher.artifact.path)
-        classifier = _classifier(teacher.model, tokenizer, task)
-        otherwise = " allow_constant learns from it all the same."
-        check_teacher_varied(classifier, teacher.artifact.path, task, otherwise)
-
-
-def _classifier(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
-) -> Classifier:
-    encode = task.problem.encoder(tokenizer)
-    predictor, parameters = TorchPredictor(model), model.num_parameters()
-    return Classifier("training", task.labels, encode, predictor, parameters, task.problem)
-
-
-# --- from distill.writing
-# Writing what was trained as a torch artifact.
-
-
-def artifact_at(source: str) -> Artifact | None:
-    """Return the artifact that an encoder lies in; None where it is a plain folder or a name."""
-    return Artifact.load(source) if (Path(source) / CARD_NAME).is_file() else None
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A trained model, its tokenizer, and its findings for the card."""
-
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    task: TaskRecord
-    """Task that it predicts."""
-    findings: Findings
-    """Without the number of parameters."""
-    max_length: int | None = None
-    """Tokens that it reads of a text; None of an encoder, which has no task."""
-    projections: Tensors = field(default_factory=dict)
-    """Those that the next stage takes up, of an encoder; see `distill.trained`."""
-    method: str = ""
-    """By which the projections were learned."""
-
-    @classmethod
-    def classifier(
-        cls,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        task: Task,
-        findings: Findings,
-    ) -> Self:
-        """Return a classifier of texts or words, with the names of its labels.
-
-        Args:
-            model: as it was trained.
-            tokenizer: truncates texts as it did in training.
-            task: has the texts that it was trained and scored on.
-            findings: without the number of parameters and the lengths of these texts.
-        """
-        model.config.id2label = dict(enumerate(task.labels))
-        model.config.label2id = {label: index for index, label in enumerate(task.labels)}
-        for name, value in task.problem.model_settings.items():
-            setattr(model.config, name, value)
-        lengths = length_findings(task, tokenizer)
-        findings = findings.model_copy(update={"lengths": lengths})
-        return cls(model, tokenizer, task.record(), findings, lengths.max_length)
-
-    def write(
-        self, *, out: Path, stage: str, config: TrainingConfig, parent: Artifact | None
-    ) -> None:
-        """Write it as a torch artifact, model and tokenizer by the `save_pretrained` of each.
-
-        Args:
-            out: directory of the artifact.
-            stage: the stage's name.
-            config: the stage's.
-            parent: the artifact that it was made from.
-        """
-        with new_artifact(
-            out,
-            kind="torch",
-            family=self.model.config.model_type,
-            task=self.task,
-            stage=stage,
-            config=config,
-            seed=config.seed,
-            max_length=self.max_length,
-            parent=parent,
-        ) as draft:
-            _drop_leftovers(self.model.config, self.task)
-            self.model.save_pretrained(draft.directory)
-            save_projections(self.projections, draft.directory, self.method)
-            _save_tokenizer(self.tokenizer, draft.directory)
-            parameters = self.model.num_parameters()
-            draft.findings = self.findings.model_copy(update={"parameters": parameters})
-
-
-def corpus_record(
-    corpus: str, text_column: str, metric: str, problem_type: str = "masked_language_model"
-) -> TaskRecord:
-    """Return what an artifact keeps of the corpus that an encoder was trained on."""
-    return TaskRecord(
-        name=",".join(Path(part.strip()).name for part in corpus.split(",")),
-        problem_type=problem_type,
-        labels=(),
-        text_columns=(text_column,),
-        metric=metric,
-    )
-
-
-def _drop_leftovers(config: PretrainedConfig, task: TaskRecord) -> None:
-    """Take away what a config says of a task that an encoder was used for before."""
-    config.finetuning_task = config.task_specific_params = None
-    if not task.labels:
-        config.problem_type = None
-
-
-def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Save a tokenizer without the padding and truncation that its last call has left in it.
-
-    A resumed run may have called it otherwise, and would write another file.
-    """
-    if isinstance(tokenizer, PreTrainedTokenizerFast):
-        tokenizer.backend_tokenizer.no_padding()
-        tokenizer.backend_tokenizer.no_truncation()
-    tokenizer.save_pretrained(directory)

@@ -13,7 +13,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.models.classifier import open_classifier
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from bertender.models.own_models import ExpectedModel
     from bertender.tasks.task import Task
     from bertender.text.batch import Example
-    from distill.distillation.distill_config import DistillConfig
-    from distill.distillation.general_config import GeneralConfig
+    from distill.distillation.config import DistillConfig, GeneralConfig
     from distill.finetuning.config import BagOfWordsConfig, MultiTaskConfig
     from distill.pretraining.config import PretrainConfig
     from distill.pretraining.corpus import Corpus
@@ -169,7 +168,7 @@ class DistillGeneral(Stage):
 
     @property
     def config(self) -> type[GeneralConfig]:
-        from distill.distillation.general_config import GeneralConfig
+        from distill.distillation.config import GeneralConfig
 
         return GeneralConfig
 
@@ -204,7 +203,7 @@ class DistillGeneral(Stage):
         return Product(self.name, "torch", classifies=False, predicts_words=words)
 
     def model(self, config: GeneralConfig, earlier: Earlier) -> ExpectedModel | None:
-        from distill.distillation.expected import expected_general_student
+        from distill.distillation.general import expected_general_student
 
         return expected_general_student(config, expected_encoder(config.teacher, earlier))
 
@@ -293,7 +292,7 @@ class Distill(Stage):
 
     @property
     def config(self) -> type[DistillConfig]:
-        from distill.distillation.distill_config import DistillConfig
+        from distill.distillation.config import DistillConfig
 
         return DistillConfig
 
@@ -324,20 +323,15 @@ class Distill(Stage):
         return Product(self.name, "torch")
 
     def model(self, config: DistillConfig, earlier: Earlier) -> ExpectedModel | None:
-        from distill.distillation.expected import expected_student
-        from distill.distillation.start import check_start
+        from distill.distillation.start import expected_student
 
-        check_start(config.changed_method(), config.student)
         start = None if config.student is None else expected_encoder(config.student, earlier)
         return expected_student(config, earlier.sources[0], start)
 
     def check(self, config: DistillConfig, task: Task) -> None:
-        from distill.distillation.on_task import check_can_tag, check_texts_read
-        from distill.distillation.start import check_start
+        from distill.distillation.on_task import check_task
 
-        check_start(config.changed_method(), config.student)
-        check_texts_read(task, config)
-        check_can_tag(config.changed_method(), task)
+        check_task(config, config.changed_method(), task)
 
 
 class Prune(Stage):

@@ -1,8 +1,9 @@
-"""Settings of a student, shared by every kind of distillation."""
+"""Settings of `distill` and `distill-general`, and their conflicts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
@@ -15,11 +16,22 @@ from pydantic import (
 
 from bertender.core.config import Rule, parts_of
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
-from bertender.training.config import TrainingConfig
+from bertender.tasks.loading import TASKS
+from bertender.training.config import JudgedConfig, TrainingConfig
+from distill.augmentation.config import AugmentedConfig
 from distill.losses.terms import LAYER_MAPS
-from distill.methods import AUTO, METHODS, automatic_settings
+from distill.methods import AUTO, GENERAL_METHODS, METHODS, automatic_settings
 from distill.methods.method import Method
+from distill.pretraining.config import CORPUS_HELP, TEXT_COLUMN_HELP
 from distill.students.student import START_LAYERS, StudentShape
+
+ALL_TOKENS = "all"
+AUTO_VOCABULARY = "auto"
+"""The tokens of the texts, where these are enough of them (`distillation.start`)."""
+MASK_PROBABILITY = 0.15
+VOCABULARY_SIZE = 4928
+WITH_LINEAR_HEAD = [name for name, row in METHODS.items() if row.student.linear_head]
+_WITH_TEXTS = [name for name, row in TASKS.items() if row.unlabelled]
 
 
 def _numbers_by_name(value: Any) -> Any:
@@ -62,10 +74,6 @@ def _lacking(config: StudentConfig) -> list[str]:
     return [name for name in explicit if name != "layers" or config.layers != 1]
 
 
-def _with_linear_head() -> list[str]:
-    return [name for name, row in METHODS.items() if row.student.linear_head]
-
-
 def _relation_heads(config: StudentConfig) -> int:
     """Return the heads that relations are cut into, explicit or the method's own; 1 of none."""
     own = (getattr(term, "relation_heads", None) for term in config.row.terms if term.weight)
@@ -83,14 +91,6 @@ def _of_earlier_phases(setting: str) -> Rule[StudentConfig]:
     )
 
 
-def _is_uneven_start(config: StudentConfig) -> bool:
-    """Return whether as many layers are named to start from as the student does not have."""
-    count = config.numbered_layers
-    return bool(
-        config.row.student.layer_by_layer and count and config.layers and count != config.layers
-    )
-
-
 def _unchangeable(config: StudentConfig) -> str:
     """Return why no term of the method can be changed so, and what can be; empty if they can."""
     try:
@@ -100,12 +100,43 @@ def _unchangeable(config: StudentConfig) -> str:
     return ""
 
 
-RULES: Mapping[str, Rule[StudentConfig]] = {
+def _entries_or_word(value: Any) -> Any:
+    """Read "8000" as a number, a word as it is, and nothing as all tokens."""
+    if value is None:
+        return ALL_TOKENS
+    if value in (ALL_TOKENS, AUTO_VOCABULARY):
+        return value
+    if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
+        raise ConfigError(
+            f"vocab_size={value!r}: give a number of entries from 1, {AUTO_VOCABULARY} or "
+            f"{ALL_TOKENS}."
+        )
+    return int(value)
+
+
+class PhasedConfig(TrainingConfig):
+    """Settings of training in phases: the fields of TrainingConfig are those of the last."""
+
+    panel: ClassVar[str] = "Training"
+
+    earlier_epochs: int | None = Field(
+        None, ge=1, description="epochs of each phase before the last, in methods that have some"
+    )
+    earlier_learning_rate: float | None = Field(
+        None, gt=0, description="learning rate of the phases before the last"
+    )
+
+
+STUDENT_RULES: Mapping[str, Rule[StudentConfig]] = {
     "changes of no term": Rule(lambda config: bool(_unchangeable(config)), _unchangeable),
     "epochs of no phase": _of_earlier_phases("earlier_epochs"),
     "learning rate of no phase": _of_earlier_phases("earlier_learning_rate"),
     "layers to start from": Rule(
-        _is_uneven_start,
+        lambda config: bool(
+            config.row.student.layer_by_layer
+            and config.layers
+            and config.numbered_layers not in (0, config.layers)
+        ),
         "teacher_layers={teacher_layers}: give {layers}, one for each of the student's layers, or "
         "leave it out for the method's choice.",
     ),
@@ -129,7 +160,7 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
         lambda config: config.feed_forward_size == 0 and not config.row.student.linear_head,
         lambda config: (
             f"feed_forward_size=0: the student of method {config.method!r} needs its feed-forward "
-            f"part; students of {', '.join(_with_linear_head())} do without. Give 1 or more, "
+            f"part; students of {', '.join(WITH_LINEAR_HEAD)} do without. Give 1 or more, "
             "or leave it out."
         ),
     ),
@@ -151,20 +182,6 @@ RULES: Mapping[str, Rule[StudentConfig]] = {
         ),
     ),
 }
-"""Conflicts of settings."""
-
-
-class PhasedConfig(TrainingConfig):
-    """Settings of training in phases: the fields of TrainingConfig are those of the last."""
-
-    panel: ClassVar[str] = "Training"
-
-    earlier_epochs: int | None = Field(
-        None, ge=1, description="epochs of each phase before the last, in methods that have some"
-    )
-    earlier_learning_rate: float | None = Field(
-        None, gt=0, description="learning rate of the phases before the last"
-    )
 
 
 class StudentConfig(PhasedConfig):
@@ -174,7 +191,7 @@ class StudentConfig(PhasedConfig):
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Losses": ("teacher_layers", "temperature", "weights", "layer_map", "relation_heads"),
     }
-    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+    rules: ClassVar[Mapping[str, Rule[Any]]] = STUDENT_RULES
 
     rows: ClassVar[Mapping[str, Method]] = METHODS
     """The methods that there are for this kind of distillation."""
@@ -230,16 +247,14 @@ class StudentConfig(PhasedConfig):
             chosen = automatic_settings(explicit)
         else:
             chosen = {"method": explicit.get("method", usual)}
-        method = cls._row(chosen["method"]) if isinstance(chosen["method"], str) else None
-        config = handler({**(method.settings if method else {}), **chosen, **explicit})
+        name, own = chosen["method"], {}
+        if isinstance(name, str):  # else the field's own check refuses it
+            if name not in cls.rows:
+                raise UnknownNameError("distillation method", name, cls.rows, setting="method")
+            own = cls.rows[name].settings
+        config = handler({**own, **chosen, **explicit})
         config.model_fields_set.intersection_update(explicit)
         return config
-
-    @classmethod
-    def _row(cls, name: str) -> Method:
-        if name not in cls.rows:
-            raise UnknownNameError("distillation method", name, cls.rows, setting="method")
-        return cls.rows[name]
 
     @property
     def row(self) -> Method:
@@ -284,3 +299,256 @@ class StudentConfig(PhasedConfig):
             teacher_layers=self.teacher_layers,
             texts=texts,
         )
+
+
+FILE_RULES: Mapping[str, Rule[UnlabelledConfig]] = {
+    "part of no file": Rule(
+        lambda config: config.unlabelled is None,
+        "it limits the texts of a file, and unlabelled names none. Give that, or leave this out.",
+        frozenset({"max_unlabelled"}),
+        beyond_default=True,
+    ),
+}
+
+
+class UnlabelledConfig(TrainingConfig):
+    """Settings of training on texts without labels too."""
+
+    panel: ClassVar[str] = "Texts without labels"
+    rules: ClassVar[Mapping[str, Rule[Any]]] = FILE_RULES
+
+    unlabelled: Path | None = Field(
+        None, description="more texts to learn from: .txt, .txt.xz, CSV, TSV, JSONL or Parquet"
+    )
+    max_unlabelled: int | None = Field(
+        None, ge=1, description="use only so many texts of that file, the first that filters leave"
+    )
+    unlabelled_texts: int = Field(
+        0,
+        ge=0,
+        description="learn from so many unlabelled texts too, at most, of those that come with the "
+        f"task ({', '.join(_WITH_TEXTS)} have some)",
+    )
+
+    @property
+    def learns_unlabelled(self) -> bool:
+        """Whether texts without labels are learned from."""
+        return self.unlabelled is not None or self.unlabelled_texts > 0
+
+
+FILTER_RULES: Mapping[str, Rule[FilteredConfig]] = {
+    "filters of no texts": Rule(
+        lambda config: not config.learns_unlabelled,
+        "there are no unlabelled texts to leave some out of. Give unlabelled or unlabelled_texts, "
+        "or leave it out.",
+        frozenset(
+            {
+                "unlabelled_distinct",
+                "unlabelled_max_entropy",
+                "unlabelled_max_words",
+                "unlabelled_min_words",
+            }
+        ),
+        beyond_default=True,
+    ),
+    "no length that stays": Rule(
+        lambda config: (
+            config.unlabelled_max_words is not None
+            and config.unlabelled_max_words < (config.unlabelled_min_words or 1)
+        ),
+        "every text would be shorter or longer. Give unlabelled_max_words at least as many.",
+        frozenset({"unlabelled_max_words"}),
+        against="unlabelled_min_words",
+    ),
+}
+
+
+class FilteredConfig(UnlabelledConfig):
+    """Settings of training on those of the texts without labels that some filters leave."""
+
+    panel: ClassVar[str] = "Texts without labels"
+    rules: ClassVar[Mapping[str, Rule[Any]]] = FILTER_RULES
+
+    unlabelled_min_words: int | None = Field(
+        None, ge=1, description="leave out unlabelled texts of fewer words, by white space"
+    )
+    unlabelled_max_words: int | None = Field(
+        None, ge=1, description="leave out unlabelled texts of more words"
+    )
+    unlabelled_distinct: bool = Field(
+        False,
+        description="leave out unlabelled texts that are there twice or have a label elsewhere; "
+        "upper case and white space make no difference",
+    )
+    unlabelled_max_entropy: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="leave out unlabelled texts on which the teacher's distribution has a higher "
+        "entropy, as a share of the highest: 0 is sure of a label, 1 has all alike",
+    )
+
+
+DISTILL_RULES: Mapping[str, Rule[DistillConfig]] = {
+    "texts that nobody labels": Rule(
+        lambda config: not config.changed_method().needs,
+        "method {method!r} learns from labels alone, which these texts do not have. Leave out what "
+        "is named, or choose a method that needs the teacher.",
+        frozenset({"unlabelled", "unlabelled_texts"}),
+        beyond_default=True,
+    ),
+    "copies that nobody labels": Rule(
+        lambda config: not config.changed_method().needs,
+        "method {method!r} learns from labels alone, which rewritten texts do not have. Leave it "
+        "out, or choose a method that needs the teacher.",
+        frozenset({"augmentation"}),
+        beyond_default=True,
+    ),
+    "teachers that nobody asks": Rule(
+        lambda config: bool(config.more_teachers) and "logits" not in config.changed_method().needs,
+        "method {method!r} reads no logits, and only these are averaged. Leave it out, or choose a "
+        "method that reads them.",
+        frozenset({"more_teachers"}),
+    ),
+    "agreement with nobody": Rule(
+        lambda config: not (config.more_teachers and config.learns_unlabelled),
+        "several teachers agree on unlabelled texts. Give more_teachers, and unlabelled or "
+        "unlabelled_texts; or leave it out.",
+        frozenset({"unlabelled_agreement"}),
+        beyond_default=True,
+    ),
+    "other tokens than the teacher's": Rule(
+        lambda config: (
+            config.changed_method().wants_teacher_tokens
+            and (config.most_entries is not None or config.vocab_floor > 1)
+        ),
+        "the student of method {method!r} must read the teacher's tokens. Leave it out and prune "
+        "the student's vocabulary afterwards (`bertender prune --vocab task`), or choose a method "
+        "that compares whole texts, as pkd or hard, or pd with a student of its own.",
+        frozenset({"vocab_floor", "vocab_size"}),
+        beyond_default=True,
+    ),
+    "a choice among all layers": Rule(
+        lambda config: bool(
+            config.student and isinstance(config.teacher_layers, str) and not config.layers
+        ),
+        "teacher_layers={teacher_layers}: a student of another encoder has all of its layers where "
+        "none are said. Give layers, or leave it out.",
+    ),
+    "floor of no vocabulary": Rule(
+        lambda config: config.vocab_size == ALL_TOKENS,
+        "the vocabulary stays whole. Give another vocab_size, or leave it out.",
+        frozenset({"vocab_floor"}),
+        against="vocab_size",
+        beyond_default=True,
+    ),
+    "a control of itself": Rule(
+        lambda config: not config.changed_method().learns_from_teacher,
+        "method {method!r} with these settings learns from labels alone, so that the student is "
+        "its own control. Leave it out, or choose a method that learns from the teacher.",
+        frozenset({"control"}),
+        beyond_default=True,
+    ),
+}
+
+
+class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig, JudgedConfig):
+    """Settings of `distill`."""
+
+    panel: ClassVar[str] = "Student"
+    panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "Training": ("teacher_cache_mb", "control"),
+        "Texts without labels": ("unlabelled_agreement",),
+        "Losses": ("more_teachers",),
+    }
+    main: ClassVar[tuple[str, ...]] = ("method", "layers", "student", "epochs", "learning_rate")
+    rules: ClassVar[Mapping[str, Rule[Any]]] = DISTILL_RULES
+    judging: ClassVar[frozenset[str]] = frozenset({"allow_constant", "control"})
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        **StudentConfig.shown_defaults,
+        "max_length": "the teacher's",
+    }
+
+    student: str | None = Field(
+        None,
+        description="folder, packaged encoder or hub name that the student starts from, with its "
+        "own vocabulary; the teacher by default",
+    )
+    vocab_size: Annotated[str | int, BeforeValidator(_entries_or_word)] = Field(
+        AUTO_VOCABULARY,
+        description="the student's vocabulary: auto keeps the tokens of the texts that it learns "
+        "from, where nearly all words of the texts to choose by stay whole then; a number keeps "
+        "so many entries at most, the most frequent; all cuts none. Single characters stay",
+    )
+    vocab_floor: int = Field(
+        1, ge=1, description="where the vocabulary is cut, keep tokens that occur so often"
+    )
+    more_teachers: Annotated[tuple[Path, ...], BeforeValidator(parts_of)] = Field(
+        (), description="more artifacts by commas, whose logits are averaged with the teacher's"
+    )
+    unlabelled_agreement: bool = Field(
+        False,
+        description="with more teachers: leave out unlabelled texts on which the teachers predict "
+        "different labels",
+    )
+    teacher_cache_mb: int = Field(
+        4096,
+        ge=0,
+        description="most MB of teacher outputs to cache on disk; where they are larger, the "
+        "teacher runs in each step",
+    )
+    control: bool = Field(
+        False,
+        description="then train the same student on labels alone, for as many epochs and at equal "
+        "computation, and report what distilling gave over it",
+    )
+
+    @property
+    def most_entries(self) -> int | None:
+        """Most entries of the student's vocabulary, where a number is set."""
+        return self.vocab_size if isinstance(self.vocab_size, int) else None
+
+
+GENERAL_RULES: Mapping[str, Rule[GeneralConfig]] = {
+    "masks of no words": Rule(
+        lambda config: not config.row.predicts_words,
+        "method {method!r} masks no words. Leave it out, or choose another method.",
+        frozenset({"mask_probability"}),
+        beyond_default=True,
+    ),
+    "size of a vocabulary of the teacher's": Rule(
+        lambda config: not config.row.student.own_vocabulary,
+        "method {method!r} leaves a student its teacher's vocabulary. Leave it out, or choose "
+        "another method.",
+        frozenset({"vocabulary_size"}),
+        beyond_default=True,
+    ),
+}
+
+
+class GeneralConfig(StudentConfig):
+    """Settings of `distill-general`."""
+
+    panel: ClassVar[str] = "Corpus"
+    main: ClassVar[tuple[str, ...]] = ("teacher", "corpus", "method", "layers", "epochs")
+    rules: ClassVar[Mapping[str, Rule[Any]]] = GENERAL_RULES
+    rows: ClassVar[Mapping[str, Method]] = GENERAL_METHODS
+    shown_defaults: ClassVar[Mapping[str, str]] = methods_own(GENERAL_METHODS)
+
+    method: str = Field("tinybert", description=f"{', '.join(GENERAL_METHODS)}")
+    teacher: str = Field(
+        "all-MiniLM-L6-v2",
+        description="folder, artifact of `pretrain`, packaged encoder, or hub name to learn from",
+    )
+    corpus: str = Field("docs", description=CORPUS_HELP)
+    text_column: str = Field("text", description=TEXT_COLUMN_HELP)
+    max_length: int = Field(128, ge=8, description="tokens of a row of the corpus, at most")
+    mask_probability: float | None = Field(
+        None, gt=0, lt=1, description="share of tokens to predict; 0.15 where a method masks some"
+    )
+    vocabulary_size: int | None = Field(
+        None,
+        ge=100,
+        description="most entries of the student's vocabulary, where it has one of its own; 4928 "
+        "by default",
+    )

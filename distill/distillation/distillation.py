@@ -1,4 +1,4 @@
-"""A distillation: a student and all that it learns from, and its training by phases."""
+"""A distillation: a student and all that it learns from, trained phase by phase."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,135 +18,14 @@ from bertender.core.errors import ModelError
 from bertender.problems.problem import NO_LABEL
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import HEADS, Head
+from bertender.training.heads import HEADS
 from bertender.training.loop import NO_RATES, LossParts, Objective, TrainingReport, planned, train
 from distill.distillation.config import PhasedConfig
 from distill.losses.signals import Signals, Wanted, read_signals
 from distill.losses.training_modules import TRAINING_MODULES, TrainingModule
 from distill.methods.method import Method, Phase
 from distill.teachers.outputs import cached_in
-from distill.trained import Tensors, take_up
-
-# --- from distill.distillation.phases
-# The phases of a distillation: the settings, the loss and the texts of each.
-
-Masked = Callable[[TensorBatch, int], TensorBatch]
-"""(batch, step) -> the batch with some words masked, and its targets"""
-
-
-def unmasked(batch: TensorBatch, step: int) -> TensorBatch:
-    """Return the batch as it is."""
-    return batch
-
-
-class DistillationObjective:
-    """The loss of a training module. The teacher runs only for what the batches do not hold.
-
-    Args:
-        teacher: it is frozen, in eval mode, and moved to where the batches are.
-        reads: what the training module's loss reads of the teacher, and of which layers.
-        bf16: run the teacher in bf16, as the student is.
-        prepare: (batch, step) -> the batch that both models read.
-        clock: it runs while the teacher does.
-    """
-
-    def __init__(
-        self,
-        teacher: PreTrainedModel,
-        reads: Wanted,
-        bf16: bool = False,
-        *,
-        prepare: Masked = unmasked,
-        clock: Stopwatch | None = None,
-    ) -> None:
-        self.reads = reads
-        self.bf16 = bf16
-        self.prepare = prepare
-        self.clock = clock or Stopwatch()
-        self.teacher = teacher.eval().requires_grad_(False)
-
-    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        batch = self.prepare(batch, step)
-        parts: LossParts = model(batch, self._teacher_signals(batch), step)
-        return parts
-
-    def _teacher_signals(self, batch: TensorBatch) -> Signals:
-        cached = cached_in(batch, self.reads)
-        online = {signal: self.reads[signal] for signal in self.reads if signal not in cached}
-        if not online:
-            nothing = Signals(torch.empty(0), self.teacher.config.num_hidden_layers)
-            return replace(nothing, **cached)
-        with self.clock.running():
-            return replace(self._online_signals(batch, online), **cached)
-
-    def _online_signals(self, batch: TensorBatch, wanted: Wanted) -> Signals:
-        device = batch["input_ids"].device
-        self.teacher.to(device)
-        # the Trainer's own autocast does not reach the teacher on a GPU
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
-            return read_signals(self.teacher, batch, wanted)
-
-
-def phase_settings(phase: Phase, config: TrainingConfig) -> TrainingConfig:
-    """Return the config of one phase.
-
-    The last takes the config as it is; those before it take its `earlier_` fields, else what the
-    phase itself sets, else the config's.
-    """
-    if phase.epochs is None:
-        return config
-    assert isinstance(config, PhasedConfig)  # whose method has a phase before the last
-    wanted = {
-        "epochs": config.earlier_epochs,
-        "learning_rate": config.earlier_learning_rate,
-    }
-    explicit = {name: value for name, value in wanted.items() if value is not None}
-    return config.model_copy(update={"epochs": phase.epochs, **phase.settings, **explicit})
-
-
-def phases_with_head(phases: Iterable[Phase], problem_type: str) -> tuple[Phase, ...]:
-    """Return phases whose terms on labels and logits are those of a problem type."""
-    head = HEADS[problem_type]
-    return tuple(
-        replace(phase, terms=tuple(_with_head(term, head) for term in phase.terms))
-        for phase in phases
-    )
-
-
-def _with_head(term: Any, head: Head) -> Any:
-    return replace(term, head=head) if hasattr(term, "head") else term
-
-
-def check_compatible(method: Method, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
-    """Raise ModelError where a term cannot compare this student with this teacher."""
-    incompatibilities = [
-        term.incompatibility(student.config, teacher.config)
-        for phase in method.at(student.config.num_hidden_layers).phases
-        for term in phase.terms
-        if term.weight
-    ]
-    if reasons := sorted(set(filter(None, incompatibilities))):
-        raise ModelError(f"method {method.name!r}: {'; '.join(reasons)}.")
-
-
-def labelled(examples: TokenDataset) -> TokenDataset:
-    """Return what a phase can learn from that reads labels alone."""
-    columns = examples.columns["labels"]
-    has_label = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in columns]
-    return examples if all(has_label) else examples.where(has_label)
-
-
-# --- from distill.distillation.distillation
-# A distillation: a student and all that it learns from, loaded and checked, nothing trained yet.
-#
-# It is made on a task (`on_task`), on a corpus (`on_corpus`), by the recovery of a pruned model
-# (`distill.pruning.rounds`) and by the benchmark of training.
-
-
-class Evaluate(Protocol):
-    """Measures what a phase trains, which holds the model as `student`."""
-
-    def __call__(self, training_module: Any, objective: Objective) -> dict[str, float]: ...
+from distill.trained import Tensors
 
 
 @dataclass(frozen=True)
@@ -166,26 +45,46 @@ class Trained:
         return [*self.reports.values()][-1]
 
 
-@dataclass(frozen=True)
 class Distillation:
-    """A student and all that its training needs: teacher, phases, texts, evaluation."""
+    """A student and all that it learns from, loaded and checked; nothing is trained yet.
 
-    student: PreTrainedModel
-    """It is trained in place."""
-    teacher: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    """The student's."""
-    phases: tuple[Phase, ...]
-    examples: Callable[[], TokenDataset]
-    """Makes the training texts, with the outputs of the teacher that are cached."""
-    evaluate: Evaluate
-    """Measures the student after each epoch of the last phase."""
-    masking: Masked = unmasked
-    """Inputs of the models in phases that mask words."""
-    clock: Stopwatch = field(default_factory=Stopwatch)
-    """It runs while a teacher does."""
-    projections: Tensors = field(default_factory=dict)
-    """Those that the student learned with before; the others are drawn at random."""
+    It is made on a task (`OnTask`), on a corpus (`OnCorpus`) and for the recovery of a pruned
+    model (`distill.pruning.rounds`).
+
+    Args:
+        student: it is trained in place.
+        teacher: what it learns from.
+        tokenizer: the student's.
+        phases: written out for the student's depth.
+        projections: those that the student learned with before; the others are drawn at random.
+    """
+
+    def __init__(
+        self,
+        student: PreTrainedModel,
+        teacher: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        phases: tuple[Phase, ...],
+        projections: Tensors | None = None,
+    ) -> None:
+        self.student = student
+        self.teacher = teacher
+        self.tokenizer = tokenizer
+        self.phases = phases
+        self.projections = dict(projections or {})
+        self.clock = Stopwatch()  # it runs while a teacher does
+
+    def examples(self) -> TokenDataset:
+        """Make the training texts, with the outputs of the teacher that are cached."""
+        raise NotImplementedError
+
+    def evaluate(self, training_module: Any, objective: Objective) -> dict[str, float]:
+        """Measure the student, which the module holds, after an epoch of the last phase."""
+        raise NotImplementedError
+
+    def masked(self, batch: TensorBatch, step: int) -> TensorBatch:
+        """Return a batch of a phase that masks words, with some masked and its targets."""
+        raise NotImplementedError
 
     def run(self, config: TrainingConfig, work: Path, description: str) -> Trained:
         """Train the student by all phases; an interrupted run continues in the phase it was in.
@@ -201,17 +100,19 @@ class Distillation:
         reports: dict[str, TrainingReport] = {}
         wall = Stopwatch()
         with wall.running():
-            student, examples = self.student, self.examples()
-            projections = dict(self.projections)
+            student, examples, projections = self.student, self.examples(), dict(self.projections)
             for phase, folder, is_last in in_order(self.phases, work):
                 settings = phase_settings(phase, config)
                 texts = examples if phase.needs or phase.masked else labelled(examples)
-                steps = len(planned(texts, settings))
                 training_module = TRAINING_MODULES[phase.training_module](
-                    student, self.teacher, phase.terms, seed=config.seed, steps=steps
+                    student,
+                    self.teacher,
+                    phase.terms,
+                    seed=config.seed,
+                    steps=len(planned(texts, settings)),
                 )
                 if isinstance(training_module, TrainingModule):
-                    projections |= take_up(training_module.projections, projections)
+                    projections |= training_module.take_up(projections)
                 objective = self.objective(phase, computes_in_bf16(config))
                 reports[phase.name] = train(
                     training_module,
@@ -224,20 +125,106 @@ class Distillation:
                     rates=getattr(training_module, "rates", NO_RATES),
                 )
                 student = training_module.finished()
-        timing = self._timing(wall, [*reports.values()])
+        timing = Timing(
+            wall_s=wall.seconds,
+            training_s=sum(report.seconds for report in reports.values()),
+            samples=sum(report.samples for report in reports.values()),
+            teacher_s=self.clock.seconds,
+        )
         return Trained(student, reports, timing, projections)
 
     def objective(self, phase: Phase, bf16: bool) -> DistillationObjective:
         """Return the loss of a phase. The teacher runs for what the batches do not hold."""
         depths = (m.config.num_hidden_layers for m in (self.student, self.teacher))
-        prepare = self.masking if phase.masked else unmasked
+        prepare = self.masked if phase.masked else None
         reads = phase.reads(*depths)
         return DistillationObjective(self.teacher, reads, bf16, prepare=prepare, clock=self.clock)
 
-    def _timing(self, wall: Stopwatch, reports: list[TrainingReport]) -> Timing:
-        return Timing(
-            wall_s=wall.seconds,
-            training_s=sum(report.seconds for report in reports),
-            samples=sum(report.samples for report in reports),
-            teacher_s=self.clock.seconds,
-        )
+
+class DistillationObjective:
+    """The loss of a training module. The teacher runs only for what the batches do not hold.
+
+    Args:
+        teacher: it is frozen, in eval mode, and moved to where the batches are.
+        reads: what the training module's loss reads of the teacher, and of which layers.
+        bf16: run the teacher in bf16, as the student is.
+        prepare: (batch, step) -> the batch that both models read; None leaves it as it is.
+        clock: it runs while the teacher does.
+    """
+
+    def __init__(
+        self,
+        teacher: PreTrainedModel,
+        reads: Wanted,
+        bf16: bool = False,
+        *,
+        prepare: Callable[[TensorBatch, int], TensorBatch] | None = None,
+        clock: Stopwatch | None = None,
+    ) -> None:
+        self.reads = reads
+        self.bf16 = bf16
+        self.prepare = prepare
+        self.clock = clock or Stopwatch()
+        self.teacher = teacher.eval().requires_grad_(False)
+
+    def __call__(self, model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        if self.prepare is not None:
+            batch = self.prepare(batch, step)
+        parts: LossParts = model(batch, self._teacher_signals(batch), step)
+        return parts
+
+    def _teacher_signals(self, batch: TensorBatch) -> Signals:
+        cached = cached_in(batch, self.reads)
+        online = {signal: self.reads[signal] for signal in self.reads if signal not in cached}
+        if not online:
+            nothing = Signals(torch.empty(0), self.teacher.config.num_hidden_layers)
+            return replace(nothing, **cached)
+        device = batch["input_ids"].device
+        with self.clock.running():
+            self.teacher.to(device)
+            # the Trainer's own autocast does not reach the teacher on a GPU
+            with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
+                return replace(read_signals(self.teacher, batch, online), **cached)
+
+
+def phase_settings(phase: Phase, config: TrainingConfig) -> TrainingConfig:
+    """Return the config of one phase.
+
+    The last takes the config as it is; those before it take its `earlier_` fields, else what the
+    phase itself sets, else the config's.
+    """
+    if phase.epochs is None:
+        return config
+    assert isinstance(config, PhasedConfig)  # whose method has a phase before the last
+    wanted = {"epochs": config.earlier_epochs, "learning_rate": config.earlier_learning_rate}
+    explicit = {name: value for name, value in wanted.items() if value is not None}
+    return config.model_copy(update={"epochs": phase.epochs, **phase.settings, **explicit})
+
+
+def phases_with_head(phases: Iterable[Phase], problem_type: str) -> tuple[Phase, ...]:
+    """Return phases whose terms on labels and logits are those of a problem type."""
+    head = HEADS[problem_type]
+
+    def with_head(term: Any) -> Any:
+        return replace(term, head=head) if hasattr(term, "head") else term
+
+    return tuple(replace(phase, terms=tuple(map(with_head, phase.terms))) for phase in phases)
+
+
+def check_compatible(method: Method, student: PreTrainedModel, teacher: PreTrainedModel) -> None:
+    """Raise ModelError where a term cannot compare this student with this teacher."""
+    incompatibilities = [
+        term.incompatibility(student.config, teacher.config)
+        for phase in method.at(student.config.num_hidden_layers).phases
+        for term in phase.terms
+        if term.weight
+    ]
+    if reasons := sorted(set(filter(None, incompatibilities))):
+        raise ModelError(f"method {method.name!r}: {'; '.join(reasons)}.")
+
+
+def labelled(examples: TokenDataset) -> TokenDataset:
+    """Return what a phase can learn from that reads labels alone."""
+    columns = examples.columns["labels"]
+    has_label = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in columns]
+    return examples if all(has_label) else examples.where(has_label)

@@ -1,35 +1,46 @@
-"""General distillation: an encoder into a smaller one on plain text, before any task."""
+"""General distillation: an encoder into a smaller one on plain text, before any task.
+
+The artifact is an encoder, for `finetune --teacher` and `distill --student`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from bertender.core.artifact import Artifact, check_writable
+from bertender.core.build_once import work_directory
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings
+from bertender.core.machine import on_main_process
 from bertender.models.families import padding_embedding
+from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.text.tokenizer import longest_input
 from bertender.training.checkpoint import tensors_digest
-from bertender.training.examples import Padding
-from bertender.training.loop import Writer, trained_artifact, training_findings
-from distill.distillation.distillation import Distillation, Masked, check_compatible, unmasked
-from distill.distillation.general_config import MASK_PROBABILITY, VOCABULARY_SIZE, GeneralConfig
-from distill.distillation.start import check_even_start, check_even_teacher
+from bertender.training.examples import Padding, TensorBatch, TokenDataset
+from bertender.training.loop import Objective, training_findings
+from distill.distillation.config import MASK_PROBABILITY, VOCABULARY_SIZE, GeneralConfig
+from distill.distillation.distillation import Distillation, check_compatible
+from distill.distillation.start import check_even_start, check_even_teacher, expected_of_kind
 from distill.methods import GENERAL_METHODS
 from distill.methods.method import Method
-from distill.pretraining.corpus import Corpus, Survey, Watched, survey
+from distill.pretraining.corpus import Corpus, Watched, survey
 from distill.pretraining.mixed import MixedMasking, MixedVocabulary
 from distill.pretraining.objectives import MaskedLanguageModel
-from distill.pretraining.rows import TokenRow, held_out_loss, pack_rows, stored_parts
-from distill.pretraining.vocabularies import trained_once
+from distill.pretraining.rows import held_out_loss, pack_rows, stored_parts
+from distill.pretraining.vocabularies import stand_in_tokenizer, trained_once
 from distill.students.student import StudentShape
 from distill.students.weights import masked_language_model
 from distill.teachers.encoders import (
@@ -39,215 +50,12 @@ from distill.teachers.encoders import (
     load_masked_language_model,
 )
 from distill.tokenizers import fitting_tokenizer
-from distill.trained import TrainedModel, artifact_at, corpus_record
-
-# --- from distill.distillation.reading
-# A student's reading of a corpus: its tokenizer, rows of tokens, and their masks.
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Rows of a corpus that a student trains on."""
-
-    tokenizer: PreTrainedTokenizerBase
-    """The student's."""
-    rows: Callable[[Iterable[str]], Iterator[TokenRow]]
-    """passages -> rows of tokens"""
-    padding: Padding
-    masking: Callable[[float, int], Masked]
-    """(share of the tokens, seed) -> what masks a batch, in phases that mask some"""
-
-
-def as_its_teacher(tokenizer: PreTrainedTokenizerBase, max_length: int) -> Reading:
-    """Return the reading of a student that reads its teacher's very tokens."""
-    return Reading(
-        tokenizer,
-        partial(pack_rows, tokenizer=tokenizer, max_length=max_length),
-        Padding.of(tokenizer),
-        lambda share, seed: MaskedLanguageModel(tokenizer, share, seed).masked_batch,
-    )
-
-
-def in_both_vocabularies(vocabulary: MixedVocabulary, max_length: int, seed: int) -> Reading:
-    """Return the reading of a student with a vocabulary of its own, next to its teacher's copy."""
-    return Reading(
-        vocabulary.student,
-        partial(vocabulary.rows, max_length=max_length, seed=seed),
-        vocabulary.padding,
-        partial(MixedMasking, vocabulary),
-    )
-
-
-# --- from distill.distillation.general_teacher
-# The teacher of a general distillation: an encoder without a task.
-
-UNNAMED_LABELS = ("LABEL_0", "LABEL_1")
-"""Labels of a model without a task, as transformers names them."""
-
-
-@dataclass(frozen=True)
-class GeneralTeacher:
-    """An encoder to learn from, without a task."""
-
-    source: str
-    classifier: PreTrainedModel
-    """Its encoder under a new head: what the builders of students start from."""
-    language_model: PreTrainedModel | None
-    """Its encoder under a head that predicts words, where student and teacher are such models; it
-    is the encoder's own where a loss reads what it predicts."""
-
-    @classmethod
-    def load(cls, source: str, method: Method) -> Self:
-        """Load what a method reads of an encoder.
-
-        Raises:
-            ModelError: the encoder cannot be read, or has no head where one is read.
-        """
-        language_model = _language_model(source, method) if method.predicts_words else None
-        classifier, tokenizer = load_classifier(source, UNNAMED_LABELS)
-        if language_model is not None:
-            give_every_token_a_row(language_model, tokenizer)
-        return cls(source, classifier, language_model)
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """The model whose signals the losses read."""
-        return self.language_model or _encoder_of(self.classifier)
-
-    def student(self, method: Method, shape: StudentShape) -> PreTrainedModel:
-        """Return the method's student: as its teacher, a language model or a bare encoder."""
-        student = method.build(self.classifier, shape)
-        if self.language_model is None:
-            return _encoder_of(student)
-        return masked_language_model(student, self.language_model)
-
-
-def _language_model(source: str, method: Method) -> PreTrainedModel:
-    if not method.reads_predicted_words:
-        return load_masked_language_model(source, new_head=True)
-    try:
-        return load_masked_language_model(source)
-    except ModelError as error:
-        others = [name for name, row in GENERAL_METHODS.items() if not row.reads_predicted_words]
-        raise ModelError(
-            f"method {method.name!r} reads which words its teacher predicts: {error} Methods that "
-            f"do not: {', '.join(others)}."
-        ) from None
-
-
-def _encoder_of(model: PreTrainedModel) -> PreTrainedModel:
-    encoder = model.base_model
-    assert isinstance(encoder, PreTrainedModel)
-    return encoder
-
-
-# --- from distill.distillation.on_corpus
-# A distillation on a corpus: how the student reads it, and what is held out.
+from distill.trained import artifact_at, corpus_record, write_trained
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class OnCorpus:
-    """A distillation on a corpus, checked; its vocabulary and its blocks are not made yet."""
-
-    teacher: GeneralTeacher
-    method: Method
-    student: PreTrainedModel
-    """Over the teacher's vocabulary, also where it shall have one of its own."""
-    tokenizer: PreTrainedTokenizerBase
-    passages: Iterable[str]
-    surveyed: Survey
-    config: GeneralConfig
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """Inputs of the run besides the settings."""
-        weights = tensors_digest(self.teacher.model.state_dict())
-        return self.surveyed.sha256, (weights, sorted(self.tokenizer.get_vocab().items()))
-
-    def distillation(self, work: Path) -> Distillation:
-        """Make what the student reads; a part that is in `work` already is not made again."""
-        method, student, reading = self.method, self.student, self._reading(work / "vocabulary")
-        if method.student.own_vocabulary:
-            student = new_general_student(self.teacher, method, self.config, reading.tokenizer)
-        blocks = (reading.rows, work / "blocks", reading.padding)
-        training, held_out = stored_parts(self.passages, self.surveyed, *blocks)
-        share = self.config.mask_probability or MASK_PROBABILITY
-        masks = method.predicts_words
-        return Distillation(
-            student=student,
-            teacher=self.teacher.model,
-            tokenizer=reading.tokenizer,
-            phases=method.at(student.config.num_hidden_layers).phases,
-            examples=lambda: training,
-            evaluate=partial(held_out_loss, examples=held_out),
-            masking=reading.masking(share, self.config.seed) if masks else unmasked,
-        )
-
-    def _reading(self, directory: Path) -> Reading:
-        """Return how the student reads the corpus; a vocabulary of its own is trained here."""
-        config = self.config
-        longest = min(config.max_length, longest_input(self.tokenizer))
-        if not self.method.student.own_vocabulary:
-            return as_its_teacher(self.tokenizer, longest)
-        sizes = config.vocabulary_size or VOCABULARY_SIZE, longest_input(self.tokenizer)
-        passages = Watched(self.passages, self.surveyed, "train the student's vocabulary")
-        own = trained_once("wordpiece", passages, *sizes, directory)
-        logger.info("the student's vocabulary has %d entries, %d were allowed", len(own), sizes[0])
-        # without the space, RoBERTa's refuses single words; others have no use for it
-        model = self.teacher.model
-        by_words = fitting_tokenizer(self.teacher.source, model, add_prefix_space=True)
-        vocabulary = MixedVocabulary(own, by_words, model.config.vocab_size)
-        return in_both_vocabularies(vocabulary, longest, config.seed)
-
-
-def on_corpus(teacher: GeneralTeacher, passages: Iterable[str], config: GeneralConfig) -> OnCorpus:
-    """Check all of a distillation on a corpus, and read through the corpus once.
-
-    Raises:
-        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
-            cannot be had from this teacher.
-        DataError: there are too few passages to train and hold out.
-    """
-    method = config.changed_method()
-    check_general_teacher(teacher.model.config, method)
-    theirs = fitting_tokenizer(teacher.source, teacher.model)
-    # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
-    stand_in = theirs if method.student.own_vocabulary else None
-    student = new_general_student(teacher, method, config, stand_in)
-    check_compatible(method, student, teacher.model)
-    tokenizer = fitting_tokenizer(teacher.source, student)
-    surveyed = survey(passages)
-    surveyed.check_enough()
-    return OnCorpus(teacher, method, student, tokenizer, passages, surveyed, config)
-
-
-def check_general_teacher(config: PretrainedConfig, method: Method) -> None:
-    """Raise ModelError where a teacher was pruned, and its layers are read or started from."""
-    check_even_teacher(config, method)
-    check_even_start(config, method)
-
-
-def new_general_student(
-    teacher: GeneralTeacher,
-    method: Method,
-    config: GeneralConfig,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-) -> PreTrainedModel:
-    """Build the student of the config, over its teacher's vocabulary or its own."""
-    torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
-    shape = config.shape(method, teacher.model.config.num_hidden_layers)
-    return teacher.student(method, replace(shape, tokenizer=tokenizer))
-
-
-# --- from distill.distillation.general
-# General distillation: an encoder into a smaller one on plain text, before any task.
-#
-# encoder + corpus + GeneralConfig
-#   -> `on_corpus`: the method's student, an encoder or a masked language model
-#   -> `Distillation.run` on dense blocks -> encoder artifact, for `finetune --teacher` and
-#      `distill --student`
+UNNAMED_LABELS = ("LABEL_0", "LABEL_1")
+"""Labels of a model without a task, as transformers names them."""
 
 
 def distill_general_by_name(config: GeneralConfig, out: Path) -> Artifact:
@@ -278,37 +86,217 @@ def distill_general(
             cannot be had from this teacher; raised before training starts.
         DataError: there are too few passages to train and hold out.
     """
-    config.check_rules()
     parent = artifact_at(teacher.source)
     check_writable(out, parent)
-    ready = on_corpus(teacher, passages, config)
-
-    def train(work: Path) -> Writer:
-        distillation = ready.distillation(work)
+    distillation = OnCorpus(teacher, passages, config)
+    with work_directory(out, "distill-general", config.shaping(), *distillation.identity) as work:
+        distillation.read(work)
         trained = distillation.run(config, work, f"distill {out.name}")
-        student = _with_empty_padding(trained.student)
-        corpus = corpus_record(config.corpus, config.text_column, "loss")
-        findings = Findings(training=training_findings(trained.reports))
-        tokenizer, projections = distillation.tokenizer, trained.projections
-        made = TrainedModel(
-            student,
-            tokenizer,
-            corpus,
-            findings,
-            projections=projections,
+        if (padding := padding_embedding(trained.student)) is not None:
+            padding.zero_()  # a text's last token may read it, and predicting words has changed it
+        write = partial(
+            write_trained,
+            trained.student,
+            distillation.tokenizer,
+            corpus_record(config.corpus, config.text_column, "loss"),
+            Findings(training=training_findings(trained.reports)),
+            out=out,
+            stage="distill-general",
+            config=config,
+            parent=parent,
+            projections=trained.projections,
             method=config.method,
         )
-        return made.write
-
-    identity = ready.identity
-    return trained_artifact(out, "distill-general", config, train, identity=identity, parent=parent)
+        on_main_process(write)
+    return Artifact.load(out)
 
 
-def _with_empty_padding(student: PreTrainedModel) -> PreTrainedModel:
-    """Return the student with zeros for its padding, which a text's last token may read.
+@dataclass(frozen=True)
+class GeneralTeacher:
+    """An encoder to learn from, without a task."""
 
-    Predicting words has changed them.
+    source: str
+    classifier: PreTrainedModel
+    """Its encoder under a new head: what the builders of students start from."""
+    language_model: PreTrainedModel | None
+    """Its encoder under a head that predicts words, where student and teacher are such models; it
+    is the encoder's own where a loss reads what it predicts."""
+
+    @classmethod
+    def load(cls, source: str, method: Method) -> Self:
+        """Load what a method reads of an encoder.
+
+        Raises:
+            ModelError: the encoder cannot be read, or has no head where one is read.
+        """
+        language_model = None
+        if method.predicts_words:
+            new_head = not method.reads_predicted_words
+            try:
+                language_model = load_masked_language_model(source, new_head=new_head)
+            except ModelError as error:
+                if new_head:
+                    raise
+                rows = GENERAL_METHODS.items()
+                others = [name for name, row in rows if not row.reads_predicted_words]
+                raise ModelError(
+                    f"method {method.name!r} reads which words its teacher predicts: {error} "
+                    f"Methods that do not: {', '.join(others)}."
+                ) from None
+        classifier, tokenizer = load_classifier(source, UNNAMED_LABELS)
+        if language_model is not None:
+            give_every_token_a_row(language_model, tokenizer)
+        return cls(source, classifier, language_model)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model whose signals the losses read."""
+        return self.language_model or _encoder_of(self.classifier)
+
+    def student(self, method: Method, shape: StudentShape) -> PreTrainedModel:
+        """Return the method's student: as its teacher, a language model or a bare encoder."""
+        student = method.build(self.classifier, shape)
+        if self.language_model is None:
+            return _encoder_of(student)
+        return masked_language_model(student, self.language_model)
+
+
+def _encoder_of(model: PreTrainedModel) -> PreTrainedModel:
+    encoder = model.base_model
+    assert isinstance(encoder, PreTrainedModel)
+    return encoder
+
+
+class OnCorpus(Distillation):
+    """A distillation on a corpus, which is read through once to check it.
+
+    Until `read`, the student is over the teacher's vocabulary, also where it shall have its own.
+
+    Raises:
+        UnknownNameError, ConfigError, ModelError: the method, its weights or the student's shape
+            cannot be had from this teacher.
+        DataError: there are too few passages to train and hold out.
     """
-    if (padding := padding_embedding(student)) is not None:
-        padding.zero_()
-    return student
+
+    training: TokenDataset
+    held_out: TokenDataset
+
+    def __init__(
+        self, teacher: GeneralTeacher, passages: Iterable[str], config: GeneralConfig
+    ) -> None:
+        method = config.changed_method()
+        check_general_teacher(teacher.model.config, method)
+        theirs = fitting_tokenizer(teacher.source, teacher.model)
+        # of its own vocabulary there is only the corpus yet, so the teacher's stands in for it
+        stand_in = theirs if method.student.own_vocabulary else None
+        student = new_general_student(teacher, method, config, stand_in)
+        check_compatible(method, student, teacher.model)
+        tokenizer = fitting_tokenizer(teacher.source, student)
+        phases = method.at(student.config.num_hidden_layers).phases
+        super().__init__(student, teacher.model, tokenizer, phases)
+        self.source, self.method, self.config = teacher, method, config
+        self.masking: Callable[[TensorBatch, int], TensorBatch] | None = None
+        self.passages, self.surveyed = passages, survey(passages)
+        self.surveyed.check_enough()
+        weights = tensors_digest(teacher.model.state_dict())
+        self.identity: tuple[Any, ...] = (
+            self.surveyed.sha256,
+            (weights, sorted(tokenizer.get_vocab().items())),
+        )
+        """Inputs of the run besides the settings."""
+
+    def read(self, work: Path) -> None:
+        """Make the rows that the student trains on, and its vocabulary where it has its own.
+
+        A part that is in `work` already is not made again.
+        """
+        config, tokenizer = self.config, self.tokenizer
+        share = config.mask_probability or MASK_PROBABILITY
+        longest = min(config.max_length, longest_input(tokenizer))
+        if not self.method.student.own_vocabulary:
+            rows = partial(pack_rows, tokenizer=tokenizer, max_length=longest)
+            padding = Padding.of(tokenizer)
+            if self.method.predicts_words:  # else the tokenizer need not have a mask
+                self.masking = MaskedLanguageModel(tokenizer, share, config.seed).masked_batch
+        else:
+            vocabulary = self._own_vocabulary(work / "vocabulary")
+            rows = partial(vocabulary.rows, max_length=longest, seed=config.seed)
+            padding = vocabulary.padding
+            self.masking = MixedMasking(vocabulary, share, config.seed)
+            self.tokenizer = vocabulary.student
+            self.student = new_general_student(self.source, self.method, config, vocabulary.student)
+        self.training, self.held_out = stored_parts(
+            self.passages, self.surveyed, rows, work / "blocks", padding
+        )
+
+    def _own_vocabulary(self, directory: Path) -> MixedVocabulary:
+        """Return the student's vocabulary, trained here, next to its teacher's."""
+        most = self.config.vocabulary_size or VOCABULARY_SIZE
+        passages = Watched(self.passages, self.surveyed, "train the student's vocabulary")
+        longest = longest_input(self.tokenizer)
+        own = trained_once("wordpiece", passages, most, longest, directory)
+        logger.info("the student's vocabulary has %d entries, %d were allowed", len(own), most)
+        # without the space, RoBERTa's refuses single words; others have no use for it
+        by_words = fitting_tokenizer(self.source.source, self.teacher, add_prefix_space=True)
+        return MixedVocabulary(own, by_words, self.teacher.config.vocab_size)
+
+    def examples(self) -> TokenDataset:
+        return self.training
+
+    def evaluate(self, training_module: Any, objective: Objective) -> dict[str, float]:
+        return held_out_loss(training_module, objective, self.held_out)
+
+    def masked(self, batch: TensorBatch, step: int) -> TensorBatch:
+        assert self.masking is not None  # `read` sets it where the method masks words
+        return self.masking(batch, step)
+
+
+def check_general_teacher(config: PretrainedConfig, method: Method) -> None:
+    """Raise ModelError where a teacher was pruned, and its layers are read or started from."""
+    check_even_teacher(config, method)
+    check_even_start(config, method)
+
+
+def new_general_student(
+    teacher: GeneralTeacher,
+    method: Method,
+    config: GeneralConfig,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> PreTrainedModel:
+    """Build the student of the config, over its teacher's vocabulary or its own."""
+    torch.manual_seed(config.seed)  # what the student does not take from its teacher is random
+    shape = config.shape(method, teacher.model.config.num_hidden_layers)
+    return teacher.student(method, replace(shape, tokenizer=tokenizer))
+
+
+def expected_general_student(
+    config: GeneralConfig, teacher: ExpectedModel | None
+) -> ExpectedModel | None:
+    """Return the student of a distillation that has not begun, as far as it is known.
+
+    Raises:
+        ConfigError, ModelError: what `distill-general` raises of this teacher.
+    """
+    method = config.changed_method()
+    if teacher is not None:
+        check_general_teacher(teacher.model.config, method)
+    if teacher is None or not teacher.shape_known:
+        return expected_of_kind(method.student)
+    encoder = teacher.model
+
+    def build() -> PreTrainedModel:
+        language_model = None
+        if method.predicts_words:
+            language_model = AutoModelForMaskedLM.from_config(
+                encoder.config, trust_remote_code=False
+            )
+        general = GeneralTeacher(config.teacher, encoder, language_model)
+        tokenizer = stand_in_tokenizer() if method.student.own_vocabulary else None
+        student = new_general_student(general, method, config, tokenizer)
+        check_compatible(method, student, general.model)
+        return student
+
+    student = without_weights(build)
+    if student is None:
+        return expected_of_kind(method.student)
+    return ExpectedModel.of(student.config)

@@ -1,9 +1,21 @@
-"""Fine-tuning an encoder on a task, or on several at once."""
+"""Fine-tuning an encoder on a task, or on several tasks at once.
+
+Several tasks: MT-DNN (Liu et al. 2019, arXiv 1901.11504).
+Model: one encoder for all tasks and a head for each (section 3). Training, Algorithm 1: each task's
+examples are packed into mini-batches, those of all tasks are merged and shuffled again in every
+epoch, and each step minimises the loss of the one task that its batch is of. So a task has a share
+of the steps that its size gives it, and its head learns from its own batches alone.
+Departures: a head is the one that the architecture has for classification, for pairs too (the
+paper reads pairs with a stochastic answer network), a pooler on [CLS] in it where there is one;
+cross-entropy alone (the paper's regression and ranking are for tasks that are not here); AdamW with
+the settings of every other stage instead of Adamax.
+`finetune --task A --more-tasks B,C --out OUT` writes OUT, OUT-B and OUT-C: a plain classifier each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +26,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.core.artifact import Artifact, check_writable
-from bertender.core.findings import Findings, OtherTask, ScoreFindings
+from bertender.core.build_once import work_directory
+from bertender.core.findings import Findings, OtherTask
+from bertender.core.machine import on_main_process
 from bertender.models.classifier import model_inputs
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import load_task
@@ -29,15 +43,7 @@ from bertender.training.examples import (
     usual_length,
 )
 from bertender.training.heads import HEADS, Head, hard_labels
-from bertender.training.loop import (
-    LossParts,
-    Objective,
-    TrainingReport,
-    Writer,
-    train,
-    trained_artifact,
-    training_findings,
-)
+from bertender.training.loop import LossParts, Objective, train, training_findings
 from distill.finetuning.config import (
     FinetuneConfig,
     MultiTaskConfig,
@@ -46,10 +52,11 @@ from distill.finetuning.config import (
     sibling_paths,
 )
 from distill.teachers.encoders import find_encoder, load_classifier
-from distill.trained import TrainedModel, artifact_at, epoch_score, final_score
+from distill.trained import artifact_at, epoch_score, final_score, write_trained
 
-# --- from distill.finetuning.finetune
-# Teachers: fine-tuning an encoder on a task.
+PARTS_OF_HEADS = frozenset({"pooler"})
+"""Modules of the base model in transformers, of the head in the paper. They narrow [CLS] to what
+one task needs: shared, they let the first task that learned keep another from learning."""
 
 
 def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
@@ -82,18 +89,14 @@ def finetune(
         parent: the pre-trained artifact that the model came from, if it was one.
 
     Raises:
-        ConfigError: settings that conflict, or more tokens than the model has positions for;
-            found before anything is trained.
+        ConfigError: more tokens than the model has positions for; found before anything is trained.
         ConstantError: it has learned nothing but one label. Its checkpoints stay.
     """
-    config.check_rules()
     max_length = config.max_length or usual_length([task], tokenizer)
     tokenizer = cut_at(tokenizer, max_length, model.config)
     examples = token_dataset(task.train, tokenizer, task.problem_type)
     identity = (task.fingerprint(), weights_digest(model), parent and parent.digest)
-    settings: dict[str, Any] = {"tokenizer": tokenizer, "task": task}
-
-    def trained(work: Path) -> Writer:
+    with work_directory(out, "finetune", config.shaping(), *identity) as work:
         report = train(
             model,
             examples,
@@ -101,17 +104,19 @@ def finetune(
             config,
             work,
             description=f"fine-tune {out.name}",
-            at_epoch_end=partial(epoch_score, config=config, **settings),
+            at_epoch_end=partial(epoch_score, tokenizer=tokenizer, task=task, config=config),
         )
-        scores = final_score(model, **settings)
-        check_varied(scores, task, config, SETTINGS_OF_RUN, advice(config))
+        scores = final_score(model, tokenizer, task)
+        check_varied(scores, task, config, SETTINGS_OF_RUN, _advice(config))
         findings = Findings(training=training_findings({"labels": report}), scores=scores)
-        return TrainedModel.classifier(model, tokenizer, task, findings).write
+        written: dict[str, Any] = {"stage": "finetune", "config": config, "parent": parent}
+        on_main_process(
+            partial(write_trained, model, tokenizer, task, findings, out=out, **written)
+        )
+    return Artifact.load(out)
 
-    return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
 
-
-def advice(config: FinetuneConfig) -> str:
+def _advice(config: FinetuneConfig) -> str:
     """Return what to try where a model has learned nothing."""
     return f"{another_rate(config)}, more epochs, or another seed"
 
@@ -121,29 +126,6 @@ def label_objective(
 ) -> LossParts:
     """Cross-entropy with the labels."""
     return {"hard": head.hard_loss(head.logits(model(**model_inputs(model, batch))), batch)}
-
-
-# --- from distill.finetuning.multitask
-# Fine-tuning on several tasks at once: MT-DNN (Liu et al. 2019, arXiv 1901.11504).
-#
-# Model: one encoder for all tasks and a head for each (section 3). Training, Algorithm 1: each
-# task's
-# examples are packed into mini-batches, those of all tasks are merged and shuffled again in every
-# epoch, and each step minimises the loss of the one task that its batch is of. So a task has a
-# share
-# of the steps that its size gives it, and its head learns from its own batches alone.
-# Departures: a head is the one that the architecture has for classification, for pairs too (the
-# paper reads pairs with a stochastic answer network), a pooler on [CLS] in it where there is one;
-# cross-entropy alone (the paper's regression and ranking are for tasks that are not here); AdamW
-# with
-# the settings of every other stage instead of Adamax.
-#
-# finetune --task A --more-tasks B,C --out OUT writes OUT, OUT-B and OUT-C: a plain classifier
-# each.
-
-PARTS_OF_HEADS = frozenset({"pooler"})
-"""Modules of the base model in transformers, of the head in the paper. They narrow [CLS] to what
-one task needs: shared, they let the first task that learned keep another from learning."""
 
 
 class SharedEncoder(nn.Module):
@@ -191,21 +173,15 @@ def finetune_tasks_by_name(task: Task, config: MultiTaskConfig, out: Path) -> Ar
     parent = artifact_at(source)
     for path in (out, *sibling_paths(config, out)):
         check_writable(path, parent)
-    tasks = (task, *load_more_tasks(config, task))
+    # with the same limits on their examples, and as large a share set apart to choose on
+    names = ("max_train", "max_dev", "max_select", "select")
+    limits = {name: task.source[name] for name in names if name in task.source}
+    more = (load_task(TaskConfig(task=name, **limits)) for name in config.more_tasks)
+    tasks = (task, *more)
     torch.manual_seed(config.seed)  # the new heads are random
     loaded = [load_classifier(source, each.labels) for each in tasks]
     classifiers, tokenizers = zip(*loaded, strict=True)
     return finetune_tasks(classifiers, tokenizers[0], tasks, config, out, parent=parent)
-
-
-def load_more_tasks(config: MultiTaskConfig, task: Task) -> tuple[Task, ...]:
-    """Load the tasks besides the main one, with the same limits on their examples.
-
-    Each sets as large a share apart to choose on as the main one does.
-    """
-    names = ("max_train", "max_dev", "max_select", "select")
-    limits = {name: task.source[name] for name in names if name in task.source}
-    return tuple(load_task(TaskConfig(task=name, **limits)) for name in config.more_tasks)
 
 
 def finetune_tasks(
@@ -231,36 +207,70 @@ def finetune_tasks(
         The main task's artifact.
 
     Raises:
-        ConfigError: settings that conflict, found before anything is read or trained.
         ConstantError: one has learned nothing but one label. No artifact is written.
     """
-    config.check_rules()
     max_length = config.max_length or usual_length(tasks, tokenizer)
     tokenizer = cut_at(tokenizer, max_length, classifiers[0].config)
     shared = SharedEncoder(classifiers)
     prints = [task.fingerprint() for task in tasks]
     identity = (prints, weights_digest(classifiers[0]), parent and parent.digest)
 
-    def trained(work: Path) -> Writer:
+    def score(trained: SharedEncoder) -> dict[str, float]:
+        """Return each task's score on what it chooses by, by the names of task and metric."""
+        return {
+            f"{task.name} {metric}": value
+            for number, task in enumerate(tasks)
+            for metric, value in epoch_score(
+                trained.of_task(number), tokenizer, task, config
+            ).items()
+        }
+
+    with work_directory(out, "finetune", config.shaping(), *identity) as work:
         report = train(
             shared,
-            _joined([token_dataset(each.train, tokenizer) for each in tasks]),
-            _objective_of([task.name for task in tasks]),
+            joined([token_dataset(each.train, tokenizer) for each in tasks]),
+            objective_of([task.name for task in tasks]),
             config,
             work,
             description=f"fine-tune {out.name}",
-            at_epoch_end=lambda trained: _scores(trained, tokenizer, tasks, config),
+            at_epoch_end=score,
         )
         scores = []
         for task, classifier in zip(tasks, classifiers, strict=True):
             scores.append(final_score(classifier, tokenizer, task))
-            check_varied(scores[-1], task, config, SETTINGS_OF_RUN, advice(config))
-        return _TrainedTogether(tasks, classifiers, tokenizer, report, scores, config).write
+            check_varied(scores[-1], task, config, SETTINGS_OF_RUN, _advice(config))
 
-    return trained_artifact(out, "finetune", config, trained, identity=identity, parent=parent)
+        def write() -> None:
+            """Write each task's artifact, the main one last: its card names them all."""
+            paths = (out, *sibling_paths(config, out))
+            epochs = [
+                [{task.metric: each[f"{task.name} {task.metric}"]} for each in report.epochs]
+                for task in tasks
+            ]
+            for number in reversed(range(len(tasks))):
+                others = {
+                    other.name: OtherTask(artifact=paths[place].name, epochs=epochs[place])
+                    for place, other in enumerate(tasks)
+                    if place != number
+                }
+                own = replace(report, epochs=epochs[number])
+                training = training_findings({"labels": own}, together=others)
+                write_trained(
+                    classifiers[number],
+                    tokenizer,
+                    tasks[number],
+                    Findings(training=training, scores=scores[number]),
+                    out=paths[number],
+                    stage="finetune",
+                    config=config,
+                    parent=parent,
+                )
+
+        on_main_process(write)
+    return Artifact.load(out)
 
 
-def _joined(parts: Sequence[TokenDataset]) -> TokenDataset:
+def joined(parts: Sequence[TokenDataset]) -> TokenDataset:
     """Return the examples of all tasks as one, with the number of its task for each."""
     columns = {
         name: [value for part in parts for value in part.columns[name]] for name in parts[0].columns
@@ -269,7 +279,7 @@ def _joined(parts: Sequence[TokenDataset]) -> TokenDataset:
     return TokenDataset({**columns, TASK_COLUMN: numbers}, parts[0].padding)
 
 
-def _objective_of(names: Sequence[str]) -> Objective:
+def objective_of(names: Sequence[str]) -> Objective:
     """Return the cross-entropy of a batch's task, under its name."""
 
     def objective(model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
@@ -280,61 +290,3 @@ def _objective_of(names: Sequence[str]) -> Objective:
 
 def _task_of(batch: TensorBatch) -> int:
     return int(batch[TASK_COLUMN][0])  # the plan mixes no tasks in a batch
-
-
-def _scores(
-    shared: SharedEncoder,
-    tokenizer: PreTrainedTokenizerBase,
-    tasks: Sequence[Task],
-    config: MultiTaskConfig,
-) -> dict[str, float]:
-    """Return each task's score on what it chooses by, by the names of task and metric."""
-    return {
-        f"{task.name} {metric}": value
-        for number, task in enumerate(tasks)
-        for metric, value in epoch_score(shared.of_task(number), tokenizer, task, config).items()
-    }
-
-
-@dataclass(frozen=True)
-class _TrainedTogether:
-    """A classifier for each task, of one run, and what the run reports."""
-
-    tasks: Sequence[Task]
-    classifiers: Sequence[PreTrainedModel]
-    tokenizer: PreTrainedTokenizerBase
-    report: TrainingReport
-    scores: Sequence[ScoreFindings]
-    """Held-out, of each."""
-    config: MultiTaskConfig
-
-    def write(self, *, out: Path, **artifact_settings: Any) -> None:
-        """Write an artifact for each task. The main one is the last: its card names them all.
-
-        Args:
-            out: directory of the main one.
-            artifact_settings: what else `TrainedModel.write` takes.
-        """
-        paths = (out, *sibling_paths(self.config, out))
-        places = {task.name: path.name for task, path in zip(self.tasks, paths, strict=True)}
-        written = zip(paths, self.tasks, self.classifiers, self.scores, strict=True)
-        for path, task, classifier, scores in reversed([*written]):
-            findings = self._findings(task, scores, places)
-            model = TrainedModel.classifier(classifier, self.tokenizer, task, findings)
-            model.write(out=path, **artifact_settings)
-
-    def _findings(self, task: Task, scores: ScoreFindings, places: Mapping[str, str]) -> Findings:
-        """Return the findings of one task: its own scores, and where the others are."""
-        own = replace(self.report, epochs=self._epochs(task))
-        others = {
-            other.name: OtherTask(artifact=places[other.name], epochs=self._epochs(other))
-            for other in self.tasks
-            if other is not task
-        }
-        training = training_findings({"labels": own}, together=others)
-        return Findings(training=training, scores=scores)
-
-    def _epochs(self, task: Task) -> list[dict[str, float]]:
-        """Return one task's score after each epoch."""
-        name = f"{task.name} {task.metric}"
-        return [{task.metric: scores[name]} for scores in self.report.epochs]

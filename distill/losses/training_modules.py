@@ -62,6 +62,19 @@ class TrainingModule(nn.Module):
         wanted = sorted(projected) if widths[0] != widths[1] else []
         self.projections = nn.ModuleDict({signal: nn.Linear(*widths) for signal in wanted})
 
+    @torch.no_grad()
+    def take_up(self, learned: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Copy projections that were learned before, where their shapes agree.
+
+        Returns:
+            Its projections, which change as they learn.
+        """
+        weights = dict(self.projections.named_parameters())
+        for name, weight in weights.items():
+            if name in learned and learned[name].shape == weight.shape:
+                weight.copy_(learned[name])
+        return weights
+
     def forward(self, batch: TensorBatch, teacher: Signals, step: int) -> Parts:
         """Return the weighted parts of the loss."""
         depth = self.student.config.num_hidden_layers

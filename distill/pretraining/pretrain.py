@@ -48,7 +48,7 @@ from distill.pretraining.replaced_tokens import ReplacedTokensModule
 from distill.pretraining.rows import CONSECUTIVE_PASSAGES, held_out_loss, stored_parts
 from distill.pretraining.segment_pairs import NextSentence, SentenceOrder
 from distill.pretraining.vocabularies import stand_in_tokenizer, trained_once
-from distill.trained import TrainedModel, corpus_record
+from distill.trained import corpus_record, write_trained
 
 TRAINING_MODULES: Mapping[str, type[PretrainingModule]] = {
     "mlm": MaskedTokens,
@@ -137,7 +137,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         metric = "perplexity" if row.perplexity_of else "loss"
         record = corpus_record(config.corpus, config.text_column, metric, row.problem_type)
         findings = Findings(training=training_findings(reports))
-        return TrainedModel(module.finished(), tokenizer, record, findings).write
+        return partial(write_trained, module.finished(), tokenizer, record, findings)
 
     identity = (surveyed.sha256, shallow and shallow.digest)
     return trained_artifact(out, "pretrain", config, trained, identity=identity, parent=shallow)

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 from bertender.core.config import Rule, Table
 from bertender.core.errors import ConfigError
 from bertender.training.config import JudgedConfig
-from distill.distillation.unlabelled_config import UnlabelledConfig
+from distill.distillation.config import UnlabelledConfig
 
 IMPORTANCES = Table(
     "importance",

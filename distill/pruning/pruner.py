@@ -44,15 +44,14 @@ from distill.pruning.rounds import (
     recovery_texts,
     without_some_layers,
 )
-from distill.teachers.teacher import Teacher
+from distill.teachers.encoders import Teacher
 from distill.trained import (
-    TrainedModel,
     artifact_at,
-    check_teacher,
     choice_score,
     dev_score,
     evaluated,
     final_score,
+    write_trained,
 )
 
 logger = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ def prune(
     check_possible(unpruned.model, config)
     texts = recovery_texts(unpruned, task, config)
     if config.recovers:
-        check_teacher(texts.teacher, task, config)
+        texts.teacher.check_varied(task, config)
     whole = _whole_tokenizer(parent, unpruned.model, config)
     fewer_tokens = copy.deepcopy(unpruned.model)
     tokenizer, vocabulary = _with_fewer_tokens(fewer_tokens, whole, texts.task, config)
@@ -137,7 +136,7 @@ def prune(
                 ),
             )
             record = replace(task, left_out=texts.task.left_out)
-            TrainedModel.classifier(model, tokenizer, record, findings).write(**artifact_settings)
+            write_trained(model, tokenizer, record, findings, **artifact_settings)
 
         return write
 

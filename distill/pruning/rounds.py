@@ -26,10 +26,10 @@ from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
 from bertender.training.heads import HEADS, Head
-from bertender.training.loop import TrainingReport
+from bertender.training.loop import Objective, TrainingReport
+from distill.distillation.config import FilteredConfig, UnlabelledConfig
 from distill.distillation.distillation import Distillation, phases_with_head
 from distill.distillation.texts import with_unlabelled
-from distill.distillation.unlabelled_config import FilteredConfig, UnlabelledConfig
 from distill.losses.terms import HardLabels, SoftLabels
 from distill.methods.method import Phase
 from distill.pruning.config import PruneConfig
@@ -37,8 +37,8 @@ from distill.pruning.cutting import Remaining, cut, least_missed, without_layers
 from distill.pruning.importance import Importance, chosen, importance_of, shares_of_rounds
 from distill.pruning.latency import Target, fitting
 from distill.pruning.rescaling import rescale
+from distill.teachers.encoders import Teacher, on_device
 from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
-from distill.teachers.teacher import Teacher, on_device
 from distill.trained import choice_score, epoch_score
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
@@ -172,18 +172,25 @@ def _remaining(
     )
 
 
+class _Recovery(Distillation):
+    """Training of a pruned model on its teacher's outputs and on the labels."""
+
+    def __init__(self, model: PreTrainedModel, context: PruningContext) -> None:
+        phases = phases_with_head([RECOVERY], context.task.problem_type)
+        super().__init__(model, context.teacher.model, context.tokenizer, phases)
+        self.context = context
+
+    def examples(self) -> TokenDataset:
+        return self.context.examples
+
+    def evaluate(self, training_module: Any, objective: Objective) -> dict[str, float]:
+        task, config = self.context.task, self.context.config
+        return epoch_score(training_module.student, self.tokenizer, task, config)
+
+
 def _recover(model: PreTrainedModel, context: PruningContext, number: int) -> TrainingReport:
     """Train the pruned model in place; an interrupted run continues in the round it was in."""
-    recovery = Distillation(
-        student=model,
-        teacher=context.teacher.model,
-        tokenizer=context.tokenizer,
-        phases=phases_with_head([RECOVERY], context.task.problem_type),
-        examples=lambda: context.examples,
-        evaluate=lambda training_module, objective: epoch_score(
-            training_module.student, context.tokenizer, context.task, context.config
-        ),
-    )
+    recovery = _Recovery(model, context)
     work, place = context.work / f"round-{number}", f"round {number + 1} of {context.config.rounds}"
     return recovery.run(context.config, work, f"{context.description}: {place}").last
 
@@ -255,8 +262,8 @@ def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> Recove
                 "teacher with the same vocabulary."
             )
     texts = {name: getattr(config, name) for name in UnlabelledConfig.model_fields}
-    extended = with_unlabelled(task, FilteredConfig(**texts))
-    return RecoveryTexts(teacher, extended.task, task, config, extended.left_out)
+    extended, left_out = with_unlabelled(task, FilteredConfig(**texts))
+    return RecoveryTexts(teacher, extended, task, config, left_out)
 
 
 def check_unlabelled_read(task: Task, config: PruneConfig) -> None:

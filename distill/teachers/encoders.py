@@ -1,29 +1,114 @@
-"""Finding the encoder that a teacher starts from: by name, by folder, or from a hub."""
+"""Teachers, and the encoders that they start from: by name, by folder, or from a hub.
+
+What loads a model loads PyTorch and is imported then: a name is checked without it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from huggingface_hub import constants, try_to_load_from_cache
 from safetensors import SafetensorError
 
-from bertender.core.artifact import sha256_of
-from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
+from bertender.core.artifact import Artifact, sha256_of
+from bertender.core.errors import ConfigError, DamagedArtifactError, HubUnreachableError, ModelError
 from bertender.core.hub import hub_cache, hub_knows
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.text.tokenizer import largest_token, tokens_beyond
+from bertender.tasks.task import Task
+from bertender.text.tokenizer import largest_token, load_tokenizer, tokens_beyond
+from bertender.training.config import JudgedConfig
 from bertender.training.heads import HEADS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A trained classifier that a student learns from, with its model loaded."""
+
+    artifact: Artifact
+    model: PreTrainedModel
+
+    @classmethod
+    def load(cls, artifact: Artifact, task: Task) -> Self:
+        """Load a classifier of the task's labels, or raise what `check_same_labels` does."""
+        from bertender.models.classifier import load_torch_classifier
+
+        check_same_labels(artifact, task)
+        return cls(artifact, on_device(load_torch_classifier(artifact)))
+
+    def check_varied(self, task: Task, config: JudgedConfig) -> None:
+        """Raise ConstantError where it predicts one label, unless the config allows it.
+
+        Args:
+            task: of its labels; some texts to choose by are read.
+            config: of the stage.
+        """
+        from bertender.comparison.accuracy import check_teacher_varied
+        from distill.trained import as_classifier
+
+        if not config.allow_constant:
+            path = self.artifact.path
+            classifier = as_classifier(self.model, load_tokenizer(path), task)
+            otherwise = " allow_constant learns from it all the same."
+            check_teacher_varied(classifier, path, task, otherwise)
+
+
+def load_teachers(first: Artifact, more: Sequence[Path], task: Task) -> tuple[Teacher, ...]:
+    """Load the teacher, and those whose logits are averaged with its own.
+
+    Raises:
+        ConfigError: one predicts other labels.
+        ModelError, NotAnArtifactError, DamagedArtifactError: one is not a classifier to learn from.
+    """
+    from bertender.models.importing import open_artifact
+
+    artifacts = (first, *(open_artifact(path) for path in more))
+    return tuple(Teacher.load(artifact, task) for artifact in artifacts)
+
+
+def on_device(model: PreTrainedModel) -> PreTrainedModel:
+    """Move a model to where it runs fastest."""
+    import torch
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
+    return model
+
+
+def check_same_labels(teacher: Artifact, task: Task) -> None:
+    """Check that a teacher predicts this task's labels in this order.
+
+    Raises:
+        ModelError: the artifact is not a torch classifier.
+        ConfigError: it is one for other labels, or of another problem type.
+    """
+    if teacher.card.kind != "torch" or not teacher.card.task.labels:
+        raise ModelError(
+            f"{teacher.path} (kind {teacher.card.kind}, stage {teacher.card.stage}) is not a "
+            "trained classifier. Give one, such as the artifact of `bertender finetune`."
+        )
+    if teacher.card.task.problem_type != task.problem_type:
+        raise ConfigError(
+            f"the teacher {teacher.path} was made for {teacher.card.task.problem_type!r}, and task "
+            f"{task.name!r} is one of {task.problem_type!r}. Give one that was fine-tuned on this "
+            "task."
+        )
+    if teacher.card.task.labels != task.labels:
+        raise ConfigError(
+            f"the teacher {teacher.path} predicts {', '.join(teacher.card.task.labels)} (task "
+            f"{teacher.card.task.name!r}), and the labels of task {task.name!r} are "
+            f"{', '.join(task.labels)}. Give one that was fine-tuned on this task."
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +147,12 @@ def find_encoder(name: str, *, setting: str = "teacher") -> str:
         HubUnreachableError: it is neither a folder nor packaged, and no hub responds.
     """
     if Path(name).is_dir():
-        return _checked_folder(Path(name), setting)
+        if not (Path(name) / "config.json").is_file():
+            raise ModelError(
+                f"{Path(name)} is not a model folder: it has no config.json. "
+                f"Give --{setting} a folder that save_pretrained wrote, or a hub name."
+            )
+        return str(Path(name))
     if name in PACKAGED:
         return str(_packaged_folder(name, PACKAGED[name], setting))
     if not _is_cached(name) and (constants.HF_HUB_OFFLINE or not hub_knows(f"api/models/{name}")):
@@ -124,31 +214,14 @@ def load_classifier(
             weights or code from the hub, neither of which is ever loaded; or words have labels,
             and its tokenizer does not map tokens to words.
     """
-    model, tokenizer = _load(
-        HEADS[problem.name].auto_class, source, labels, settings, **problem.tokenizer_settings
-    )
-    if HEADS[problem.name].per_token and not tokenizer.is_fast:
-        raise ModelError(
-            f"the tokenizer of {source!r} ({type(tokenizer).__name__}) does not map tokens "
-            "to words. Give an encoder with a tokenizer.json."
-        )
-    return model, tokenizer
-
-
-def _load(
-    auto_class: Any,
-    source: str,
-    labels: tuple[str, ...],
-    settings: Mapping[str, Any],
-    **tokenizer_settings: Any,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from bertender.models.families import padding_embedding
     from bertender.models.own_models import load_pretrained
     from distill.tokenizers import fitting_tokenizer
 
+    head = HEADS[problem.name]
     try:
         model, report = load_pretrained(
-            auto_class,
+            head.auto_class,
             source,
             num_labels=len(labels),
             id2label=dict(enumerate(labels)),
@@ -158,8 +231,9 @@ def _load(
             **settings,
         )
         _check_weights(source, model, report)
-        tokenizer = fitting_tokenizer(source, model, **tokenizer_settings)
-        _agree_on_padding(model, tokenizer)
+        tokenizer = fitting_tokenizer(source, model, **problem.tokenizer_settings)
+        if None in (type(model.config)().pad_token_id, model.config.pad_token_id):
+            model.config.pad_token_id = tokenizer.pad_token_id  # GPT-2 has none of its own
         if new := give_every_token_a_row(model, tokenizer):
             logger.warning(
                 "the tokenizer of %s has tokens that its embeddings have no row for: %s; they get "
@@ -174,6 +248,11 @@ def _load(
         ) from None
     if (padding := padding_embedding(model)) is not None:
         padding.zero_()
+    if head.per_token and not tokenizer.is_fast:
+        raise ModelError(
+            f"the tokenizer of {source!r} ({type(tokenizer).__name__}) does not map tokens "
+            "to words. Give an encoder with a tokenizer.json."
+        )
     return model, tokenizer
 
 
@@ -212,12 +291,6 @@ def is_available(name: str) -> bool:
     return Path(name).is_dir() or name in PACKAGED or _is_cached(name)
 
 
-def _agree_on_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give a model without a pad token of its own (GPT-2) the padding tokens of a batch."""
-    if None in (type(model.config)().pad_token_id, model.config.pad_token_id):
-        model.config.pad_token_id = tokenizer.pad_token_id
-
-
 def give_every_token_a_row(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """Add a row to a model's embeddings for each token of its tokenizer that has none, in place.
 
@@ -251,15 +324,6 @@ def _check_weights(source: str, model: PreTrainedModel, report: Mapping[str, Any
             f"of another shape, first {encoder[0]}. Training would start from random numbers "
             "there. Give a folder that save_pretrained wrote."
         )
-
-
-def _checked_folder(folder: Path, setting: str) -> str:
-    if not (folder / "config.json").is_file():
-        raise ModelError(
-            f"{folder} is not a model folder: it has no config.json. "
-            f"Give --{setting} a folder that save_pretrained wrote, or a hub name."
-        )
-    return str(folder)
 
 
 def _folder_of(encoder: PackagedEncoder) -> Path:

@@ -1,4 +1,16 @@
-"""A teacher's outputs on whole texts, computed once and cached on disk: logits and [CLS] states."""
+"""A teacher's outputs on whole texts, computed once and cached on disk: logits and [CLS] states.
+
+Each column of each part of the texts is a file of its own, read memory-mapped. So a killed run
+continues after the last part that it has finished, and a run on more texts, or without some that
+stand together, computes little besides the parts that are new. For that, a part ends where the
+tokens of a text say so, wherever it stands in the list: what is added or left out changes the part
+that it is in, and seldom those behind it. The outputs on a part depend on its own texts alone.
+
+Logits are cached in float32, at 4 bytes for each label: 300,000 texts of two labels are 2.4 MB.
+Rounded to float16, which ends at 65504 and has 11 bits, they would no longer be the logits that a
+method learns. States are as wide as the model. They are cached in bfloat16 where they were
+computed in it, and in float32 otherwise.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +36,12 @@ from bertender.training.checkpoint import cached_tensor, computing_versions
 from bertender.training.examples import TensorBatch, TokenDataset
 from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
 
-# --- from distill.teachers.parts
-# Parts of a list of texts: the outputs on each are computed and cached by themselves.
-#
-# A killed run continues after the last part that it has finished, and a run on more texts, or
-# without
-# some that stand together, computes little besides the parts that are new. For that, a part ends
-# where the tokens of a text say so, wherever it stands in the list: what is added or left out
-# changes
-# the part that it is in, and seldom those behind it. The outputs on a part depend on nothing but
-# its
-# own texts.
+LOGITS = "teacher_logits"
+"""Column of the teacher's logits, (examples, labels)."""
+STATES = "teacher_sentence_states_{layer}"
+"""Column of the [CLS] states of a layer, (examples, hidden)."""
+TAGGER_LOGITS = "teacher_tagger_logits"
+TOKENS_PER_BATCH = 8192
 
 LEAST_TEXTS = 4096
 """Of a part. Batches of like length form inside a part: in parts of this size and the mean that
@@ -44,6 +51,10 @@ ONE_OF = 8192
 """One text of so many ends the part that it is in, if this is long enough. Were the least length
 the larger of the two, ends would depend mostly on where the part before has begun."""
 MOST_TEXTS = 4 * ONE_OF
+
+
+Tensors: TypeAlias = dict[str, torch.Tensor]
+"""By the names of columns."""
 
 
 class Rows(Sequence[torch.Tensor]):
@@ -98,48 +109,16 @@ def rows_at(column: Column, numbers: Sequence[int]) -> Column:
 
 def parts_of(examples: TokenDataset) -> list[TokenDataset]:
     """Cut examples into parts of LEAST_TEXTS to MOST_TEXTS; the last one may be shorter."""
-    ends = [*_ends(examples.columns["input_ids"]), len(examples)]
-    return [examples.part(start, end) for start, end in pairwise(dict.fromkeys((0, *ends)))]
-
-
-def _ends(texts: Sequence[Sequence[int]] | torch.Tensor) -> Iterator[int]:
-    start = 0
-    for end, ids in enumerate(texts, start=1):
-        long_enough = end - start >= LEAST_TEXTS
-        if long_enough and (end - start == MOST_TEXTS or _ends_a_part(ids)):
-            yield end
-            start = end
-
-
-def _ends_a_part(ids: Sequence[int] | torch.Tensor) -> bool:
-    return zlib.crc32(np.asarray(ids, dtype="<i4").tobytes()) % ONE_OF == 0
-
-
-# --- from distill.teachers.outputs
-# A teacher's outputs on whole texts, computed once and cached on disk: logits and [CLS] states.
-#
-# Each column of each part of the texts (see `parts`) is a file of its own. So a killed run
-# continues
-# where it stopped, and another run with the same teacher computes only what is not there yet.
-# They
-# are read memory-mapped.
-#
-# Logits are cached in float32, at 4 bytes for each label: 300,000 texts of two labels are 2.4 MB,
-# and rounded to float16, which ends at 65504 and has 11 bits, they would no longer be what a
-# method
-# by the logits themselves is to learn. States are as wide as the model. They are cached in
-# bfloat16
-# where they were computed in it, and in float32 otherwise.
-
-LOGITS = "teacher_logits"
-"""The column of the teacher's logits, (examples, labels)."""
-STATES = "teacher_sentence_states_{layer}"
-"""That of the [CLS] states of a layer, (examples, hidden)."""
-TAGGER_LOGITS = "teacher_tagger_logits"
-TOKENS_PER_BATCH = 8192
-
-Tensors: TypeAlias = dict[str, torch.Tensor]
-"""By the names of columns."""
+    bounds = [0]
+    for end, ids in enumerate(examples.columns["input_ids"], start=1):
+        length = end - bounds[-1]
+        if length == MOST_TEXTS or (
+            length >= LEAST_TEXTS
+            and zlib.crc32(np.asarray(ids, dtype="<i4").tobytes()) % ONE_OF == 0
+        ):
+            bounds.append(end)
+    bounds = [*dict.fromkeys((*bounds, len(examples)))]
+    return [examples.part(start, end) for start, end in pairwise(bounds)]
 
 
 def cacheable(reads: Iterable[Wanted]) -> Wanted:
@@ -187,7 +166,9 @@ def teacher_outputs(
         bf16: compute in bf16, as the run that reads them does. The states are then cached in
             bfloat16, which has their range and the precision that they were computed with.
     """
-    names = _names(wanted)
+    names: dict[str, Wanted] = {LOGITS: {"logits": frozenset()}} if "logits" in wanted else {}
+    for layer in sorted(wanted.get("sentence_states", ())):
+        names[STATES.format(layer=layer)] = {"sentence_states": frozenset({layer})}
     with progress_bar("teacher outputs", len(examples), "texts") as bar:
         parts = [
             _Part(model.eval(), digest, part, bf16, bar).text_columns(names)
@@ -228,20 +209,48 @@ class _Part:
 
     def text_columns(self, names: Mapping[str, Wanted]) -> Tensors:
         """Return columns with a row each text; those that are missing are computed in one run."""
-        return self._cached(
-            names, lambda missing: self._text_columns(joined(names[name] for name in missing))
-        )
+
+        def compute(missing: Collection[str]) -> Tensors:
+            wanted = joined(names[name] for name in missing)
+            columns: Tensors = {}
+            for bucket, signals in self._outputs(wanted):
+                values = {
+                    STATES.format(layer=layer): states.to("cpu", _state_type(self.bf16))
+                    for layer, states in signals.sentence_states.items()
+                }
+                if "logits" in wanted:
+                    values[LOGITS] = signals.logits.float().cpu()
+                for name, each in values.items():
+                    if name not in columns:
+                        shape = len(self.texts), each.shape[-1]
+                        columns[name] = torch.empty(shape, dtype=each.dtype)
+                    columns[name][bucket] = each
+            return columns
+
+        return self._cached(names, compute)
 
     def token_logits(self) -> tuple[torch.Tensor, ...]:
-        """Return the logits of each text's tokens."""
-        columns = self._cached([TAGGER_LOGITS], lambda _: {TAGGER_LOGITS: self._token_logits()})
+        """Return the logits (seq, labels) of each text's tokens."""
+
+        def compute(_: Collection[str]) -> Tensors:
+            rows = [torch.empty(0)] * len(self.texts)
+            for bucket, signals in self._outputs({"logits": frozenset()}):
+                for row, logits in zip(bucket, signals.logits.float().cpu(), strict=True):
+                    rows[row] = logits[: self.texts.lengths[row]]
+            return {TAGGER_LOGITS: torch.cat(rows)}  # (tokens, labels), in the order of the texts
+
+        columns = self._cached([TAGGER_LOGITS], compute)
         return torch.split(columns[TAGGER_LOGITS], list(self.texts.lengths))
 
     def _cached(
         self, names: Iterable[str], compute: Callable[[Collection[str]], Tensors]
     ) -> Tensors:
         """Return the named columns; `compute` makes all of them that are missing."""
-        folder, key = cache_directory() / "teacher-outputs", self._key()
+        tokens = [self.texts.columns.get(each) for each in input_names(self.model)]
+        device = self.model.device.type
+        shaping = (self.digest, self.bf16, device, computing_versions(), tokens)
+        key = hashlib.sha256(repr(shaping).encode()).hexdigest()
+        folder = cache_directory() / "teacher-outputs"
         paths = {name: folder / f"{key}-{name}.safetensors" for name in names}
         computed: Tensors = {}
         ran: list[str] = []
@@ -258,32 +267,6 @@ class _Part:
             self.bar.skip(len(self.texts))
         return columns
 
-    def _key(self) -> str:
-        """Return a digest of everything that shapes the outputs, whichever are requested."""
-        tokens = [self.texts.columns.get(each) for each in input_names(self.model)]
-        device = self.model.device.type
-        shaping = (self.digest, self.bf16, device, computing_versions(), tokens)
-        return hashlib.sha256(repr(shaping).encode()).hexdigest()
-
-    def _token_logits(self) -> torch.Tensor:
-        """Return the logits of all tokens, (tokens, labels), in the order of the texts."""
-        rows = [torch.empty(0)] * len(self.texts)
-        for bucket, signals in self._outputs({"logits": frozenset()}):
-            for row, logits in zip(bucket, signals.logits.float().cpu(), strict=True):
-                rows[row] = logits[: self.texts.lengths[row]]
-        return torch.cat(rows)
-
-    def _text_columns(self, wanted: Wanted) -> Tensors:
-        """Return the requested columns, from one run of the teacher over the texts."""
-        columns: Tensors = {}
-        for bucket, signals in self._outputs(wanted):
-            for name, values in _columns(signals, wanted, _state_type(self.bf16)).items():
-                if name not in columns:
-                    shape = len(self.texts), values.shape[-1]
-                    columns[name] = torch.empty(shape, dtype=values.dtype)
-                columns[name][bucket] = values
-        return columns
-
     def _outputs(self, wanted: Wanted) -> Iterator[tuple[list[int], Signals]]:
         """Yield batches of texts of like length, and the teacher's outputs on each."""
         model, device = self.model, self.model.device
@@ -297,21 +280,6 @@ class _Part:
                 signals = read_signals(model, inputs, wanted)
             yield bucket, signals
             self.bar.advance(len(bucket))
-
-
-def _names(wanted: Wanted) -> dict[str, Wanted]:
-    """Return each column's name, and what to read for it."""
-    names: dict[str, Wanted] = {LOGITS: {"logits": frozenset()}} if "logits" in wanted else {}
-    for layer in sorted(wanted.get("sentence_states", ())):
-        names[STATES.format(layer=layer)] = {"sentence_states": frozenset({layer})}
-    return names
-
-
-def _columns(signals: Signals, wanted: Wanted, states: torch.dtype) -> Tensors:
-    """Return a batch's part of each column."""
-    logits = {LOGITS: signals.logits.float().cpu()} if "logits" in wanted else {}
-    layers = signals.sentence_states.items()
-    return {**logits, **{STATES.format(layer=i): each.to("cpu", states) for i, each in layers}}
 
 
 def _state_type(bf16: bool) -> torch.dtype:

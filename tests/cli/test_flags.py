@@ -16,8 +16,7 @@ from bertender.core.config import Config
 from bertender.core.errors import UnknownNameError
 from bertender.gate.verify import VerifyConfig
 from bertender.tasks.task import TaskConfig
-from distill.distillation.distill_config import DistillConfig
-from distill.distillation.general_config import GeneralConfig
+from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.methods import GENERAL_METHODS
 from serve.bulk import ClassifyConfig
 from serve.client.access import AccessConfig

@@ -11,7 +11,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.tasks.task import Task, TaskConfig
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.texts import with_unlabelled
 from tests.cli.made import FAST, Made
 from tests.front import fail, last_line, succeed

@@ -26,7 +26,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import token_dataset
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune, finetune_by_name

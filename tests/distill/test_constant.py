@@ -19,7 +19,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConstantError
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig, FinetuneConfig, MultiTaskConfig

@@ -13,7 +13,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import token_dataset
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.tokenizers import fitting_tokenizer
 from tests.toy_models import LONGEST, save_encoder, tiny_classifier

@@ -14,10 +14,9 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.distillation.distiller import distill
 from distill.distillation.general import GeneralTeacher, distill_general
-from distill.distillation.general_config import GeneralConfig
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune
 from distill.methods import METHODS

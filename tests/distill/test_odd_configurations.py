@@ -17,7 +17,7 @@ from bertender.core.errors import ModelError
 from bertender.models.classifier import open_classifier
 from bertender.models.families import FAMILIES
 from bertender.tasks.task import Task
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name

@@ -22,7 +22,7 @@ from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES
 from bertender.tasks.loading import TASKS, load_task
 from bertender.tasks.task import Split, Task, TaskConfig
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.texts import with_unlabelled
 from distill.finetuning.config import MultiTaskConfig
 from distill.finetuning.finetune import finetune_tasks
@@ -223,7 +223,7 @@ def test_unlabelled_texts_come_with_a_task(apart: Task, monkeypatch: pytest.Monk
 
 def test_a_file_comes_with_none(apart: Task, caplog: pytest.LogCaptureFixture) -> None:
     own = replace(apart, name="docs", source={"task": "docs", "train": "mine/docs.csv"})
-    assert with_unlabelled(own, DistillConfig(unlabelled_texts=5)).task.train == own.train
+    assert with_unlabelled(own, DistillConfig(unlabelled_texts=5))[0].train == own.train
     assert "task docs comes with no unlabelled texts" in caplog.text
 
 

@@ -17,7 +17,7 @@ from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES
 from bertender.tasks.loading import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.finetuning.config import MultiTaskConfig
 from distill.pretraining.config import PretrainConfig
 from tests.front import ToyFiles, write_toy_files

@@ -31,7 +31,7 @@ from bertender.tasks.task import Task
 from bertender.text.batch import Batch
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.heads import HEADS
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name

@@ -13,10 +13,9 @@ from transformers import BertForSequenceClassification
 
 from bertender.core.artifact import Artifact
 from bertender.core.machine import is_main_process
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning import finetune as finetuning
-from distill.trained import TrainedModel
 from tests.listening import listed_steps
 from tests.toys import tiny_bert, toy_task
 from tests.training.runs import tiny_tokenizer
@@ -34,14 +33,14 @@ def run(out: Path, batch_size: int) -> Artifact:
         epochs=2, batch_size=batch_size, learning_rate=1e-3, precision="fp32", checkpoint_steps=5
     )
     writes: list[bool] = []
-    write = TrainedModel.write
+    write = finetuning.write_trained
 
-    def counted(trained: TrainedModel, **made: Any) -> None:
+    def counted(*given: Any, **made: Any) -> None:
         writes.append(is_main_process())
-        write(trained, **made)
+        write(*given, **made)
 
     with pytest.MonkeyPatch.context() as patch, listed_steps() as steps:
-        patch.setattr(TrainedModel, "write", counted)
+        patch.setattr(finetuning, "write_trained", counted)
         artifact = finetuning.finetune(model, tokenizer, task, config, out)
     student = distill(artifact, task, student_config(batch_size), student_path(out))
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0

@@ -25,7 +25,7 @@ from distill.augmentation.bilstm import WordClasses, dropping_and_swapping
 from distill.augmentation.config import AUGMENTATIONS, AugmentedConfig
 from distill.augmentation.tinybert import replacing, rewriter
 from distill.augmentation.words import Material, Rewrite, Span, word_spans
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.methods import METHODS
 from tests.distill.augmentation.language_models import language_model_artifact, teacher_from

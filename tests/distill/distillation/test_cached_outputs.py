@@ -13,7 +13,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
 from distill.distillation import distillation as phases
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.distillation.texts import averaged
 from distill.losses.signals import Signals
@@ -104,8 +104,7 @@ def test_several_teachers_answer_together(
     )
     assert alone.digest != both.digest
     with pytest.raises(ConfigError, match="'hard' reads no logits"):
-        config = DistillConfig(method="hard", more_teachers=(other.path,))
-        distill(trained_teacher, task, config, tmp_path / "hard")
+        DistillConfig.parse({"method": "hard", "more_teachers": (other.path,)})
     kinds = replace(task, labels=("a", "b", "c"))
     save_artifact(tiny_classifier("bert", labels=3), kinds, tmp_path / "kinds")
     with pytest.raises(ConfigError, match=r"the teacher .* predicts .*was fine-tuned on this task"):

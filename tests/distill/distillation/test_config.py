@@ -10,7 +10,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, UnknownNameError
 from bertender.tasks.task import Task
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from tests.distill.distillation.settings import SHORT
 

@@ -14,7 +14,7 @@ from bertender.core.errors import ConfigError
 from bertender.core.findings import ControlFindings
 from bertender.tasks.task import Task
 from bertender.training.checkpoint import weights_digest
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import (
     MOST_EPOCHS,
     control_epochs,
@@ -25,7 +25,7 @@ from distill.distillation.distiller import (
     teacher_layers_of,
     weights_that_run,
 )
-from distill.distillation.on_task import on_task
+from distill.distillation.on_task import OnTask
 from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT
 from tests.front import last_line, succeed
@@ -159,12 +159,12 @@ def test_a_control_starts_where_its_student_does(
     if METHODS[method].student.wants_own_start:
         settings["student"] = str(save_encoder("bert", tmp_path / "encoder"))
     config = DistillConfig.parse(settings)
-    ready = on_task(trained_teacher, task, config)
+    ready = OnTask(trained_teacher, task, config)
     control, changed = control_of(trained_teacher, task, config, epochs=7)
-    students = [each.distillation.student for each in (ready, control)]
+    students = [each.student for each in (ready, control)]
     assert [type(student) for student in students] == [type(students[0])] * 2
     assert weights_digest(students[0]) == weights_digest(students[1])
-    (phase,) = control.distillation.phases
+    (phase,) = control.phases
     assert not phase.needs and not phase.uses_teacher_layers
     assert changed.epochs == 7 and not control.cached
 
@@ -181,8 +181,8 @@ def test_what_the_flags_make_starts_as_the_control(
     config = DistillConfig.parse({**whole, **settings, "control": True})
     control, _ = control_of(trained_teacher, task, config, epochs=1)
     flags = {"method": "hard", "teacher_layers": teacher_layers_of(config)}
-    hard = on_task(trained_teacher, task, DistillConfig.parse({**whole, **flags}))
-    ours, theirs = (weights_digest(each.distillation.student) for each in (control, hard))
+    hard = OnTask(trained_teacher, task, DistillConfig.parse({**whole, **flags}))
+    ours, theirs = (weights_digest(each.student) for each in (control, hard))
     assert ours == theirs
 
 
@@ -212,8 +212,8 @@ def test_a_control_learns_from_the_labelled_texts_alone(
     others = {"more_teachers": (trained_teacher.path,), "weights": {"cosine": 0}}
     config = DistillConfig.parse({**SHORT, **more, **others, "control": True})
     control, _ = control_of(trained_teacher, task, config, epochs=1)
-    assert control.taught.task.train == task.train
-    assert len(control.taught.teachers) == 1
+    assert control.texts.task.train == task.train
+    assert len(control.texts.teachers) == 1
 
 
 ITS_OWN_CONTROL: dict[str, dict[str, Any]] = {
@@ -250,8 +250,8 @@ def test_computation_counts_each_text_as_often_as_a_model_reads_it(
         (tmp_path / "more.txt").write_text("a plum\na saw\na pear\n")
         settings = {**settings, "unlabelled": tmp_path / "more.txt"}
     config = DistillConfig.parse({**SHORT, "epochs": 2, **settings})
-    ready = on_task(trained_teacher, task, config)
-    models = (ready.distillation.student, ready.distillation.teacher)
+    ready = OnTask(trained_teacher, task, config)
+    models = (ready.student, ready.teacher)
     student, teacher = (weights_that_run(model) for model in models)
     assert teacher == 2 * student
     texts = len(task.train)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
 from bertender.training.checkpoint import weights_digest
 from bertender.training.loop import Objective
-from distill.distillation.distill_config import DistillConfig
-from distill.distillation.on_task import OnTask, on_task
-from distill.distillation.texts import TaughtTexts
+from distill.distillation.config import DistillConfig
+from distill.distillation.on_task import OnTask
+from distill.distillation.texts import TrainingTexts
 
 CONFIG = DistillConfig(
     method="tinybert",
@@ -31,15 +30,15 @@ CONFIG = DistillConfig(
 
 @pytest.fixture
 def ready(trained_teacher: Artifact, task: Task) -> OnTask:
-    return on_task(trained_teacher, task, CONFIG)
+    return OnTask(trained_teacher, task, CONFIG)
 
 
 def test_making_it_trains_and_computes_nothing(
     trained_teacher: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TaughtTexts, "examples", lambda *given: pytest.fail("computed"))
-    first, again = (on_task(trained_teacher, task, CONFIG) for _ in range(2))
-    digests = [weights_digest(each.distillation.student) for each in (first, again)]
+    monkeypatch.setattr(TrainingTexts, "examples", lambda *given: pytest.fail("computed"))
+    first, again = (OnTask(trained_teacher, task, CONFIG) for _ in range(2))
+    digests = [weights_digest(each.student) for each in (first, again)]
     assert digests[0] == digests[1] and first.identity == again.identity
 
 
@@ -48,12 +47,12 @@ def test_what_cannot_be_distilled_is_refused_when_it_is_made(
 ) -> None:
     config = DistillConfig(method="minilm", layers=2, heads=2)
     with pytest.raises(ModelError, match="heads"):
-        on_task(trained_teacher, task, config)
+        OnTask(trained_teacher, task, config)
 
 
 def test_it_reports_each_phase_and_scores_the_last(ready: OnTask, tmp_path: Path) -> None:
-    trained = ready.distillation.run(CONFIG, tmp_path, "distill")
-    assert list(trained.reports) == [phase.name for phase in ready.distillation.phases]
+    trained = ready.run(CONFIG, tmp_path, "distill")
+    assert list(trained.reports) == [phase.name for phase in ready.phases]
     assert trained.last is trained.reports["prediction"]
     assert list(trained.reports)[:-1] == ["transformer"]
     assert [len(report.epochs) for report in trained.reports.values()] == [0, CONFIG.epochs]
@@ -61,17 +60,20 @@ def test_it_reports_each_phase_and_scores_the_last(ready: OnTask, tmp_path: Path
     assert 0 < trained.timing.teacher_s < trained.timing.wall_s
 
 
-def test_it_is_measured_with_the_loss_of_the_last_phase(ready: OnTask, tmp_path: Path) -> None:
+def test_it_is_measured_with_the_loss_of_the_last_phase(
+    ready: OnTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[Any, Objective]] = []
 
     def evaluate(training_module: Any, objective: Objective) -> dict[str, float]:
         seen.append((training_module, objective))
         return {"epoch": float(len(seen))}
 
-    trained = replace(ready.distillation, evaluate=evaluate).run(CONFIG, tmp_path, "distill")
+    monkeypatch.setattr(ready, "evaluate", evaluate)
+    trained = ready.run(CONFIG, tmp_path, "distill")
     assert trained.last.epochs == [{"epoch": 1.0}, {"epoch": 2.0}]
     (training_module, objective), _ = seen
-    examples = ready.distillation.examples()
+    examples = ready.examples()
     batch = examples.collate([examples[0], examples[1]])
     assert set(objective(training_module, batch, 0)) == set(trained.last.losses[0])
 
@@ -79,10 +81,10 @@ def test_it_is_measured_with_the_loss_of_the_last_phase(ready: OnTask, tmp_path:
 def test_a_run_that_keeps_its_end_is_not_trained_again(
     ready: OnTask, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    first = ready.distillation.run(CONFIG, tmp_path, "distill")
+    first = ready.run(CONFIG, tmp_path, "distill")
     torch.manual_seed(77)
-    again = on_task(trained_teacher, task, CONFIG)
-    resumed = again.distillation.run(CONFIG, tmp_path, "distill")
+    again = OnTask(trained_teacher, task, CONFIG)
+    resumed = again.run(CONFIG, tmp_path, "distill")
     assert resumed.timing.samples == 0 < first.timing.samples
     assert weights_digest(resumed.student) == weights_digest(first.student)
     assert resumed.reports == first.reports

@@ -21,7 +21,7 @@ from bertender.models.own_models import OWN_MODELS
 from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.methods import METHODS
 from export.config import ExportConfig

@@ -13,13 +13,15 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError
 from bertender.models.own_models import OWN_MODELS, ExpectedModel, expected_on_disk
 from bertender.tasks.task import Task
-from distill.distillation.distill_config import DistillConfig
-from distill.distillation.expected import expected_general_student, expected_student
-from distill.distillation.general import GeneralTeacher, on_corpus
-from distill.distillation.general_config import GeneralConfig
-from distill.distillation.on_task import new_student
+from distill.distillation.config import DistillConfig, GeneralConfig
+from distill.distillation.general import (
+    GeneralTeacher,
+    OnCorpus,
+    expected_general_student,
+)
+from distill.distillation.start import check_start, expected_student, new_student
 from distill.methods import GENERAL_METHODS, METHODS
-from distill.teachers.teacher import Teacher
+from distill.teachers.encoders import Teacher
 from tests.toy_models import (
     BERT_SHAPE,
     OWN_SHAPES,
@@ -85,6 +87,7 @@ def expected(config: DistillConfig, teacher: PreTrainedModel, start: Any = None)
 
 def built(config: DistillConfig, teacher: Teacher, task: Task) -> PreTrainedModel:
     """Return the student that the step builds."""
+    check_start(config.changed_method(), config.student)
     _, student = new_student(teacher, config.changed_method(), task, config)
     return student
 
@@ -92,7 +95,7 @@ def built(config: DistillConfig, teacher: Teacher, task: Task) -> PreTrainedMode
 def built_on_corpus(
     config: GeneralConfig, teacher: GeneralTeacher, passages: list[str]
 ) -> PreTrainedModel:
-    return on_corpus(teacher, passages, config).student
+    return OnCorpus(teacher, passages, config).student
 
 
 def expected_on_corpus(config: GeneralConfig, teacher: ExpectedModel | None) -> PreTrainedModel:

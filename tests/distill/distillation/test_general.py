@@ -14,14 +14,13 @@ from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNam
 from bertender.models.families import FAMILIES
 from bertender.tasks.task import Task
 from bertender.training.checkpoint import tensors_digest, weights_digest
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.distillation.distiller import distill
 from distill.distillation.general import (
     GeneralTeacher,
     distill_general,
     distill_general_by_name,
 )
-from distill.distillation.general_config import GeneralConfig
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.students.student import StudentShape
 from distill.students.weights import masked_language_model

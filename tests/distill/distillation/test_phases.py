@@ -8,7 +8,7 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT

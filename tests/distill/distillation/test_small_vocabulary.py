@@ -18,9 +18,9 @@ from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import weights_digest
 from distill.distillation import on_task as on_task_module
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import control_of, distill
-from distill.distillation.on_task import on_task
+from distill.distillation.on_task import OnTask
 from distill.methods import METHODS
 from tests.distill.distillation.settings import OF_METHOD, SHORT
 from tests.toy_models import save_encoder
@@ -71,7 +71,7 @@ def test_texts_without_labels_are_counted_too(
     more = with_rare_texts(rare, tmp_path)
     alone = {name: value for name, value in more.items() if name != "unlabelled"}
     tokens = [
-        on_task(trained_teacher, task, DistillConfig.parse(each)).distillation.tokenizer.get_vocab()
+        OnTask(trained_teacher, task, DistillConfig.parse(each)).tokenizer.get_vocab()
         for each in (alone, more)
     ]
     assert [rare in each for each in tokens] == [False, True]
@@ -82,9 +82,9 @@ def test_texts_that_a_filter_leaves_out_are_not_counted(
 ) -> None:
     rare = rare_word(trained_teacher, task)
     filtered = {**with_rare_texts(rare, tmp_path), "unlabelled_max_entropy": 1e-6}
-    ready = on_task(trained_teacher, task, DistillConfig.parse(filtered))
+    ready = OnTask(trained_teacher, task, DistillConfig.parse(filtered))
     assert ready.added["unlabelled_texts"] == 0
-    assert rare not in ready.distillation.tokenizer.get_vocab()
+    assert rare not in ready.tokenizer.get_vocab()
 
 
 def test_rewritten_texts_are_counted_too(
@@ -98,10 +98,10 @@ def test_rewritten_texts_are_counted_too(
         train = Split(examples, (*task.train.label_ids, *copies.label_ids))
         return replace(task, train=train)
 
-    monkeypatch.setattr(on_task_module, "with_augmented", with_copies)
+    monkeypatch.setattr(on_task_module, "augmented", with_copies)
     settings = {**SHORT, "method": "pkd", "vocab_size": SIZE, "augmentation": "bilstm"}
-    ready = on_task(trained_teacher, task, DistillConfig.parse(settings))
-    assert rare in ready.distillation.tokenizer.get_vocab()
+    ready = OnTask(trained_teacher, task, DistillConfig.parse(settings))
+    assert rare in ready.tokenizer.get_vocab()
 
 
 def test_a_control_has_the_same_tokens(
@@ -109,11 +109,11 @@ def test_a_control_has_the_same_tokens(
 ) -> None:
     more = with_rare_texts(rare_word(trained_teacher, task), tmp_path)
     config = DistillConfig.parse({**more, "control": True})
-    ready = on_task(trained_teacher, task, config)
+    ready = OnTask(trained_teacher, task, config)
     controls = [
         control_of(trained_teacher, task, config, 1, tokens)[0] for tokens in (ready.tokens, None)
     ]
-    mine, same, other = (weights_digest(each.distillation.student) for each in (ready, *controls))
+    mine, same, other = (weights_digest(each.student) for each in (ready, *controls))
     assert mine == same != other, "its own texts need other tokens"
 
 
@@ -156,7 +156,7 @@ def test_settings_that_conflict_are_refused(case: str) -> None:
 def test_no_room_for_single_characters_is_refused(trained_teacher: Artifact, task: Task) -> None:
     config = DistillConfig.parse({**SHORT, "method": "pkd", "vocab_size": 3})
     with pytest.raises(ConfigError, match="always stay"):
-        on_task(trained_teacher, task, config)
+        OnTask(trained_teacher, task, config)
 
 
 DEFAULT_CUTS = ["pkd", "distilbert", "theseus"]
@@ -197,9 +197,9 @@ def test_too_few_texts_keep_the_vocabulary(
 ) -> None:
     few = replace(task, train=task.train.first(3))
     config = DistillConfig.parse({**SHORT, "method": method})
-    ready = on_task(trained_teacher, few, config)
+    ready = OnTask(trained_teacher, few, config)
     assert ready.tokens.remaining is None
-    assert len(ready.distillation.tokenizer) == len(load_tokenizer(trained_teacher.path))
+    assert len(ready.tokenizer) == len(load_tokenizer(trained_teacher.path))
     assert "the vocabulary stays whole" in caplog.text and "--unlabelled" in caplog.text
 
 
@@ -207,7 +207,7 @@ def test_a_teacher_that_is_not_cached_reads_the_same_tokens(
     trained_teacher: Artifact, task: Task
 ) -> None:
     config = DistillConfig.parse({**SHORT, "method": "pkd", "teacher_cache_mb": 0})
-    ready = on_task(trained_teacher, task, config)
+    ready = OnTask(trained_teacher, task, config)
     assert ready.tokens.remaining and ready.tokens.cut_after_training
 
 
@@ -216,5 +216,5 @@ def test_a_vocabulary_that_is_needed_already_is_left_as_it_is(
 ) -> None:
     config = DistillConfig.parse({**SHORT, "method": "pkd"})
     student = distill(trained_teacher, task, config, tmp_path / "student")
-    again = on_task(student, task, DistillConfig.parse({**SHORT, "method": "hard", "layers": 1}))
+    again = OnTask(student, task, DistillConfig.parse({**SHORT, "method": "hard", "layers": 1}))
     assert again.tokens.remaining is None

@@ -11,7 +11,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
-from distill.distillation.distill_config import ALL_TOKENS, DistillConfig
+from distill.distillation.config import ALL_TOKENS, DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig

@@ -20,9 +20,9 @@ from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
-from distill.distillation.on_task import on_task
+from distill.distillation.on_task import OnTask
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from distill.losses.signals import Signals
@@ -192,7 +192,7 @@ def test_a_student_that_cannot_tag_is_refused(name: str, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=said):
         STAGES["distill"].check(config, TASK)
     with pytest.raises(ConfigError, match=said):
-        on_task(unread, TASK, config)
+        OnTask(unread, TASK, config)
 
 
 def test_the_same_run_gives_the_same_student(teacher: Artifact, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_student_whose_tokenizer_takes_words_by_a_setting_reads_as_its_teacher
     config = DistillConfig(
         method=method, student=encoder, layers=1, **settings, **OF_METHOD.get(method, {})
     )
-    on_task(teacher, TASK, config)
+    OnTask(teacher, TASK, config)
 
 
 def test_a_teacher_of_other_tags_is_refused(teacher: Artifact, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from bertender.core.errors import ConfigError
 from bertender.problems.problem import NO_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.distillation.texts import with_unlabelled
 from tests.distill.distillation.settings import QUICK
@@ -38,7 +38,7 @@ def test_texts_without_labels_are_learned_from(
 
 def added(task: Task, most: int) -> Split:
     """The training texts with so many of those that come with the task."""
-    return with_unlabelled(task, DistillConfig(unlabelled_texts=most)).task.train
+    return with_unlabelled(task, DistillConfig(unlabelled_texts=most))[0].train
 
 
 @pytest.fixture
@@ -76,9 +76,8 @@ def test_film_sentences_of_the_real_file() -> None:
 
 @pytest.mark.parametrize("given", [{"unlabelled": Path("texts.txt")}, {"unlabelled_texts": 5}])
 def test_a_method_of_labels_alone_takes_no_texts_without_them(
-    given: dict[str, Any], trained_teacher: Artifact, task: Task, tmp_path: Path
+    given: dict[str, Any],
 ) -> None:
-    DistillConfig(method="hard", unlabelled_texts=0).check_rules()
-    config = DistillConfig(method="hard", **given)
+    DistillConfig.parse({"method": "hard", "unlabelled_texts": 0})
     with pytest.raises(ConfigError, match="learns from labels alone"):
-        distill(trained_teacher, task, config, tmp_path / "student")
+        DistillConfig.parse({"method": "hard", **given})

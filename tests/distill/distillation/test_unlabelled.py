@@ -19,12 +19,9 @@ from bertender.problems.problem import NO_LABEL
 from bertender.tasks.loading import TASKS, TaskSpec, load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.tokenizer import load_tokenizer
-from distill.distillation import distill_config, unlabelled_config
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DISTILL_RULES, FILE_RULES, FILTER_RULES, DistillConfig
 from distill.distillation.distiller import distill
 from distill.distillation.texts import (
-    OUTPUT_FILTERS,
-    TEXT_FILTERS,
     folded,
     remaining,
     with_unlabelled,
@@ -46,11 +43,11 @@ def lines(folder: Path, *texts: str) -> Path:
 def others(task: Task, folder: Path, *texts: str, **settings: Any) -> tuple[list[str], Any]:
     """The texts that are added of a file, and what was left out."""
     config = DistillConfig(unlabelled=lines(folder, *texts), **settings)
-    extended = with_unlabelled(task, config)
-    assert extended.task.train.first(len(task.train)) == task.train
-    added = extended.task.train.after(len(task.train))
+    extended, left_out = with_unlabelled(task, config)
+    assert extended.train.first(len(task.train)) == task.train
+    added = extended.train.after(len(task.train))
     assert set(added.label_ids) <= {NO_LABEL}
-    return [text for (text,) in added.examples], extended.left_out
+    return [text for (text,) in added.examples], left_out
 
 
 @pytest.fixture
@@ -66,7 +63,7 @@ def apart(task: Task) -> Task:
     )
 
 
-@pytest.mark.parametrize("name", TEXT_FILTERS)
+@pytest.mark.parametrize("name", ["held_out", "selection", "length", "copies"])
 def test_a_filter_leaves_out_what_it_names(name: str, apart: Task, tmp_path: Path) -> None:
     (chosen,), (dev,), (more,) = (
         apart.selection.examples[3],
@@ -118,9 +115,9 @@ def test_texts_of_a_task_are_filtered_before_they_are_counted(
     )
     monkeypatch.setitem(TASKS, "toy", toy)  # type: ignore[arg-type]
     named = replace(apart, source={"task": "toy"})
-    two = with_unlabelled(named, DistillConfig(unlabelled_texts=2))
-    assert [text for (text,) in two.task.train.after(len(apart.train)).examples] == list(OTHERS)
-    assert two.left_out == {"held_out": 1}
+    two, left_out = with_unlabelled(named, DistillConfig(unlabelled_texts=2))
+    assert [text for (text,) in two.train.after(len(apart.train)).examples] == list(OTHERS)
+    assert left_out == {"held_out": 1}
 
 
 def test_a_pair_is_known_by_both_its_texts(tmp_path: Path) -> None:
@@ -129,9 +126,9 @@ def test_a_pair_is_known_by_both_its_texts(tmp_path: Path) -> None:
     rows = [(first, second), (second, first), (first, "x")]
     table = "\n".join("\t".join(row) for row in [task.text_columns, *rows])
     (tmp_path / "pairs.tsv").write_text(table)
-    extended = with_unlabelled(task, DistillConfig(unlabelled=tmp_path / "pairs.tsv"))
-    added = extended.task.train.after(len(task.train)).examples
-    assert added == ((second, first), (first, "x")) and extended.left_out == {"held_out": 1}
+    extended, left_out = with_unlabelled(task, DistillConfig(unlabelled=tmp_path / "pairs.tsv"))
+    added = extended.train.after(len(task.train)).examples
+    assert added == ((second, first), (first, "x")) and left_out == {"held_out": 1}
     assert folded(("A  b ", "ÄB")) == ("a b", "äb")
 
 
@@ -161,7 +158,7 @@ BY_OUTPUTS: dict[str, tuple[list[str], dict[str, Any], list[bool]]] = {
 }
 
 
-@pytest.mark.parametrize("name", OUTPUT_FILTERS)
+@pytest.mark.parametrize("name", BY_OUTPUTS)
 def test_filters_by_outputs(name: str, task: Task) -> None:
     teachers, settings, stay = BY_OUTPUTS[name]
     examples = task.train.examples[:4]
@@ -295,9 +292,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize(
     "name",
-    sorted(
-        {*unlabelled_config.FILE_RULES, *unlabelled_config.RULES, *distill_config.RULES} - ELSEWHERE
-    ),
+    sorted({*FILE_RULES, *FILTER_RULES, *DISTILL_RULES} - ELSEWHERE),
 )
 def test_settings_that_would_change_nothing_are_refused(name: str) -> None:
     for said, settings in UNUSED[name].items():

@@ -20,14 +20,16 @@ from bertender.tasks.loading import TASKS, TaskSpec
 from bertender.tasks.task import Split, Task
 from bertender.training.examples import token_dataset
 from bertender.training.loop import planned
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning import finetune as multitask
 from distill.finetuning.config import MultiTaskConfig
-from distill.finetuning.finetune import SharedEncoder, finetune_tasks_by_name
-from distill.finetuning.finetune import _joined as joined
-from distill.finetuning.finetune import _objective_of as objective_of
-from distill.trained import TrainedModel
+from distill.finetuning.finetune import (
+    SharedEncoder,
+    finetune_tasks_by_name,
+    joined,
+    objective_of,
+)
 from tests.distill.architectures import save_teacher
 from tests.listening import interrupted_at
 from tests.toy_models import tiny_classifier
@@ -258,15 +260,15 @@ def test_a_run_killed_between_two_artifacts_writes_them_all_again(
     task: Task, teacher: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = MultiTaskConfig(teacher=str(teacher.path), checkpoint_steps=4, **SHORT)
-    write = TrainedModel.write
+    write = multitask.write_trained
 
-    def dies(trained: TrainedModel, *, out: Path, **made: Any) -> None:
+    def dies(*given: Any, out: Path, **made: Any) -> None:
         if out.name == "out":
             raise KeyboardInterrupt
-        write(trained, out=out, **made)
+        write(*given, out=out, **made)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainedModel, "write", dies)
+        patch.setattr(multitask, "write_trained", dies)
         with pytest.raises(KeyboardInterrupt):
             finetune_tasks_by_name(task, config, tmp_path / "out")
     shown = sorted(path.name for path in tmp_path.glob("out*"))

@@ -13,10 +13,9 @@ from transformers import AutoModel
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.distillation.general import distill_general_by_name
-from distill.distillation.general_config import GeneralConfig
-from distill.distillation.on_task import on_task
+from distill.distillation.on_task import OnTask
 from distill.methods import GENERAL_METHODS
 from distill.trained import PROJECTIONS_NAME, load_projections, save_projections
 from tests.distill.distillation.general_settings import settings_of
@@ -57,8 +56,8 @@ def test_a_task_stage_goes_on_with_the_projection_of_the_general_stage(
     slow = {"learning_rate": 1e-12, "earlier_learning_rate": 1e-12}
     settings = {"epochs": 1, "earlier_epochs": 1, "precision": "fp32", **slow}
     config = DistillConfig(method=method, student=str(start.path), **settings)
-    ready = on_task(trained_teacher, task, config)
-    trained = ready.distillation.run(config, tmp_path / "work", "distill")
+    ready = OnTask(trained_teacher, task, config)
+    trained = ready.run(config, tmp_path / "work", "distill")
     assert trained.projections.keys() == learned.keys()
     for name, each in learned.items():
         torch.testing.assert_close(trained.projections[name].detach(), each, atol=1e-6, rtol=0)
@@ -77,9 +76,7 @@ def test_one_of_another_width_is_drawn_anew(
         (other / name).write_bytes((start.path / name).read_bytes())
     settings = {"epochs": 1, "earlier_epochs": 1}
     config = DistillConfig(method="tinybert", student=str(other), precision="fp32", **settings)
-    trained = on_task(trained_teacher, task, config).distillation.run(
-        config, tmp_path / "work", "distill"
-    )
+    trained = OnTask(trained_teacher, task, config).run(config, tmp_path / "work", "distill")
     assert trained.projections["hidden_states.weight"].shape == (32, 8)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from bertender.core.errors import UnknownNameError
-from distill.distillation.distill_config import DistillConfig
-from distill.distillation.general_config import GeneralConfig
+from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.methods import CHOICES, METHODS, automatic_settings
 
 

@@ -14,16 +14,16 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_of
 from bertender.tasks.task import Task
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distillation import DistillationObjective, phase_settings
-from distill.distillation.on_task import new_student
+from distill.distillation.start import new_student
 from distill.losses.signals import TEXT_SIGNALS, joined, read_signals
 from distill.losses.terms import last
 from distill.losses.training_modules import TRAINING_MODULES
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.methods.method import Method, Phase
 from distill.students.student import START_LAYERS, StudentShape
-from distill.teachers.teacher import Teacher
+from distill.teachers.encoders import Teacher
 from distill.tokenizers import token_use
 from tests.toy_models import ODD, save_encoder, tiny_classifier
 from tests.toys import tiny_tokenizer

@@ -11,10 +11,9 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import FAMILIES, padding_embedding
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.distillation.distillation import DistillationObjective, phase_settings
 from distill.distillation.general import GeneralTeacher, distill_general
-from distill.distillation.general_config import GeneralConfig
 from distill.losses.signals import Wanted
 from distill.losses.terms import LayerMap, last, uniform
 from distill.losses.training_modules import LayerAfterLayer

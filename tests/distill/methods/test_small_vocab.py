@@ -16,11 +16,10 @@ from bertender.tasks.task import Task
 from bertender.text.batch import tokens_of_words
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TokenDataset
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.distillation.distillation import DistillationObjective, check_compatible
 from distill.distillation.distiller import distill
 from distill.distillation.general import GeneralTeacher, distill_general
-from distill.distillation.general_config import GeneralConfig
 from distill.losses.terms import MIXED_INPUTS, MIXED_TARGETS, ProjectedWeights, uniform
 from distill.losses.training_modules import DualTraining, SharedProjection
 from distill.methods import GENERAL_METHODS

@@ -18,7 +18,7 @@ from bertender.core.errors import ConfigError, DataError, ModelError, UnknownNam
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name

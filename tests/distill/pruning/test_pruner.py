@@ -16,7 +16,7 @@ from bertender.models.classifier import open_classifier
 from bertender.models.own_models import PRUNABLE
 from bertender.tasks.task import Task
 from bertender.training.examples import token_dataset
-from distill.distillation.distill_config import DistillConfig
+from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.methods import METHODS
 from distill.pruning import pruner, rounds

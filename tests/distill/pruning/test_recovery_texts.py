@@ -19,8 +19,8 @@ from bertender.tasks.task import Task
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from distill.pruning.rounds import recovery_texts
+from distill.teachers.encoders import Teacher
 from distill.teachers.outputs import LOGITS
-from distill.teachers.teacher import Teacher
 from tests.listening import listed_steps
 from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import byte_level_tokenizer, tiny_tokenizer, write_model
