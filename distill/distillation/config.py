@@ -247,7 +247,8 @@ class StudentConfig(PhasedConfig):
             chosen = automatic_settings(explicit)
         else:
             chosen = {"method": explicit.get("method", usual)}
-        name, own = chosen["method"], {}
+        name = chosen["method"]
+        own: Mapping[str, Any] = {}
         if isinstance(name, str):  # else the field's own check refuses it
             if name not in cls.rows:
                 raise UnknownNameError("distillation method", name, cls.rows, setting="method")
