@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from transformers import (
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
 from bertender.core.findings import Findings
+from bertender.tasks.loading import NamedTask
 from bertender.tasks.task import Split, Task
+from bertender.text.batch import Example
 from bertender.training.examples import Padding, TokenDataset
 from distill.pretraining.rows import pack_rows
 from distill.pretraining.vocabularies import train_wordpiece
@@ -101,6 +104,29 @@ def write_model(
         tokenizer.save_pretrained(draft.directory)
         draft.findings = Findings(parameters=model.num_parameters())
     return Artifact.load(out)
+
+
+@dataclass(frozen=True)
+class ToyNamedTask(NamedTask):
+    """A row of TASKS whose data are given, or stop at an error."""
+
+    splits: tuple[Split, Split] | Exception
+    texts: tuple[Example, ...] = ()
+    """Those without labels."""
+    has_unlabelled = True
+
+    @classmethod
+    def of(cls, task: Task, texts: tuple[Example, ...] = ()) -> ToyNamedTask:
+        splits = task.train, task.dev
+        return cls("a toy", task.labels, task.metric, task.text_columns, splits, texts)
+
+    def load(self) -> tuple[Split, Split]:
+        if isinstance(self.splits, Exception):
+            raise self.splits
+        return self.splits
+
+    def unlabelled(self) -> tuple[Example, ...]:
+        return self.texts
 
 
 def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:

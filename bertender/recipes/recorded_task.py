@@ -12,16 +12,13 @@ from bertender.core.card import TaskRecord
 from bertender.core.errors import ConfigError
 from bertender.models.classifier import problem_of
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.tasks.loading import TASKS, load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig, default_of, with_model_labels
 
 logger = logging.getLogger(__name__)
 
 CONTENT = ("text_column", "pair_column", "label_column", "problem_type", "skip_bad_rows", "dev")
 """Settings of a task that change which examples its files have."""
-
-RENAMED = {"docs": "docs-library"}
-"""Task -> the name that it has now, where another one has taken its name."""
 
 
 def task_of_models(artifacts: Sequence[Artifact], changes: Mapping[str, Any]) -> Task:
@@ -99,13 +96,9 @@ def _problem(artifact: Artifact, changes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _source(artifact: Artifact) -> dict[str, Any]:
-    """Return how the artifact's task was loaded, by the name that the task has now."""
+    """Return how the artifact's task was loaded."""
     record = artifact.card.task
-    source = {name: value for name, value in record.source.items() if name not in _unread(record)}
-    renamed = RENAMED.get(str(record.source.get("task")))
-    if renamed and record.labels == TASKS[renamed].labels:
-        return {**source, "task": renamed}
-    return source
+    return {name: value for name, value in record.source.items() if name not in _unread(record)}
 
 
 def _unread(record: TaskRecord) -> tuple[str, ...]:

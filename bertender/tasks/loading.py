@@ -1,225 +1,337 @@
-"""From a TaskConfig to a Task: by its name in TASKS, or from files of the user's own."""
+"""From a TaskConfig to a Task: by its name in TASKS, or from files of the user's own.
+
+Whatever is wrong in a user's files is a DataError that names the file, the row and the column. With
+`skip_bad_rows`, rows that are wrong are left out instead; a file that is wrong still stops.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from huggingface_hub import constants
 
-from bertender.core.config import on_demand
 from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameError
-from bertender.core.hub import PROBE_SECONDS, hub_knows
 from bertender.core.machine import DATA_VARIABLE, data_directory
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Columns, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.tasks.docs import LIBRARIES, draw
-from bertender.tasks.labelled import Labelled, check_classes, label_names, read_labelled, read_texts
-from bertender.tasks.rows import SkippedRows, Table, open_table, read_delimited, stop
-from bertender.tasks.sections import SECTIONS
+from bertender.tasks.docs import draw, load_docs, load_further
+from bertender.tasks.docstrings import SECTIONS
+from bertender.tasks.labelled import check_classes, label_names, read_labelled, read_texts
+from bertender.tasks.rows import SkippedRows, open_table, read_delimited, stop
 from bertender.tasks.task import Split, Task, TaskConfig, default_of, part
 from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
 from bertender.text.batch import Example
 
-# --- from bertender.tasks.glue_sets
-# GLUE: the classification sets of GLUE, and how local files and the hub's copy write them.
-#
-# Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
-# Understanding", arXiv:1804.07461. The labels have the order of the hub's copy.
+logger = logging.getLogger(__name__)
+
+HUB_REPOSITORY = "nyu-mll/glue"
+HUB_PLACE = f"api/datasets/{HUB_REPOSITORY}"
+SHARED_SHARE = 0.01
+"""Of the held-out texts: short ones recur by chance."""
+SAMPLE_SEED = 0
 
 
 @dataclass(frozen=True)
-class GlueSet:
-    """Place of a set, and the columns and labels of its local files and of the hub's copy."""
-
-    folder: str
-    hub_name: str
-    labels: tuple[str, ...]
-    text_columns: tuple[str, ...]
-    file_text_columns: tuple[str, ...]
-    file_label_column: str
-    file_labels: tuple[str, ...]
-    file_columns: tuple[str, ...] = ()  # for files without a header
-
-    def file(self, root: Path, split: str) -> Path:
-        return root / self.folder / f"{split}.tsv"
-
-
-GLUE: Mapping[str, GlueSet] = {
-    "sst2": GlueSet(
-        folder="SST-2",
-        hub_name="sst2",
-        labels=("negative", "positive"),
-        text_columns=("sentence",),
-        file_text_columns=("sentence",),
-        file_label_column="label",
-        file_labels=("0", "1"),
-    ),
-    "cola": GlueSet(
-        folder="CoLA",
-        hub_name="cola",
-        labels=("unacceptable", "acceptable"),
-        text_columns=("sentence",),
-        file_text_columns=("sentence",),
-        file_label_column="label",
-        file_labels=("0", "1"),
-        file_columns=("source", "label", "mark", "sentence"),
-    ),
-    "mrpc": GlueSet(
-        folder="MRPC",
-        hub_name="mrpc",
-        labels=("not_equivalent", "equivalent"),
-        text_columns=("sentence1", "sentence2"),
-        file_text_columns=("#1 String", "#2 String"),
-        file_label_column="Quality",
-        file_labels=("0", "1"),
-    ),
-    "rte": GlueSet(
-        folder="RTE",
-        hub_name="rte",
-        labels=("entailment", "not_entailment"),
-        text_columns=("sentence1", "sentence2"),
-        file_text_columns=("sentence1", "sentence2"),
-        file_label_column="label",
-        file_labels=("entailment", "not_entailment"),
-    ),
-}
-
-# --- from bertender.tasks.registry
-# TASKS: the tasks that bertender knows by name; what reads their data is imported when it does.
-
-
-@dataclass(frozen=True)
-class TaskSpec:
+class NamedTask(ABC):
     """A row of TASKS: what the task asks, and where its two splits come from."""
 
     description: str
     labels: tuple[str, ...]
     metric: str
     text_columns: tuple[str, ...]
-    load: Callable[[], tuple[Split, Split]]
-    unlabelled: Callable[[], tuple[Example, ...]] | None = None
-    """Reads texts without labels that come with the task; None where there are none."""
+
+    @abstractmethod
+    def load(self) -> tuple[Split, Split]:
+        """Return the training and the held-out split."""
+
+    @property
+    def has_unlabelled(self) -> bool:
+        """Whether texts without labels may come with the task."""
+        return False
+
+    def unlabelled(self) -> tuple[Example, ...]:
+        """Return the texts without labels that come with the task."""
+        return ()
 
 
-def _glue(name: str, description: str, metric: str) -> TaskSpec:
-    columns = GLUE[name].text_columns
-    load = partial(on_demand("bertender.tasks.loading:load_glue"), name)
-    return TaskSpec(description, GLUE[name].labels, metric, columns, load)
+class DocsTask(NamedTask):
+    """Sentences of the documentation of installed packages."""
+
+    has_unlabelled = True
+
+    def load(self) -> tuple[Split, Split]:
+        return load_docs()
+
+    def unlabelled(self) -> tuple[Example, ...]:
+        return load_further()
 
 
-def _data_file(file: str, text_columns: Sequence[str]) -> Callable[[], tuple[Example, ...]]:
-    read = on_demand("bertender.tasks.loading:texts_of_data_file")
-    return partial(read, file, text_columns)
+@dataclass(frozen=True, kw_only=True)
+class GlueTask(NamedTask):
+    """A classification set of GLUE, and how local files and the hub's copy write it.
+
+    Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
+    Understanding", arXiv:1804.07461. The labels have the order of the hub's copy.
+    """
+
+    folder: str
+    hub_name: str
+    file_text_columns: tuple[str, ...]
+    file_label_column: str = "label"
+    file_labels: tuple[str, ...] = ("0", "1")
+    file_columns: tuple[str, ...] = ()
+    """For files without a header."""
+    unlabelled_file: str = ""
+    """In the folder of local data sets."""
+
+    @property
+    def has_unlabelled(self) -> bool:
+        return bool(self.unlabelled_file)
+
+    def load(self) -> tuple[Split, Split]:
+        """Return both splits, from local files where there are some, else from the hub.
+
+        Raises:
+            DataError: a local file is wrong.
+            HubUnreachableError: there are no local files, and no hub responds.
+        """
+        root = data_directory()
+        if root is None or not (root / self.folder).is_dir():
+            return self.read_hub()
+        splits = []
+        for name in ("train", "dev"):  # as GLUE's own download script makes them
+            path = root / self.folder / f"{name}.tsv"
+            table = read_delimited(path, delimiter="\t", quoted=False, columns=self.file_columns)
+            labelled = read_labelled(table, self.file_text_columns, self.file_label_column)
+            splits.append(labelled.split(self.file_labels, f"GLUE's {self.folder}"))
+        train, dev = splits
+        return train, dev
+
+    def read_hub(self, repository: str = HUB_REPOSITORY) -> tuple[Split, Split]:
+        """Read both splits with `datasets` from the hub, its cache, or a local copy of it.
+
+        Raises:
+            HubUnreachableError: the data are in none of these places; known within seconds.
+        """
+        # seconds of imports that local files do without
+        from huggingface_hub import constants
+
+        from bertender.core.hub import PROBE_SECONDS, hub_knows
+
+        if not (constants.HF_HUB_OFFLINE or Path(repository).is_dir() or hub_knows(HUB_PLACE)):
+            raise self._unreachable(
+                f"{constants.ENDPOINT} did not respond in {PROBE_SECONDS:.0f} s"
+            )
+        import datasets
+
+        try:
+            data = datasets.load_dataset(repository, self.hub_name)
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            raise self._unreachable(str(error)) from None
+        return self._hub_split(data["train"]), self._hub_split(data["validation"])
+
+    def _hub_split(self, rows: Mapping[str, list[str]]) -> Split:
+        columns = ([text.strip() for text in rows[column]] for column in self.text_columns)
+        return Split(tuple(zip(*columns, strict=True)), tuple(map(int, rows["label"])))
+
+    def _unreachable(self, reason: str) -> HubUnreachableError:
+        return HubUnreachableError(
+            f"the GLUE set {self.folder} is not on this machine, and the hub cannot be used: "
+            f"{reason}. Either set {DATA_VARIABLE} to a folder that holds {self.folder}/train.tsv "
+            f"and {self.folder}/dev.tsv, or go online (and unset HF_HUB_OFFLINE). Files of your "
+            "own: --train and --dev."
+        )
+
+    def unlabelled(self) -> tuple[Example, ...]:
+        """Return the distinct texts of the file; none where it is not there.
+
+        Their order follows from hashes of them, so that the first are not of one source, and are
+        nearly the same ones in a file with some more.
+
+        Raises:
+            DataError: the file is wrong.
+        """
+        root = data_directory()
+        if not self.unlabelled_file or root is None or not (root / self.unlabelled_file).is_file():
+            return ()
+        texts = dict.fromkeys(read_texts(root / self.unlabelled_file, self.text_columns))
+        return tuple(sorted(texts, key=lambda text: draw(*text)))
 
 
-TASKS: Mapping[str, TaskSpec] = {
-    "docs": TaskSpec(
+TASKS: Mapping[str, NamedTask] = {
+    "docs": DocsTask(
         "Which section of a docstring does this sentence stand in? (always available)",
         SECTIONS,
         "accuracy",
         ("text",),
-        on_demand("bertender.tasks.docs_sections:load_docs"),
-        on_demand("bertender.tasks.docs_sections:load_further"),
     ),
-    "docs-library": TaskSpec(
-        "Which library does this documentation come from? (always available)",
-        tuple(LIBRARIES),
+    "sst2": GlueTask(
+        "Does this piece of a film review praise or not? (GLUE)",
+        ("negative", "positive"),
         "accuracy",
-        ("text",),
-        on_demand("bertender.tasks.docs:load_docs_library"),
+        ("sentence",),
+        folder="SST-2",
+        hub_name="sst2",
+        file_text_columns=("sentence",),
+        unlabelled_file="movie-sentences/movie-sentences.txt.xz",
     ),
-    "sst2": replace(
-        _glue("sst2", "Does this piece of a film review praise or not? (GLUE)", "accuracy"),
-        unlabelled=_data_file("movie-sentences/movie-sentences.txt.xz", ("sentence",)),
+    "cola": GlueTask(
+        "Is this sentence grammatical English? (GLUE)",
+        ("unacceptable", "acceptable"),
+        "matthews",
+        ("sentence",),
+        folder="CoLA",
+        hub_name="cola",
+        file_text_columns=("sentence",),
+        file_columns=("source", "label", "mark", "sentence"),
     ),
-    "cola": _glue("cola", "Is this sentence grammatical English? (GLUE)", "matthews"),
-    "mrpc": _glue("mrpc", "Do these two sentences say the same? (GLUE)", "f1"),
-    "rte": _glue("rte", "Does the second sentence follow from the first? (GLUE)", "accuracy"),
+    "mrpc": GlueTask(
+        "Do these two sentences say the same? (GLUE)",
+        ("not_equivalent", "equivalent"),
+        "f1",
+        ("sentence1", "sentence2"),
+        folder="MRPC",
+        hub_name="mrpc",
+        file_text_columns=("#1 String", "#2 String"),
+        file_label_column="Quality",
+    ),
+    "rte": GlueTask(
+        "Does the second sentence follow from the first? (GLUE)",
+        ("entailment", "not_entailment"),
+        "accuracy",
+        ("sentence1", "sentence2"),
+        folder="RTE",
+        hub_name="rte",
+        file_text_columns=("sentence1", "sentence2"),
+        file_labels=("entailment", "not_entailment"),
+    ),
 }
 
-# --- from bertender.tasks.glue
-# Reading a set of GLUE: from local GLUE files where there are some, else from the hub.
 
-HUB_REPOSITORY = "nyu-mll/glue"
-HUB_PLACE = f"api/datasets/{HUB_REPOSITORY}"
+def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
+    """Load the task that a config names, or the one that its files hold.
 
-
-def load_glue(name: str) -> tuple[Split, Split]:
-    """Return the training and the held-out split of a row of GLUE.
-
-    Raises:
-        DataError: a local file is wrong.
-        HubUnreachableError: there are no local files, and no hub responds.
-    """
-    glue, root = GLUE[name], data_directory()
-    if root is not None and (root / glue.folder).is_dir():
-        return read_files(glue, root)
-    return read_hub(glue)
-
-
-def read_files(glue: GlueSet, root: Path) -> tuple[Split, Split]:
-    """Read both splits from `root`, a folder of GLUE files as GLUE's own download script makes."""
-    train, dev = (
-        _read_file(glue, glue.file(root, split)).split(glue.file_labels, f"GLUE's {glue.folder}")
-        for split in ("train", "dev")
-    )
-    return train, dev
-
-
-def read_hub(glue: GlueSet, repository: str = HUB_REPOSITORY) -> tuple[Split, Split]:
-    """Read both splits with `datasets` from the hub, its cache, or a local copy of the repository.
+    Args:
+        config: see TaskConfig.
+        has_model: the task is for a finished model. A held-out file will do then, a share of which
+            is set apart to choose on.
 
     Raises:
-        HubUnreachableError: the data are in none of these places; known within seconds.
+        UnknownNameError: no such task, and no files.
+        ConfigError: a file without the other, or a share to choose on that is too few texts.
+        DataError: a data file is wrong.
+        HubUnreachableError: the data are not on this machine and no hub responds.
     """
-    if not (constants.HF_HUB_OFFLINE or Path(repository).is_dir() or hub_knows(HUB_PLACE)):
-        raise _unreachable(glue, f"{constants.ENDPOINT} did not respond in {PROBE_SECONDS:.0f} s")
-    import datasets  # a second of imports that local files do without
-
-    try:
-        data = datasets.load_dataset(repository, glue.hub_name)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise _unreachable(glue, str(error)) from None
-    return _hub_split(glue, data["train"]), _hub_split(glue, data["validation"])
-
-
-def _read_file(glue: GlueSet, path: Path) -> Labelled:
-    table = read_delimited(path, delimiter="\t", quoted=False, columns=glue.file_columns)
-    return read_labelled(table, glue.file_text_columns, glue.file_label_column)
-
-
-def _hub_split(glue: GlueSet, rows: Mapping[str, list[str]]) -> Split:
-    columns = ([text.strip() for text in rows[column]] for column in glue.text_columns)
-    return Split(tuple(zip(*columns, strict=True)), tuple(map(int, rows["label"])))
-
-
-def _unreachable(glue: GlueSet, reason: str) -> HubUnreachableError:
-    return HubUnreachableError(
-        f"the GLUE set {glue.folder} is not on this machine, and the hub cannot be used: {reason}. "
-        f"Either set {DATA_VARIABLE} to a folder that holds {glue.folder}/train.tsv and "
-        f"{glue.folder}/dev.tsv, or go online (and unset HF_HUB_OFFLINE). Files of your own: "
-        "--train and --dev."
+    _check_sources(config)
+    if config.train or config.dev:
+        task = load_files(config, has_model=has_model)
+    else:
+        row = TASKS[config.task]
+        task = Task(config.task, row.labels, row.metric, row.text_columns, *row.load())
+    splits = {"train": task.train, "dev": task.dev}
+    data = {name: split.digest() for name, split in splits.items() if len(split)}
+    # first, so that a text is on the same side whatever max_train is
+    if len(task.train):
+        parts = part(task.train, config.select, task.name, task.problem)
+        task = replace(task, train=parts.train)
+    else:
+        parts = part(task.dev, config.select, task.name, task.problem, "held-out")
+        task = replace(task, dev=parts.train)
+        if count := len(parts.selection):
+            logger.warning(
+                "task %s: of %d held-out texts, %d are set apart to choose and calibrate on, and "
+                "%d score. With --train FILE, the former come from there",
+                task.name,
+                count + len(task.dev),
+                count,
+                len(task.dev),
+            )
+    dev = sample(task.dev, config.max_dev, task.problem)
+    selection = sample(parts.selection, config.max_select, task.problem)
+    whole = (*task.dev.examples, *parts.selection.examples)
+    sampled = {*dev.examples, *selection.examples}
+    return replace(
+        task,
+        train=sample(task.train, config.max_train, task.problem),
+        dev=dev,
+        selection=selection,
+        reserved=tuple(each for each in whole if each not in sampled),
+        source=_source(config, task, parts.share),
+        data=data,
     )
 
 
-# --- from bertender.tasks.files
-# Tasks of the user's own: a training file and a held-out file, checked row by row.
-#
-# Whatever is wrong in them is a DataError that names the file, the row and the column. With
-# `skip_bad_rows`, rows that are wrong are left out instead; a file that is wrong still stops.
+def sample(split: Split, count: int | None, problem: Problem[Any] = SINGLE_LABEL) -> Split:
+    """Return `count` examples drawn with a fixed seed, or the split itself when it has no more.
 
-logger = logging.getLogger(__name__)
+    One example of every class comes first, so that no class is lost while there is room for all.
+    """
+    if count is None or count >= len(split):
+        return split
+    order = np.random.default_rng(SAMPLE_SEED).permutation(len(split))
+    seen, firsts = set[int](), []
+    for place, row in enumerate(order):
+        labels = problem.labels_of(split.label_ids[row])
+        if not seen.issuperset(labels):
+            firsts.append(place)
+            seen.update(labels)
+    chosen = np.concatenate([order[firsts], np.delete(order, firsts)])[:count].tolist()
+    return Split(
+        tuple(split.examples[row] for row in chosen), tuple(split.label_ids[row] for row in chosen)
+    )
 
-SHARED_SHARE = 0.01
-"""Of the held-out texts: short ones recur by chance."""
+
+def _check_sources(config: TaskConfig) -> None:
+    """Raise ConfigError for settings that would be ignored: those of files, or both kinds."""
+    own = bool(config.train or config.dev)
+    of_files = ("text_column", "pair_column", "label_column", "problem_type", "skip_bad_rows")
+    changed = [name for name in of_files if getattr(config, name) != default_of(name)]
+    if changed and not own:
+        raise ConfigError(
+            f"{', '.join(sorted(changed))}: for files of your own, and task {config.task!r} has "
+            f"its own columns and no bad rows. Give --train and --dev as well, or leave them out."
+        )
+    if own and config.task in TASKS and config.is_explicit("task"):
+        raise ConfigError(
+            f"task={config.task!r} is a task by name, and train and dev are files of your own: "
+            "give one or the other, or another name for your task."
+        )
+    if not own and config.task not in TASKS:
+        known = (*TASKS, "your own files with --train and --dev")
+        raise UnknownNameError("task", config.task, known, setting="task")
+
+
+def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
+    """Return the config in plain values that find the same data from any working directory."""
+    files = {"train": config.train, "dev": config.dev}
+    absolute = {name: path and path.absolute() for name, path in files.items()}
+    found = {"task": task.name, **absolute, "select": share}
+    plain = config.model_copy(update=found).model_dump(mode="json")
+    # cards without it are of single labels, those of earlier versions included
+    is_usual = task.problem is SINGLE_LABEL and config.problem_type is None
+    recorded = {} if is_usual else {"problem_type": task.problem_type}
+    settings = {name: plain[name] for name in plain if name not in ("problem_type", "label_map")}
+    return {**settings, **task.source, **recorded}
+
+
+def unlabelled_texts(task: Task) -> tuple[Example, ...]:
+    """Return the unlabelled texts that come with a task; most have none, and files never do."""
+    row = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
+    texts = row.unlabelled() if row else ()
+    if not texts:
+        logger.warning(
+            "task %s comes with no unlabelled texts: unlabelled_texts adds none. Give a file of "
+            "some by --unlabelled",
+            task.name,
+        )
+    return texts
 
 
 def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
@@ -234,26 +346,36 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
         ConfigError: only one of the files is set, or two columns are the same.
         DataError: a file is wrong.
     """
-    dev_path, train_path = _both_files(config, has_model)
+    if config.dev is None or (config.train is None and not has_model):
+        explicit, missing = ("--train", "--dev") if config.train else ("--dev", "--train")
+        raise ConfigError(
+            f"{explicit} {config.train or config.dev} is set without {missing}. A task of your "
+            "own needs both: a file to learn from, and one that is held out."
+        )
     problem = PROBLEMS[problem_type_of(config)]
     skipped = SkippedRows()
     bad = skipped if config.skip_bad_rows else stop
     open_file = open_words if problem.labels_words else open_table
-    tables = [open_file(path, bad) for path in (train_path, dev_path) if path]
+    tables = [open_file(path, bad) for path in (config.train, config.dev) if path]
     text_columns, label_column = _distinct_columns(config, problem, tables[0].columns)
-
-    def read(table: Table) -> Labelled:
-        return read_labelled(table, text_columns, label_column, problem)
-
-    first, *more = map(read, tables)
+    first, *more = [read_labelled(each, text_columns, label_column, problem) for each in tables]
     labels = label_names(first, several=not has_model)
     if problem is SINGLE_LABEL and config.problem_type is None and not has_model:
         check_classes(first)
     splits = [each.split(labels, str(first.path), bad) for each in (first, *more)]
-    train, dev = splits if train_path else (Split((), ()), *splits)
-    _warn_of_shared(train, dev, first.path)
+    train, dev = splits if config.train else (Split((), ()), *splits)
+    learned = {*train.examples}
+    shared = sum(example in learned for example in dev.examples)
+    if shared > SHARED_SHARE * len(dev.examples):
+        logger.warning(
+            "%d of %d held-out texts are in %s too: what is learned by heart scores as well. Leave "
+            "them out of one of the files.",
+            shared,
+            len(dev.examples),
+            first.path,
+        )
     return Task(
-        name=_name(config, train_path or dev_path),
+        name=_name(config, config.train or config.dev),
         labels=labels,
         metric=problem.metrics[0],
         text_columns=text_columns,
@@ -265,37 +387,12 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     )
 
 
-def _warn_of_shared(train: Split, dev: Split, path: Path) -> None:
-    """Warn where held-out examples are learned from as well."""
-    learned = {*train.examples}
-    shared = sum(example in learned for example in dev.examples)
-    if shared > SHARED_SHARE * len(dev.examples):
-        logger.warning(
-            "%d of %d held-out texts are in %s too: what is learned by heart scores as well. Leave "
-            "them out of one of the files.",
-            shared,
-            len(dev.examples),
-            path,
-        )
-
-
 def problem_type_of(config: TaskConfig) -> str:
     """Return the problem type of a task of files: as set, or by the suffix of the file."""
     first = config.train or config.dev
     own = first is not None and first.suffix.lower() in WORD_SUFFIXES
     guessed = TOKEN_CLASSIFICATION if own else SINGLE_LABEL
     return config.problem_type or guessed.name
-
-
-def _both_files(config: TaskConfig, has_model: bool) -> tuple[Path, Path | None]:
-    """Return the held-out file, and the one to learn from, where there must be one."""
-    if config.dev is None or (config.train is None and not has_model):
-        explicit, missing = ("--train", "--dev") if config.train else ("--dev", "--train")
-        raise ConfigError(
-            f"{explicit} {config.train or config.dev} is set without {missing}. A task of your "
-            "own needs both: a file to learn from, and one that is held out."
-        )
-    return config.dev, config.train
 
 
 def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence[str]) -> Columns:
@@ -336,166 +433,3 @@ def _name(config: TaskConfig, first: Path) -> str:
     if first.stem in ("train", "train.seq", "dev", "test"):
         return first.absolute().parent.name or first.stem
     return first.stem
-
-
-# --- from bertender.tasks.loading
-# The way from a TaskConfig to a Task: by its name in TASKS, or from files of the user's own.
-
-SAMPLE_SEED = 0
-
-
-def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
-    """Load the task that a config names, or the one that its files hold.
-
-    Args:
-        config: see TaskConfig.
-        has_model: the task is for a finished model. A held-out file will do then, a share of which
-            is set apart to choose on.
-
-    Raises:
-        UnknownNameError: no such task, and no files.
-        ConfigError: a file without the other, or a share to choose on that is too few texts.
-        DataError: a data file is wrong.
-        HubUnreachableError: the data are not on this machine and no hub responds.
-    """
-    _check_sources(config)
-    if config.train or config.dev:
-        task = load_files(config, has_model=has_model)
-    else:
-        task = _by_name(config.task)
-    splits = {"train": task.train, "dev": task.dev}
-    data = {name: split.digest() for name, split in splits.items() if len(split)}
-    # first, so that a text is on the same side whatever max_train is
-    if len(task.train):
-        parts = part(task.train, config.select, task.name, task.problem)
-        task = replace(task, train=parts.train)
-    else:
-        parts = part(task.dev, config.select, task.name, task.problem, "held-out")
-        task = replace(task, dev=parts.train)
-        _say_set_apart(task, len(parts.selection))
-    dev = sample(task.dev, config.max_dev, task.problem)
-    selection = sample(parts.selection, config.max_select, task.problem)
-    whole = (*task.dev.examples, *parts.selection.examples)
-    sampled = {*dev.examples, *selection.examples}
-    return replace(
-        task,
-        train=sample(task.train, config.max_train, task.problem),
-        dev=dev,
-        selection=selection,
-        reserved=tuple(each for each in whole if each not in sampled),
-        source=_source(config, task, parts.share),
-        data=data,
-    )
-
-
-def sample(split: Split, count: int | None, problem: Problem[Any] = SINGLE_LABEL) -> Split:
-    """Return `count` examples drawn with a fixed seed, or the split itself when it has no more.
-
-    One example of every class comes first, so that no class is lost while there is room for all.
-    """
-    if count is None or count >= len(split):
-        return split
-    order = np.random.default_rng(SAMPLE_SEED).permutation(len(split))
-    firsts = _first_of_each_label([problem.labels_of(split.label_ids[row]) for row in order])
-    chosen = np.concatenate([order[firsts], np.delete(order, firsts)])[:count].tolist()
-    return Split(
-        tuple(split.examples[row] for row in chosen), tuple(split.label_ids[row] for row in chosen)
-    )
-
-
-def _first_of_each_label(labels: Iterable[Iterable[int]]) -> list[int]:
-    """Return the places of the examples that have a label which none before them has."""
-    seen: set[int] = set()
-    places = []
-    for place, own in enumerate(labels):
-        if not seen.issuperset(own):
-            places.append(place)
-            seen.update(own)
-    return places
-
-
-def _say_set_apart(task: Task, count: int) -> None:
-    """Say which held-out texts do not score, of a task without a training file."""
-    if count:
-        logger.warning(
-            "task %s: of %d held-out texts, %d are set apart to choose and calibrate on, and %d "
-            "score. With --train FILE, the former come from there",
-            task.name,
-            count + len(task.dev),
-            count,
-            len(task.dev),
-        )
-
-
-def _check_sources(config: TaskConfig) -> None:
-    """Raise ConfigError for settings that would be ignored: those of files, or both kinds."""
-    own = bool(config.train or config.dev)
-    of_files = ("text_column", "pair_column", "label_column", "problem_type", "skip_bad_rows")
-    changed = [name for name in of_files if getattr(config, name) != default_of(name)]
-    if changed and not own:
-        raise ConfigError(
-            f"{', '.join(sorted(changed))}: for files of your own, and task {config.task!r} has "
-            f"its own columns and no bad rows. Give --train and --dev as well, or leave them out."
-        )
-    if own and config.task in TASKS and config.is_explicit("task"):
-        raise ConfigError(
-            f"task={config.task!r} is a task by name, and train and dev are files of your own: "
-            "give one or the other, or another name for your task."
-        )
-
-
-def _by_name(name: str) -> Task:
-    if name not in TASKS:
-        known = (*TASKS, "your own files with --train and --dev")
-        raise UnknownNameError("task", name, known, setting="task")
-    spec = TASKS[name]
-    train, dev = spec.load()
-    return Task(name, spec.labels, spec.metric, spec.text_columns, train, dev)
-
-
-def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
-    """Return the config in plain values that find the same data from any working directory."""
-    absolute = {"task": task.name, "train": _absolute(config.train), "dev": _absolute(config.dev)}
-    plain = config.model_copy(update={**absolute, "select": share}).model_dump(mode="json")
-    # cards without it are of single labels, those of earlier versions included
-    is_usual = task.problem is SINGLE_LABEL and config.problem_type is None
-    recorded = {} if is_usual else {"problem_type": task.problem_type}
-    settings = {name: plain[name] for name in plain if name not in ("problem_type", "label_map")}
-    return {**settings, **task.source, **recorded}
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else path.absolute()
-
-
-# --- from bertender.tasks.unlabelled
-# Texts without labels that come with a task by name: the field `unlabelled` of its row.
-
-
-def unlabelled_texts(task: Task) -> tuple[Example, ...]:
-    """Return the unlabelled texts that come with a task; most have none, and files never do."""
-    row = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
-    texts = row.unlabelled() if row and row.unlabelled else ()
-    if not texts:
-        logger.warning(
-            "task %s comes with no unlabelled texts: unlabelled_texts adds none. Give a file of "
-            "some by --unlabelled",
-            task.name,
-        )
-    return texts
-
-
-def texts_of_data_file(file: str, text_columns: Sequence[str]) -> tuple[Example, ...]:
-    """Return the distinct texts of a file in the folder of local data sets; none where it is not.
-
-    Their order follows from hashes of them, so that the first are not of one source, and are nearly
-    the same ones in a file with some more.
-
-    Raises:
-        DataError: the file is wrong.
-    """
-    root = data_directory()
-    if root is None or not (root / file).is_file():
-        return ()
-    texts = dict.fromkeys(read_texts(root / file, text_columns))
-    return tuple(sorted(texts, key=lambda text: draw(*text)))

@@ -31,7 +31,7 @@ AUTO_VOCABULARY = "auto"
 MASK_PROBABILITY = 0.15
 VOCABULARY_SIZE = 4928
 WITH_LINEAR_HEAD = [name for name, row in METHODS.items() if row.student.linear_head]
-_WITH_TEXTS = [name for name, row in TASKS.items() if row.unlabelled]
+_WITH_TEXTS = [name for name, row in TASKS.items() if row.has_unlabelled]
 
 
 def _numbers_by_name(value: Any) -> Any:

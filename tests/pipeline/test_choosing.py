@@ -32,7 +32,7 @@ from quantize.schemes import SCHEMES
 from tests.front import write_toy_files
 from tests.quantize.contexts import SETTINGS, context_of
 from tests.toy_models import save_encoder, tiny_classifier
-from tests.toys import tiny_tokenizer, toy_task
+from tests.toys import ToyNamedTask, tiny_tokenizer, toy_task
 
 LEARNED, APART = 72, 24
 QUICK: dict[str, Any] = {
@@ -211,8 +211,7 @@ def test_unlabelled_texts_are_not_those_to_choose_by(apart: Task, tmp_path: Path
 
 def test_unlabelled_texts_come_with_a_task(apart: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     brought = (apart.selection.examples[0], ("another text",), ("a third one",))
-    row = replace(TASKS["docs"], unlabelled=lambda: brought)
-    monkeypatch.setitem(TASKS, apart.name, row)
+    monkeypatch.setitem(TASKS, apart.name, ToyNamedTask.of(apart, brought))
     named = replace(apart, source={"task": apart.name})
     one = with_unlabelled(named, DistillConfig(unlabelled_texts=1)).task
     assert one.train.examples == (*apart.train.examples, ("another text",))

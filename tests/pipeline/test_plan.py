@@ -22,10 +22,11 @@ from bertender.recipes.recipe import (
 )
 from bertender.recipes.stage import Want
 from bertender.recipes.stages import STAGES
-from bertender.tasks.loading import TASKS, TaskSpec
-from bertender.tasks.task import Split, Task
+from bertender.tasks.loading import TASKS
+from bertender.tasks.task import Task
 from tests.front import ToyFiles, write_toy_files
 from tests.toy_models import save_encoder
+from tests.toys import ToyNamedTask
 
 CORPUS, ENCODER, OUT, GONE = "CORPUS", "ENCODER", "OUT", "/gone/away"
 """In place of paths that a fixture knows."""
@@ -331,11 +332,9 @@ def test_a_run_below_a_file_is_refused_before_any_step(tmp_path: Path) -> None:
 def test_a_tagger_of_more_tasks_is_refused_before_their_data_are_loaded(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load() -> tuple[Split, Split]:
-        pytest.fail("the data were loaded")
-
-    spec = TaskSpec("a toy", ("a", "b"), "accuracy", ("text",), load)
-    monkeypatch.setitem(TASKS, "toys", spec)  # type: ignore[arg-type]
+    loaded = AssertionError("the data were loaded")
+    toys = ToyNamedTask("a toy", ("a", "b"), "accuracy", ("text",), loaded)
+    monkeypatch.setitem(TASKS, "toys", toys)
     for name in ("train.jsonl", "dev.jsonl"):
         words = {"words": ["saw", "pear"], "tags": ["B-tool", "O"]}
         (tmp_path / name).write_text(f"{json.dumps(words)}\n" * 4, encoding="utf-8")
@@ -353,11 +352,9 @@ def test_a_tagger_of_more_tasks_is_refused_before_their_data_are_loaded(
 def test_missing_data_of_more_tasks_are_found_before_the_first_step(
     files: ToyFiles, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load() -> tuple[Split, Split]:
-        raise DataError("the data are gone")
-
-    spec = TaskSpec("a toy", ("a", "b"), "accuracy", ("text",), load)
-    monkeypatch.setitem(TASKS, "toys", spec)  # type: ignore[arg-type]
+    gone = DataError("the data are gone")
+    toys = ToyNamedTask("a toy", ("a", "b"), "accuracy", ("text",), gone)
+    monkeypatch.setitem(TASKS, "toys", toys)
     step = {**TEACHER, "with": {"teacher": ENCODER, "more_tasks": ["toys"]}}
     recipe = recipe_of(files, encoder, tmp_path / "run", BASELINE, step)
     with pytest.raises(DataError, match=r"step 'teacher' .*the data are gone"):

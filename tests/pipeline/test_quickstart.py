@@ -11,8 +11,8 @@ import pytest
 from bertender.comparison.records import Comparison
 from bertender.core.artifact import Artifact
 from bertender.recipes.recipe import load_recipe
-from bertender.tasks.docs_sections import TRAIN_A_CLASS
-from bertender.tasks.sections import SECTIONS
+from bertender.tasks.docs import TRAIN_A_CLASS
+from bertender.tasks.docstrings import SECTIONS
 from bertender.tasks.task import Task
 from serve.check import EndpointCheck
 from tests.front import last_line, succeed, write_toy_files

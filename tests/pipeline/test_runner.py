@@ -27,11 +27,11 @@ from bertender.recipes import recipe as runner
 from bertender.recipes.recipe import Recipe, Setting, Step, parse_recipe, run_recipe
 from bertender.recipes.stage import Stage
 from bertender.recipes.stages import STAGES, Verify
-from bertender.tasks.loading import TASKS, TaskSpec
+from bertender.tasks.loading import TASKS
 from bertender.tasks.task import Split, Task
 from tests.front import ToyFiles, write_csv, write_toy_files
 from tests.toy_models import save_encoder
-from tests.toys import three_kinds
+from tests.toys import ToyNamedTask, three_kinds
 
 TIMING = {
     "processes": 1,
@@ -301,9 +301,7 @@ TRAINING = {**BRIEF, "learning_rate": 3e-3, "more_tasks": "kinds"}
 
 def named(monkeypatch: pytest.MonkeyPatch, task: Task) -> None:
     """Put a task among those with a name."""
-    splits = (task.train, task.dev)
-    spec = TaskSpec("a toy", task.labels, task.metric, task.text_columns, lambda: splits)
-    monkeypatch.setitem(TASKS, task.name, spec)  # type: ignore[arg-type]
+    monkeypatch.setitem(TASKS, task.name, ToyNamedTask.of(task))
 
 
 @pytest.fixture
@@ -344,7 +342,7 @@ def test_changed_texts_without_labels_build_again(
 ) -> None:
     named(monkeypatch, three_kinds(30))
     row = TASKS["kinds"]
-    monkeypatch.setitem(TASKS, "kinds", replace(row, unlabelled=lambda: (("one",),)))  # type: ignore[arg-type]
+    monkeypatch.setitem(TASKS, "kinds", replace(row, texts=(("one",),)))
     encoder = str(save_encoder("bert", tmp_path / "encoder"))
     student = {**BRIEF, "method": "distilbert", "unlabelled_texts": 2}
     steps = [
@@ -355,7 +353,7 @@ def test_changed_texts_without_labels_build_again(
     recipe = parse_recipe("with-texts", text)
     assert built(recipe, tmp_path / "run") == ["teacher", "student"]
     assert built(recipe, tmp_path / "run") == []
-    monkeypatch.setitem(TASKS, "kinds", replace(row, unlabelled=lambda: (("other",),)))  # type: ignore[arg-type]
+    monkeypatch.setitem(TASKS, "kinds", replace(row, texts=(("other",),)))
     assert built(recipe, tmp_path / "run") == ["student"]
 
 

@@ -12,10 +12,9 @@ from transformers import AutoConfig
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, DataError, UnknownNameError
-from bertender.recipes import recorded_task as recorded
 from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES
-from bertender.tasks.loading import TASKS, load_task
+from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.distillation.config import DistillConfig
 from distill.finetuning.config import MultiTaskConfig
@@ -161,20 +160,3 @@ def test_data_that_are_not_the_artifacts_have_a_share_of_their_own(
     made = made_for(teacher, task="elsewhere", train="/gone/train.csv", select=0.1)
     found = recorded_task(made, {"train": files.train, "dev": files.dev})
     assert len(found.selection) == 0
-
-
-def test_the_task_that_docs_was_before_has_its_new_name(
-    teacher: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[str] = []
-
-    def load(config: TaskConfig, *, has_model: bool) -> Task:
-        loaded.append(config.task)
-        return toy_task()
-
-    monkeypatch.setattr(recorded, "load_task", load)
-    labels = TASKS["docs-library"].labels
-    record = teacher.card.task.model_copy(update={"source": {"task": "docs"}, "labels": labels})
-    recorded_task(replace(teacher, card=teacher.card.model_copy(update={"task": record})), {})
-    recorded_task(made_for(teacher, task="docs"), {})
-    assert loaded == ["docs-library", "docs"]

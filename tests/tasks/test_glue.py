@@ -18,9 +18,11 @@ from huggingface_hub.utils._http import reset_sessions
 
 from bertender.core.errors import DataError, HubUnreachableError
 from bertender.core.hub import PROBE_SECONDS, hub_knows
-from bertender.tasks.loading import GLUE, HUB_PLACE, load_glue, read_hub
+from bertender.tasks.loading import HUB_PLACE, TASKS, GlueTask
 from bertender.text.batch import Example
 from tests.tasks.writers import write_glue
+
+GLUE = {name: row for name, row in TASKS.items() if isinstance(row, GlueTask)}
 
 EXPECTED: dict[str, tuple[tuple[Example, int], ...]] = {
     "sst2": ((("a fine film",), 1), (("a dull film",), 0)),
@@ -46,7 +48,7 @@ def glue_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", GLUE)
 @pytest.mark.usefixtures("glue_files")
 def test_local_files(name: str) -> None:
-    train, dev = load_glue(name)
+    train, dev = GLUE[name].load()
     assert tuple(zip(dev.examples, dev.label_ids, strict=True)) == EXPECTED[name]
     assert (train.examples, train.label_ids) == (dev.examples * 3, dev.label_ids * 3)
 
@@ -59,13 +61,13 @@ def test_a_wrong_label_in_local_files(glue_files: Path, name: str) -> None:
         file.read_text().replace(last, last.replace("not_entailment", "0").replace("0", "9"))
     )
     with pytest.raises(DataError, match=r"dev.tsv, line \d, column .*label '9' is none"):
-        load_glue(name)
+        GLUE[name].load()
 
 
 def test_a_missing_split(glue_files: Path) -> None:
     (glue_files / "RTE" / "dev.tsv").unlink()
     with pytest.raises(DataError, match=r"RTE/dev.tsv: cannot be read: No such file"):
-        load_glue("rte")
+        GLUE["rte"].load()
 
 
 def hub_copy(root: Path, name: str) -> Path:
@@ -91,7 +93,7 @@ def hub_copy(root: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", GLUE)
 def test_the_hubs_layout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    train, dev = read_hub(GLUE[name], str(hub_copy(tmp_path / "hub", name)))
+    train, dev = GLUE[name].read_hub(str(hub_copy(tmp_path / "hub", name)))
     assert tuple(zip(dev.examples, dev.label_ids, strict=True)) == EXPECTED[name]
     assert train == dev
 
@@ -106,7 +108,7 @@ def test_no_hub(offline: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("BERTENDER_DATA", str(tmp_path))
         started = time.monotonic()
         with pytest.raises(HubUnreachableError, match=r"BERTENDER_DATA.*SST-2/train.tsv.*--train"):
-            load_glue("sst2")
+            GLUE["sst2"].load()
         assert time.monotonic() - started < 10
 
 
@@ -154,6 +156,6 @@ def test_a_hub_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", GLUE)
 @pytest.mark.usefixtures("data_directory")
 def test_official_counts(name: str) -> None:
-    train, dev = load_glue(name)
+    train, dev = GLUE[name].load()
     assert (len(train), len(dev)) == OFFICIAL_ROWS[name]
     assert sum(dev.label_ids) == OFFICIAL_DEV_ONES[name]

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from bertender.core.errors import UnknownNameError
-from bertender.tasks import docs, docs_sections
-from bertender.tasks.docs import LIBRARIES, Library
+from bertender.tasks import docs
 from bertender.tasks.loading import TASKS, load_task, sample, unlabelled_texts
 from bertender.tasks.task import Split, TaskConfig
 from tests.tasks.writers import (
     WRITERS,
     make_sectioned_trees,
-    make_trees,
     write_film_sentences,
     write_glue,
 )
-
-
-@dataclass(frozen=True)
-class Planted(Library):
-    """A library whose source a test has written."""
-
-    place: Path
-
-    def root(self) -> Path:
-        return self.place
-
-    def version(self) -> str:
-        return "1.0"
 
 
 @pytest.fixture
@@ -41,14 +25,10 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data for every row of TASKS: GLUE files, and trees of documented source."""
     monkeypatch.setenv("BERTENDER_DATA", str(write_glue(tmp_path / "glue")))
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
-    trees = make_trees(tmp_path / "trees", tuple(LIBRARIES))
-    monkeypatch.setattr(docs, "LIBRARIES", planted(trees))
     trees = make_sectioned_trees(tmp_path / "trees", ("brew", "pour"))
-    monkeypatch.setattr(docs_sections, "DOCUMENTED", planted(trees))
-
-
-def planted(trees: dict[str, Path]) -> dict[str, Planted]:
-    return {name: Planted(name, name, root) for name, root in trees.items()}
+    monkeypatch.setattr(docs, "DOCUMENTED", {name: name for name in trees})
+    monkeypatch.setattr(docs, "root_of", lambda distribution, package: trees[distribution])
+    monkeypatch.setattr(docs, "version_of", lambda distribution: "1.0")
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -67,7 +47,6 @@ def test_every_task_loads(name: str) -> None:
 def test_metrics() -> None:
     assert {name: spec.metric for name, spec in TASKS.items()} == {
         "docs": "accuracy",
-        "docs-library": "accuracy",
         "sst2": "accuracy",
         "cola": "matthews",
         "mrpc": "f1",
@@ -79,9 +58,9 @@ def test_metrics() -> None:
 @pytest.mark.usefixtures("local")
 def test_texts_without_labels_are_what_the_row_reads(name: str, tmp_path: Path) -> None:
     write_film_sentences(tmp_path / "glue", ["a film.", "another film."])
-    task, further = load_task(TaskConfig(task=name)), TASKS[name].unlabelled
+    task, further = load_task(TaskConfig(task=name)), TASKS[name].has_unlabelled
     texts = unlabelled_texts(task)
-    assert (further is not None) == (name in {"docs", "sst2"})
+    assert further == (name in {"docs", "sst2"})
     assert bool(texts) == (name == "sst2"), "the small libraries have no more sentences"
     assert all(len(text) == len(task.text_columns) for text in texts)
     assert not set(texts) & {*task.train.examples, *task.dev.examples}

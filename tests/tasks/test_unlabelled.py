@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertender.core.errors import DataError
-from bertender.tasks.loading import TASKS, texts_of_data_file
+from bertender.tasks.loading import TASKS
 from bertender.text.batch import Example
 from tests.tasks.writers import write_film_sentences
 
@@ -21,9 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def film_sentences() -> tuple[Example, ...]:
-    read = TASKS["sst2"].unlabelled
-    assert read is not None
-    return read()
+    return TASKS["sst2"].unlabelled()
 
 
 def test_a_missing_file_has_no_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,4 +52,6 @@ def test_a_damaged_file(folder: Path) -> None:
 
 def test_a_table_of_pairs(folder: Path) -> None:
     (folder / "pairs.csv").write_text("left,right\na,b\n", encoding="utf-8")
-    assert texts_of_data_file("pairs.csv", ("left", "right")) == (("a", "b"),)
+    columns = ("left", "right")
+    row: Any = replace(TASKS["sst2"], unlabelled_file="pairs.csv", text_columns=columns)
+    assert row.unlabelled() == (("a", "b"),)

@@ -16,7 +16,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.classifier import load_torch_classifier
 from bertender.problems.problem import NO_LABEL
-from bertender.tasks.loading import TASKS, TaskSpec, load_task
+from bertender.tasks.loading import TASKS, load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.config import DISTILL_RULES, FILE_RULES, FILTER_RULES, DistillConfig
@@ -30,7 +30,7 @@ from distill.teachers import outputs
 from tests.distill.distillation.settings import SHORT
 from tests.front import write_toy_files
 from tests.toy_models import save_artifact, tiny_classifier
-from tests.toys import pair_task
+from tests.toys import ToyNamedTask, pair_task
 
 OTHERS = ("another text", "a Third  one")
 
@@ -97,10 +97,6 @@ def test_no_other_filter_is_on_by_default(apart: Task, tmp_path: Path) -> None:
     assert others(apart, tmp_path, *texts) == (texts, {})
 
 
-def _nothing() -> tuple[Split, Split]:
-    return Split((), ()), Split((), ())
-
-
 def test_a_part_of_a_file_is_its_first_texts(apart: Task, tmp_path: Path) -> None:
     added, _ = others(apart, tmp_path, *OTHERS, "a fourth", max_unlabelled=2)
     assert added == [*OTHERS]
@@ -110,10 +106,7 @@ def test_texts_of_a_task_are_filtered_before_they_are_counted(
     apart: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brought = (apart.dev.examples[0], *((text,) for text in OTHERS), ("a fourth",))
-    toy = TaskSpec(
-        "a toy", apart.labels, apart.metric, apart.text_columns, _nothing, lambda: brought
-    )
-    monkeypatch.setitem(TASKS, "toy", toy)  # type: ignore[arg-type]
+    monkeypatch.setitem(TASKS, "toy", ToyNamedTask.of(apart, brought))
     named = replace(apart, source={"task": "toy"})
     two, left_out = with_unlabelled(named, DistillConfig(unlabelled_texts=2))
     assert [text for (text,) in two.train.after(len(apart.train)).examples] == list(OTHERS)

@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError, UnknownNameError
 from bertender.models.classifier import open_classifier
-from bertender.tasks.loading import TASKS, TaskSpec
+from bertender.tasks.loading import TASKS
 from bertender.tasks.task import Split, Task
 from bertender.training.examples import token_dataset
 from bertender.training.loop import planned
@@ -33,7 +33,7 @@ from distill.finetuning.finetune import (
 from tests.distill.architectures import save_teacher
 from tests.listening import interrupted_at
 from tests.toy_models import tiny_classifier
-from tests.toys import FRUIT, TOOLS, pair_task, tiny_tokenizer
+from tests.toys import FRUIT, TOOLS, ToyNamedTask, pair_task, tiny_tokenizer
 
 QUICK: dict[str, Any] = {
     "epochs": 9,
@@ -61,17 +61,12 @@ def mixtures(train_size: int = 90) -> Task:
     )
 
 
-def spec_of(task: Task) -> TaskSpec:
-    columns, splits = task.text_columns, (task.train, task.dev)
-    return TaskSpec("a toy", task.labels, task.metric, columns, lambda: splits)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def toys_by_name() -> Iterator[None]:
     """Put a task of three labels and a task of pairs among those with a name."""
     with pytest.MonkeyPatch.context() as patch:
         for task in (mixtures(), pair_task()):
-            patch.setitem(TASKS, task.name, spec_of(task))  # type: ignore[arg-type]
+            patch.setitem(TASKS, task.name, ToyNamedTask.of(task))
         yield
 
 
