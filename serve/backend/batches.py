@@ -197,17 +197,10 @@ def _together(
     cut = np.zeros(len(batch), dtype=np.bool_) if batch.truncated is None else batch.truncated
     ends = np.cumsum([len(request.examples) for request in requests]).tolist()
     parts = [slice(end - len(each.examples), end) for each, end in zip(requests, ends, strict=True)]
-    refusals: list[Refusal | None] = []
-    for request, part in zip(requests, parts, strict=True):
-        refusals.append(None)
-        if cut[part].any() and not request.truncate:
-            row = int(cut[part].argmax())
-            tokens = batch.arrays["attention_mask"][part][row].sum()
-            refusals[-1] = Refusal(
-                "INVALID_ARG",
-                f"row {row} has more than {tokens} tokens, which is the model's longest input. "
-                "Split the text, or send the parameter truncate=true to have it cut.",
-            )
+    refusals = [
+        _too_long(batch, part, cut) if cut[part].any() and not request.truncate else None
+        for request, part in zip(requests, parts, strict=True)
+    ]
     accepted = [part for part, refusal in zip(parts, refusals, strict=True) if refusal is None]
     rows = [row for part in accepted for row in range(part.start, part.stop)]
     if not rows:
@@ -230,6 +223,16 @@ def _together(
         truncated = {TRUNCATED: cut[part][:, None]} if request.truncate else {}
         responses.append({**problem.response_of(tensors, own, examples[own]), **truncated})
     return responses
+
+
+def _too_long(batch: Batch, part: slice, cut: npt.NDArray[np.bool_]) -> Refusal:
+    row = int(cut[part].argmax())
+    tokens = batch.arrays["attention_mask"][part][row].sum()
+    return Refusal(
+        "INVALID_ARG",
+        f"row {row} has more than {tokens} tokens, which is the model's longest input. "
+        "Split the text, or send the parameter truncate=true to have it cut.",
+    )
 
 
 @dataclass

@@ -177,19 +177,19 @@ class Protocol(ABC):
     def connect_async(self, address: str, access: Access) -> Any:
         """Return a client of host:port whose methods are awaited."""
 
-    @abstractmethod
     def model_config(self, client: Any, model: str, timeout_s: float, headers: Headers) -> Any:
         """Ask about a model by a client of either kind."""
+        return client.get_model_config(model, headers=dict(headers))
 
     def config_of(self, response: Any) -> dict[str, Any]:
         """Return the configuration in a response about a model."""
         return dict(response)
 
-    @abstractmethod
     def infer(
         self, client: Any, model: str, inputs: Sequence[Any], timeout_s: float, headers: Headers
     ) -> Any:
         """Ask a model about input tensors by a client of either kind."""
+        return client.infer(model, inputs, parameters=TRUNCATING, headers=dict(headers))
 
     def limit(self, timeout_s: float) -> AbstractContextManager[Any]:
         """Return what ends a block that takes longer, where the client itself does not."""
@@ -266,14 +266,6 @@ class Http(Protocol):
             ssl=access.context is not None,
             ssl_context=access.context,
         )
-
-    def model_config(self, client: Any, model: str, timeout_s: float, headers: Headers) -> Any:
-        return client.get_model_config(model, headers=dict(headers))
-
-    def infer(
-        self, client: Any, model: str, inputs: Sequence[Any], timeout_s: float, headers: Headers
-    ) -> Any:
-        return client.infer(model, inputs, parameters=TRUNCATING, headers=dict(headers))
 
     def limit(self, timeout_s: float) -> AbstractContextManager[Any]:
         """Limit the block as a whole: the connection's own limit is one for each read."""

@@ -21,6 +21,8 @@ from bertender.core.config import Table
 from bertender.core.errors import ArtifactError, ConfigError, nearest_hint
 from bertender.models.onnx_session import ONNX_NAME
 from bertender.models.runtimes import RUNTIMES
+from serve import classifier_backend
+from serve.backend import model as model_backend
 from serve.backend.running import ENCODER_OUTPUT
 from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import ANY, GraphSignature, model_config, triton
@@ -49,7 +51,7 @@ from serve.repository.reading import (
 )
 from serve.wire import TRUNCATED
 
-BACKEND_MODULES = ("serve.backend.model", "serve.classifier_backend")
+BACKEND_MODULES = (model_backend.__name__, classifier_backend.__name__)
 """What a model.py imports, and that of an earlier version."""
 LOGITS = "LOGITS"
 
