@@ -1,4 +1,10 @@
-"""Artifacts: a directory with a model, its tokenizer and `artifact.json`."""
+"""Artifacts: a directory with a model, its tokenizer and `artifact.json`.
+
+Every stage reads artifacts and writes one. A `torch` artifact is also a plain transformers
+directory (safetensors), an `onnx` artifact a plain Optimum one. `artifact.json` says where the
+model came from and carries the digest of every file; reading checks them. Two more files may lie
+next to it: the duration of the run, which equal runs differ in and no digest has, and golden texts.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +36,6 @@ from bertender.core.config import Record
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
 from bertender.core.files import cache_directory, replacing, replacing_directory, unusable_parent
 from bertender.core.findings import Findings
-
-# --- from bertender.core.artifact
-# The artifact: a directory with a model, its tokenizer and `artifact.json`.
-#
-# Every stage reads artifacts and writes one. A `torch` artifact is also a plain transformers
-# directory (safetensors), an `onnx` artifact a plain Optimum one. `artifact.json` has where the
-# model came from and carries the digest of every file; reading checks them.
 
 IMPORT_STAGE = "import"
 """Stage of a finished model from elsewhere."""
@@ -169,6 +168,10 @@ def new_artifact(
     with replacing_directory(out) as directory:
         draft = Draft(directory)
         yield draft
+        own_parent = None
+        if parent is not None:
+            path = os.path.relpath(parent.path.resolve(), out)
+            own_parent = Parent(digest=parent.digest, path=path)
         card = Card(
             kind=kind,
             family=family,
@@ -178,9 +181,15 @@ def new_artifact(
             stage=stage,
             config=config.model_dump(mode="json"),
             seed=seed,
-            parent=_parent_of(parent, out),
+            parent=own_parent,
             versions=library_versions(),
-            files=_record_files(directory),
+            files={
+                path.relative_to(directory).as_posix(): FileRecord(
+                    sha256=sha256_of(path), size_bytes=path.stat().st_size
+                )
+                for path in sorted(directory.rglob("*"))
+                if path.is_file()
+            },
             findings=draft.findings,
         )
         text = card.model_dump_json(indent=2) + "\n"
@@ -215,10 +224,6 @@ def check_writable(out: Path, parent: Artifact | None) -> None:
     """
     out = out.resolve()
     check_replaceable(out)
-    _check_own_source(out, parent)
-
-
-def _check_own_source(out: Path, parent: Artifact | None) -> None:
     if parent is not None and parent.path.resolve() == out:
         raise ArtifactError(
             f"{out} is the artifact to start from; writing there would destroy it. "
@@ -316,26 +321,6 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _parent_of(parent: Artifact | None, out: Path) -> Parent | None:
-    if parent is None:
-        return None
-    return Parent(digest=parent.digest, path=os.path.relpath(parent.path.resolve(), out))
-
-
-def _record_files(directory: Path) -> dict[str, FileRecord]:
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {
-        path.relative_to(directory).as_posix(): FileRecord(
-            sha256=sha256_of(path), size_bytes=path.stat().st_size
-        )
-        for path in files
-    }
-
-
-# --- from bertender.core.lineage
-# Lineage: the artifact that an artifact was made from, and so on up to the first.
-
-
 def lineage(artifact: Artifact) -> Iterator[Artifact | str]:
     """Yield an artifact and its ancestors; one that is missing or was replaced, as words."""
     yield artifact
@@ -350,13 +335,6 @@ def lineage(artifact: Artifact) -> Iterator[Artifact | str]:
             yield f"parent {parent.digest[:12]}: {path} holds another artifact by now"
             return
         yield artifact
-
-
-# --- from bertender.core.timing
-# Duration of a training run.
-#
-# Equal runs differ in it. So it lies next to an artifact's card, in a file of its own that is in
-# neither the card nor the digest.
 
 
 class Stopwatch:
@@ -422,20 +400,15 @@ def _wait_for_gpu() -> None:
         torch.cuda.synchronize()
 
 
-# --- from bertender.core.golden
-# Golden texts: some real texts of the task in an onnx artifact, with the model's outputs of them.
-#
-# Whoever brings the artifact to another machine asks the model there about the same texts. They
-# are
-# a file of the artifact, whose digest the card has. An artifact need not have them: earlier
-# versions
-# wrote none, and `golden_texts=0` leaves them out, because texts of a task may be private.
-
 GOLDEN_NAME = "golden.json"
 
 
 class GoldenText(Record):
-    """A text, and the model's outputs of it alone."""
+    """A real text of the task, and the model's outputs of it alone.
+
+    Whoever brings the artifact to another machine asks the model there about the same texts.
+    `golden_texts=0` leaves them out, because texts of a task may be private.
+    """
 
     example: tuple[str, ...] = Field(description="as the model reads it: its text, or its words")
     label: str | tuple[str, ...] = Field(description="one, one for each word, or all of a text")

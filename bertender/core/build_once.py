@@ -1,4 +1,13 @@
-"""Work that is done once: stamps of builds, cached files, checkpoints of interrupted runs."""
+"""Work that is done once: stamps of builds, cached files, checkpoints of interrupted runs.
+
+`build_once` reuses what lies at a place where its stamp has the same identity and it is still what
+was written then. Stamps lie in the folder `.stamps` next to it and are written last: what a killed
+process leaves has none. What is half done lies in a work directory, and is removed when the run
+ends:
+
+OUT's folder/.OUT.work/lock        held by the process that is at work
+OUT's folder/.OUT.work/IDENTITY/   the checkpoints of one run: its settings, data and libraries
+"""
 
 from __future__ import annotations
 
@@ -18,13 +27,6 @@ from bertender.core.artifact import check_replaceable
 from bertender.core.card import library_versions
 from bertender.core.errors import BertenderError, BusyError
 from bertender.core.files import CACHE_VARIABLE, replacing, replacing_directory
-
-# --- from bertender.core.build_once
-# build_once: make something unless it is there already.
-#
-# What lies at a place is reused where its stamp has the same identity and it is still what was
-# written then. Otherwise it is built, and the log has the reason. Stamps lie in the
-# folder `.stamps` next to it and are written last: what a killed process leaves has none.
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +125,15 @@ class _Stamp:
         except (BertenderError, OSError, ValueError) as error:
             logger.warning("%s is damaged and is made again: %s", self.places[0], error)
             return False
-        return self._agrees(recorded, current)
+        if recorded == current:
+            return True
+        if isinstance(recorded, dict) and recorded.get("identity") == self.identity:
+            logger.warning(
+                "%s is damaged and is made again: it is not what was written", self.places[0]
+            )
+        else:
+            logger.info("%s is made again: it was made of something else", self.places[0])
+        return False
 
     def begin(self) -> None:
         """Replace the record by an empty one, by which a killed run still knows its own work."""
@@ -139,20 +149,6 @@ class _Stamp:
         fingerprints = [self.fingerprint(place) for place in self.places]
         return {"identity": self.identity, "fingerprints": fingerprints}
 
-    def _agrees(self, recorded: Any, current: dict[str, Any]) -> bool:
-        if recorded == current:
-            return True
-        if isinstance(recorded, dict) and recorded.get("identity") == self.identity:
-            logger.warning(
-                "%s is damaged and is made again: it is not what was written", self.places[0]
-            )
-        else:
-            logger.info("%s is made again: it was made of something else", self.places[0])
-        return False
-
-
-# --- from bertender.core.cache
-# The cache folder: files that can be made again.
 
 Value = TypeVar("Value")
 
@@ -194,15 +190,6 @@ def cached(
         return made[0]
 
 
-# --- from bertender.core.work
-# Work directories: the checkpoints of an interrupted run, from which the same run continues.
-#
-# This is not `build_once`: what lies here is half done, and is removed when the run ends.
-#
-# OUT's folder/.OUT.work/lock        held by the process that is at work
-# OUT's folder/.OUT.work/IDENTITY/   the checkpoints of one run: its settings, data and libraries
-
-
 class _HasName(Protocol):
     """A part of a run."""
 
@@ -227,7 +214,10 @@ def work_directory(out: Path, *identity: Any) -> Iterator[Path]:
     out = out.resolve()
     check_replaceable(out)
     folder = _folder(out)
-    work = folder / _digest(*identity)
+    # the batches are laid out for so many processes, so a run of another number cannot resume
+    whole = [*identity, os.environ.get("WORLD_SIZE", "1"), library_versions()]
+    text = json.dumps(whole, sort_keys=True, default=str)
+    work = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     work.mkdir(parents=True, exist_ok=True)
     if os.environ.get("RANK", "0") != "0":  # the first process of a distributed run sees to it
         yield work
@@ -258,13 +248,6 @@ def in_order(phases: Sequence[Phase], work: Path) -> Iterator[tuple[Phase, Path,
 
 def _folder(out: Path) -> Path:
     return out.parent / f".{out.name}.work"
-
-
-def _digest(*identity: Any) -> str:
-    # the batches are laid out for so many processes, so a run of another number cannot resume
-    processes = os.environ.get("WORLD_SIZE", "1")
-    whole = json.dumps([*identity, processes, library_versions()], sort_keys=True, default=str)
-    return hashlib.sha256(whole.encode()).hexdigest()[:16]
 
 
 @contextmanager

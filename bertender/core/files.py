@@ -1,4 +1,8 @@
-"""Files and directories that appear whole or not at all, and the cache folder."""
+"""Files and directories that appear whole or not at all, and the cache folder.
+
+Both are written as a draft next to their place, synced to disk and renamed. A killed process
+leaves the old content or none, never half of one; its draft goes when the next one is begun.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,6 @@ from pathlib import Path
 
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError
-
-# --- from bertender.core.atomic
-# Files and directories that appear whole or not at all.
-#
-# Both are written as a draft next to their place, synced to disk and renamed. A killed process
-# leaves the old content or none, never half of one; its draft goes when the next one is begun.
 
 
 def unusable_parent(path: Path) -> Path | None:
@@ -64,10 +62,18 @@ def publish(draft: Path, out: Path) -> None:
     """Sync the draft to disk and rename it to `out`, over the directory that may be there."""
     draft.chmod(0o755)  # mkdtemp makes it private; it should be as readable as any directory
     sync_directory(draft)
-    if out.exists():
-        _exchange(draft, out)
-    else:
+    if not out.exists():
         draft.rename(out)
+    else:  # the old directory stays when that fails
+        old = _new_draft(out)
+        try:
+            out.rename(old)
+            draft.rename(out)
+        except BaseException:
+            if not out.exists():
+                old.rename(out)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
     _sync(out.parent)
 
 
@@ -76,19 +82,6 @@ def sync_directory(directory: Path) -> None:
     for path in directory.rglob("*"):
         _sync(path)
     _sync(directory)
-
-
-def _exchange(draft: Path, out: Path) -> None:
-    """Replace the directory at `out` by the draft; it stays when that fails."""
-    old = _new_draft(out)
-    try:
-        out.rename(old)
-        draft.rename(out)
-    except BaseException:
-        if not out.exists():
-            old.rename(out)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -112,24 +105,15 @@ def _sweep_leftovers(out: Path) -> None:
     """Remove the drafts that killed processes have left next to `out`."""
     for leftover in out.parent.glob(f".{glob.escape(out.name)}.draft-*"):
         process_id = leftover.name.rsplit(".draft-", 1)[1].split("-")[0]
-        if process_id.isdigit() and not _runs_elsewhere(int(process_id)):
-            _remove(leftover)
+        # a restarted container often gives the number of the killed process again
+        own = process_id == str(os.getpid())
+        if not process_id.isdigit() or (not own and Path(f"/proc/{process_id}").exists()):
+            continue
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
 
-
-def _remove(leftover: Path) -> None:
-    if leftover.is_dir():
-        shutil.rmtree(leftover, ignore_errors=True)
-    else:
-        leftover.unlink(missing_ok=True)
-
-
-def _runs_elsewhere(process_id: int) -> bool:
-    # a restarted container often gives the number of the killed process again
-    return process_id != os.getpid() and Path(f"/proc/{process_id}").exists()
-
-
-# --- from bertender.core.cache_folder
-# Where the cache folder is; what only reads it needs no more than the standard library.
 
 CACHE_VARIABLE = "BERTENDER_CACHE"
 
@@ -138,10 +122,6 @@ def cache_directory() -> Path:
     """Return the cache folder, $BERTENDER_CACHE or ~/.cache/bertender; it need not exist yet."""
     chosen = os.environ.get(CACHE_VARIABLE)
     return Path(chosen).absolute() if chosen else Path.home() / ".cache" / "bertender"
-
-
-# --- from bertender.core.saving
-# Writing of results: all of a file appears, or the earlier one stays.
 
 
 def check_savable(flag: str, out: Path | None, kind: str) -> None:

@@ -1,4 +1,8 @@
-"""Cores, CPU and GPU that this process may use. Needs the standard library alone."""
+"""Cores, CPU and GPU that this process may use. Needs the standard library alone.
+
+A container's CPU limit shows in the quota of its control groups, not in the affinity. A process
+with a thread for each core that it sees is then throttled for most of each period.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,10 @@ import ctypes
 import functools
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path, PurePosixPath
-
-# --- from bertender.core.cores
-# The cores that a process may use: by its affinity, and by the quota of its control groups.
-#
-# A container's CPU limit does not show in the affinity. A process with a thread for each core
-# that it
-# sees is then throttled for most of each period.
 
 CGROUPS = "sys/fs/cgroup"
 THREADS = "OMP_NUM_THREADS"
@@ -27,7 +25,10 @@ def usable_cores(root: Path = Path("/")) -> int:
     Args:
         root: folder that has `proc` and `sys`, whose control groups are read.
     """
-    return max(1, int(min([_cores_by_affinity(), *_quotas(root)])))
+    # fewer than the machine has, in a container on Linux
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, int(min([cores, *_quotas(root)])))
 
 
 def share_of_cores(runs: int) -> int:
@@ -44,49 +45,26 @@ def threads_by_default() -> int:
     return int(first) if first.isdecimal() else 0
 
 
-def _cores_by_affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):  # Linux: fewer than the machine has, in a container
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _quotas(root: Path) -> Iterator[float]:
     """Yield the cores that each control group of this process, or above it, may use."""
     for line in _words(root / "proc/self/cgroup", "\n"):
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            yield from _along(root / CGROUPS, path, _quota_v2)
-        elif "cpu" in controllers.split(","):
-            for mount in (controllers, "cpu"):
-                yield from _along(root / CGROUPS / mount, path, _quota_v1)
-
-
-def _along(mount: Path, path: str, quota_of: Callable[[Path], float | None]) -> Iterator[float]:
-    """Yield the quotas from a group up to its mount; a container may not see its own path there."""
-    own = PurePosixPath(path.lstrip("/"))
-    for folder in (own, *own.parents):
-        quota = quota_of(mount / folder)
-        if quota is not None:
-            yield quota
-
-
-def _quota_v2(group: Path) -> float | None:
-    return _ratio(_words(group / "cpu.max"))
-
-
-def _quota_v1(group: Path) -> float | None:
-    files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-    return _ratio([word for name in files for word in _words(group / name)])
-
-
-def _ratio(words: list[str]) -> float | None:
-    """Return quota / period; None if it is unlimited ("max", or -1)."""
-    try:
-        quota, period = map(int, words)
-    except ValueError:
-        return None
-    return quota / period if quota > 0 and period > 0 else None
+        controllers, _, path = line.partition(":")[2].partition(":")
+        mounts, files = (".",), ("cpu.max",)  # version 2
+        if controllers:
+            mounts, files = (controllers, "cpu"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            if "cpu" not in controllers.split(","):
+                continue
+        # from a group up to its mount; a container may not see its own path there
+        own = PurePosixPath(path.lstrip("/"))
+        for mount, group in product(mounts, (own, *own.parents)):
+            folder = root / CGROUPS / mount / group
+            words = [word for name in files for word in _words(folder / name)]
+            try:
+                quota, period = map(int, words)
+            except ValueError:  # unlimited: "max"
+                continue
+            if quota > 0 and period > 0:  # -1 is unlimited too
+                yield quota / period
 
 
 def _words(path: Path, separator: str | None = None) -> list[str]:
@@ -95,11 +73,6 @@ def _words(path: Path, separator: str | None = None) -> list[str]:
     except OSError:
         return []
 
-
-# --- from bertender.core.cpu
-# The CPU of this machine: its model, and the instructions that this process may use.
-#
-# Loads no other library.
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -180,9 +153,6 @@ def _first_processor(cpuinfo: Path) -> dict[str, str]:
     pairs = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
-
-# --- from bertender.core.gpu
-# The NVIDIA GPU of this machine, by its driver. Loads no other library.
 
 DRIVER = "libcuda.so.1"
 LONGEST_NAME_BYTES = 128

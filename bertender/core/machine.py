@@ -1,4 +1,8 @@
-"""The machine that work runs on: its environment, and what was measured on it."""
+"""The machine that work runs on: its environment, and which runtime was faster on it.
+
+A note on runtimes is a file of the cache folder, by what it depends on: the model of the CPU, the
+cores, and the versions of the runtimes. `bertender compare` writes it, `bertender doctor` shows it.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,6 @@ from bertender.core.errors import BertenderError
 from bertender.core.files import cache_directory, save_result
 from bertender.core.hardware import cpu_facts, denied_flags, gpu_name, has_int8_flags, usable_cores
 
-# --- from bertender.core.packages
-# Versions of installed packages.
-
 REPLACED_BY: Mapping[str, str] = {"onnxruntime": "onnxruntime-gpu"}
 """Package -> another that has the same modules, and takes its place."""
 
@@ -41,9 +42,6 @@ def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     versions = {name: installed_version(name) for name in packages}
     return {name: version for name, version in versions.items() if version is not None}
 
-
-# --- from bertender.core.environment
-# The machine that work runs on, as a measurement records it.
 
 DATA_VARIABLE = "BERTENDER_DATA"
 
@@ -135,9 +133,6 @@ def file_of_distribution(distribution: str, ending: str) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-# --- from bertender.core.processors
-# The instructions of a processor that 8-bit models run on.
-
 INSTRUCTIONS: Mapping[str, str] = {
     "amx_int8": "AMX",
     "avx512_vnni": "AVX-512 VNNI",
@@ -179,10 +174,6 @@ def _names(flags: Collection[str]) -> Iterator[str]:
     return (name for flag, name in INSTRUCTIONS.items() if flag in flags)
 
 
-# --- from bertender.core.speedup
-# A ratio of two times on one machine, with its interval, which few processes make rough.
-
-
 class Speedup(Record):
     """Speedup over a reference, with a 95 % interval over processes and rounds."""
 
@@ -193,13 +184,6 @@ class Speedup(Record):
     def __str__(self) -> str:
         return f"{self.value:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
-
-# --- from bertender.core.runtime_notes
-# Which runtime was faster on this machine, as noted by the comparisons that were made on it.
-#
-# A note is a file of the cache folder, keyed by what it depends on: the model of the CPU, the
-# cores,
-# and the versions of the runtimes. `bertender compare` writes it, `bertender doctor` shows it.
 
 logger = logging.getLogger(__name__)
 
@@ -270,10 +254,6 @@ def _place(processor: str, cores: int, versions: Mapping[str, str]) -> Path:
     key = repr((processor, cores, sorted(versions.items())))
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     return cache_directory() / "runtimes" / f"{name}.json"
-
-
-# --- from bertender.core.distributed
-# Writing on the main process of a distributed run, while the others wait.
 
 
 def is_main_process() -> bool:

@@ -1,4 +1,9 @@
-"""What a person sees of long work: safe text, progress bars, and no logs of other tools."""
+"""What a person sees of long work: safe text, progress bars, and no logs of other tools.
+
+Texts of others may hold control characters, which a terminal must show and not obey. Libraries ask
+for a bar; only the command line turns bars on (`show_progress`): a bar in a terminal, a line now
+and then in a log. Off is a bar that does nothing, so callers never ask which it is.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,6 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
-# --- from bertender.core.terminal
-# Texts and names of others on a terminal, which must show them and obey nothing in them.
-
 CONTROLS = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Categories of Unicode: control characters, halves of pairs, separators of lines."""
 ORDER_OF_TEXT = frozenset(
@@ -33,13 +35,11 @@ def visible(text: str, spared: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each in spared or not _is_control(each) else each.encode("unicode_escape").decode()
+        each.encode("unicode_escape").decode()
+        if each not in spared and (each in ORDER_OF_TEXT or unicodedata.category(each) in CONTROLS)
+        else each
         for each in text
     )
-
-
-def _is_control(character: str) -> bool:
-    return character in ORDER_OF_TEXT or unicodedata.category(character) in CONTROLS
 
 
 class SafeConsole(Console):
@@ -54,15 +54,6 @@ class SafeConsole(Console):
             else:
                 yield Segment(visible(segment.text, spared="\n\t"), segment.style)
 
-
-# --- from bertender.core.progress
-# Progress of long work: a bar in a terminal, a line now and then in a log, silence in a library.
-#
-# Both have the time that is left, by the mean pace so far.
-#
-# Libraries ask for a bar; only the command line turns bars on (`show_progress`). Off is a bar
-# that
-# does nothing, so callers never ask which it is.
 
 Item = TypeVar("Item")
 
@@ -189,13 +180,14 @@ def progress_bar(description: str, total: int | None, unit: str = "") -> Iterato
     if _console is None:
         yield SilentBar()
         return
-    shown = _in_terminal if _console.is_terminal else _in_log
-    with shown(_console, description, _Pace(total, unit)) as bar:
-        yield bar
-
-
-@contextmanager
-def _in_terminal(console: Console, description: str, pace: _Pace) -> Iterator[Bar]:
+    pace = _Pace(total, unit)
+    if not _console.is_terminal:
+        bar = _LineBar(_console, description, pace)
+        try:
+            yield bar
+        finally:
+            bar.print()
+        return
     columns = (
         TextColumn("{task.description:<28}"),
         BarColumn(bar_width=30),
@@ -204,17 +196,8 @@ def _in_terminal(console: Console, description: str, pace: _Pace) -> Iterator[Ba
         TextColumn("{task.fields[pace]}"),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=_console) as progress:
         yield _RichBar(progress, description, pace)
-
-
-@contextmanager
-def _in_log(console: Console, description: str, pace: _Pace) -> Iterator[Bar]:
-    bar = _LineBar(console, description, pace)
-    try:
-        yield bar
-    finally:
-        bar.print()
 
 
 def track(
@@ -228,10 +211,6 @@ def track(
             if count % every == 0:
                 bar.advance(every)
         bar.advance(count % every)
-
-
-# --- from bertender.core.quiet_tools
-# ONNX Runtime's tools log what they look at and advise; here that stays theirs.
 
 
 @contextmanager
