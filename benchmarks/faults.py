@@ -20,9 +20,10 @@ import onnx
 from onnx import helper, numpy_helper
 from tokenizers import normalizers
 
-from bertender.models.classifier import Classifier, Predictor
+from bertender.models.classifier import Classifier
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB
+from bertender.models.runtimes import Predictor
 from bertender.text.batch import Batch, Example, Tokenize
 from quantize.graph import Product, exact, nodes_between, run_cut
 

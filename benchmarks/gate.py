@@ -34,10 +34,10 @@ from bertender.gate.figures import CHECKS, Figures
 from bertender.gate.judge import check_parity, labelled_sample
 from bertender.gate.tolerances import TOLERANCES
 from bertender.metrics.scores import LabelSet, paired_change
-from bertender.models.classifier import Classifier, Predictor, onnx_file, open_classifier
+from bertender.models.classifier import Classifier, onnx_file, open_classifier
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
-from bertender.models.runtimes import RUNTIMES
+from bertender.models.runtimes import RUNTIMES, Predictor
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch

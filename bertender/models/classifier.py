@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.card import TaskRecord
 from bertender.core.errors import ModelError
 from bertender.models.onnx_session import ONNX_NAME, check_tokens
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, check_suits
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, Predictor, check_suits
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -36,14 +36,6 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float32]
 SEQUENCE_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
-
-
-class Predictor(Protocol):
-    """Anything that returns the logits of a batch."""
-
-    def logits(self, batch: Batch) -> FloatArray:
-        """Return the logits (batch, labels) of a batch."""
-        ...
 
 
 @dataclass(frozen=True)

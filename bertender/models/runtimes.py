@@ -17,7 +17,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +41,17 @@ from bertender.models.onnx_session import (
 )
 from bertender.text.batch import Batch
 
-if TYPE_CHECKING:  # it loads PyTorch
-    from bertender.models.classifier import Predictor
-
 FLOAT_PRECISIONS = ("float32", "float16", "bfloat16")
 """Of artifacts that were not quantized."""
 X86 = ("x86_64", "amd64")
+
+
+class Predictor(Protocol):
+    """Anything that returns the logits of a batch."""
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits (batch, labels) of a batch."""
+        ...
 
 
 @dataclass(frozen=True)

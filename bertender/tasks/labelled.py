@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,13 +14,9 @@ from bertender.core.errors import DataError, RowError
 from bertender.problems.problem import CellError, Columns, Problem, shown, text_of_cell
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.rows import OnBadRow, Row, SkippedRows, Table, lines_of, open_table, stop
-from bertender.tasks.task import Split
+from bertender.tasks.task import Split, listed
 from bertender.text.batch import Example, is_blank
 
-# --- from bertender.tasks.labelled
-# Labelled examples of one table, checked row by row.
-
-SHOWN_LABELS = 20
 SHOWN_VALUES = 6
 MOST_RATINGS = 10
 """So many different decimals may be ratings, such as tenths."""
@@ -28,6 +24,8 @@ MANY = 50
 """Labels that a small sample, or a few examples a class, would not have by chance."""
 NEARLY_EACH = 0.9
 """The share of rows with a label of their own: 77 classes give 50 random rows 0.74."""
+LINES = (".txt", ".txt.xz")
+"""The ends of the names of files with a text a line."""
 
 
 @dataclass(frozen=True)
@@ -53,24 +51,21 @@ class Labelled:
             try:
                 rows.append((example, self.problem.number(label, numbers)))
             except KeyError as missing:
-                error = self._unknown(place, missing.args[0], known, owner)
+                error = RowError(
+                    self.path,
+                    f"{place}, column {self.label_column!r}",
+                    f"label {missing.args[0]!r} is none of the labels of {owner}: {listed(known)}. "
+                    "Correct it, or add examples of it to the training file.",
+                )
                 bad(error)
                 unknown(error)
         if not rows:
             raise DataError(
-                f"{self.path}: no row has one of the labels {_listed(known)}{_first(unknown)} "
+                f"{self.path}: no row has one of the labels {listed(known)}{_first(unknown)} "
                 f"Is --label-column {self.label_column} right, and the file of this task?"
             )
         examples, label_ids = zip(*rows, strict=True)
         return Split(examples, label_ids)
-
-    def _unknown(self, place: str, label: str, known: Sequence[str], owner: str) -> RowError:
-        return RowError(
-            self.path,
-            f"{place}, column {self.label_column!r}",
-            f"label {label!r} is none of the labels of {owner}: {_listed(known)}. Correct it, or "
-            "add examples of it to the training file.",
-        )
 
 
 def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
@@ -142,31 +137,26 @@ def read_labelled(
     examples, labels, places, unusable = [], [], [], SkippedRows()
     for row in table.rows((*text_columns, label_column)):
         try:
-            example, label = _cells(table.path, row, problem, columns)
-        except RowError as error:
-            table.bad(error)
-            unusable(error)
+            example, label = problem.read(row.values, columns)
+        except CellError as error:
+            wrong = cell_error(table.path, row, error)
+            table.bad(wrong)
+            unusable(wrong)
             continue
         examples.append(example)
         labels.append(label)
         places.append(row.place)
+    if not examples and not unusable.count:
+        raise DataError(f"{table.path}: no rows that can be used, only the names of the columns.")
     if not examples:
-        raise _no_rows(table.path, text_columns, label_column, unusable)
+        named = zip(("--text-column", "--pair-column"), text_columns, strict=False)
+        flags = [*(f"{flag} {name}" for flag, name in named), f"--label-column {label_column}"]
+        raise DataError(
+            f"{table.path}: no rows that can be used{_first(unusable)} Are {' and '.join(flags)} "
+            "right?"
+        )
     parts = tuple(examples), tuple(labels), tuple(places)
     return Labelled(table.path, label_column, *parts, problem)
-
-
-def _no_rows(
-    path: Path, text_columns: Sequence[str], label_column: str, unusable: SkippedRows
-) -> DataError:
-    """Return the error of a table without usable rows."""
-    if not unusable.count:
-        return DataError(f"{path}: no rows that can be used, only the names of the columns.")
-    columns = zip(("--text-column", "--pair-column"), text_columns, strict=False)
-    flags = [*(f"{flag} {name}" for flag, name in columns), f"--label-column {label_column}"]
-    return DataError(
-        f"{path}: no rows that can be used{_first(unusable)} Are {' and '.join(flags)} right?"
-    )
 
 
 def _first(skipped: SkippedRows) -> str:
@@ -175,30 +165,9 @@ def _first(skipped: SkippedRows) -> str:
     return f"; rows left out: {skipped.count}, the first at {row.place}: {row.reason}"
 
 
-def _cells(path: Path, row: Row, problem: Problem[Any], columns: Columns) -> tuple[Example, Any]:
-    """Return the example of a row and its label, or raise RowError."""
-    try:
-        return problem.read(row.values, columns)
-    except CellError as error:
-        raise cell_error(path, row, error) from None
-
-
 def cell_error(path: Path, row: Row, error: CellError) -> RowError:
     """Return the error of a cell, with its row and column."""
     return RowError(path, f"{row.place}, column {error.column!r}", f"{error.problem}.")
-
-
-def _listed(labels: Iterable[str]) -> str:
-    names = [repr(label) for label in labels]
-    more = len(names) - SHOWN_LABELS
-    return ", ".join(names[:SHOWN_LABELS]) + (f" and {more} more" if more > 0 else "")
-
-
-# --- from bertender.tasks.texts
-# Texts without labels, from a table or a file with a text a line.
-
-LINES = (".txt", ".txt.xz")
-"""The ends of the names of files with a text a line."""
 
 
 @dataclass(frozen=True)
@@ -242,12 +211,13 @@ def read_placed_texts(path: Path, text_columns: Sequence[str], bad: OnBadRow = s
 
 
 def _rows(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[tuple[str, Example]]:
-    table = open_table(path, bad)
-    for row in table.rows(text_columns):
+    for row in open_table(path, bad).rows(text_columns):
         try:
-            yield row.place, _example(path, row, text_columns)
-        except RowError as error:
-            bad(error)
+            example = tuple(text_of_cell(row.values, column) for column in text_columns)
+        except CellError as error:
+            bad(cell_error(path, row, error))
+        else:
+            yield row.place, example
 
 
 def _lines(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[tuple[str, Example]]:
@@ -257,10 +227,3 @@ def _lines(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[t
             "Give a table with these columns: CSV, TSV, JSONL or Parquet."
         )
     return ((place, (line.strip(),)) for place, line in lines_of(path, bad))
-
-
-def _example(path: Path, row: Row, columns: Sequence[str]) -> Example:
-    try:
-        return tuple(text_of_cell(row.values, column) for column in columns)
-    except CellError as error:
-        raise cell_error(path, row, error) from None

@@ -1,4 +1,13 @@
-"""Task: splits of labelled examples, the labels, and the metric."""
+"""Task: splits of labelled examples, the labels, and the metric.
+
+Models learn from `train`. What is chosen (settings, parts that stay quantized, whether a drop is
+allowed) is chosen on `selection`, texts of the training file that nothing learns from, and `dev` is
+read once, for the score.
+
+A text is set apart for the selection by a hash of itself: whatever the seed, the order of the file
+or its length, every stage of a chain sets apart the same texts, and a text that is there twice is
+on one side.
+"""
 
 from __future__ import annotations
 
@@ -23,61 +32,20 @@ from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
 
-# --- from bertender.tasks.model_labels
-# The labels of data as the labels of a model: which is which, by name or by position.
-#
-# A model that comes in finished has names of its own for what the user's data call otherwise.
-
 logger = logging.getLogger(__name__)
 
 SHOWN_LABELS = 20
 
+Kind = Literal["training", "held-out"]
+DEFAULT_SHARES: Mapping[Kind, float] = {"training": 0.1, "held-out": 0.2}
+"""Those of a held-out file calibrate as well."""
+LEAST_TEXTS = 50
+"""Fewer prove too little: one of them is 2 points."""
 
-def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, model: str) -> Task:
-    """Return a task whose targets are numbers of a model's labels.
-
-    Labels are matched as `label_map` has them; else by equal names, then by names that differ in
-    case alone, then by position where one side has no names (`LABEL_0`, or 0, 1, 2 in the data).
-    What is not an equal name is logged.
-
-    Args:
-        task: with the labels of its data.
-        labels: of the model, in the order of its logits.
-        label_map: `DATA=MODEL` by commas, or a JSON object.
-        model: what to call it in messages.
-
-    Raises:
-        ConfigError: a label of the data has no place among those of the model.
-    """
-    if label_map is None and task.labels == tuple(labels):
-        return task
-    own = task.labels
-    if label_map is None and (occurring := _occurring(task)) <= set(labels):
-        own = tuple(label for label in own if label in occurring)
-    names = _matched(own, tuple(labels), _parsed(label_map), model)
-    numbers = {own: labels.index(theirs) for own, theirs in names.items()}
-    problem = task.problem
-
-    def renumbered(split: Split) -> Split:
-        targets = (problem.by_names(each, task.labels) for each in split.label_ids)
-        return replace(split, label_ids=tuple(problem.number(each, numbers) for each in targets))
-
-    other = {own: theirs for own, theirs in names.items() if own != theirs}
-    return replace(
-        task,
-        labels=tuple(labels),
-        train=renumbered(task.train),
-        dev=renumbered(task.dev),
-        selection=renumbered(task.selection),
-        source={**task.source, **({"label_map": json.dumps(names)} if other else {})},
-    )
-
-
-def _occurring(task: Task) -> set[str]:
-    """Return the labels that some example has: tags are in pairs, and O is among plain ones."""
-    splits = (task.train, task.dev, task.selection)
-    targets = (target for split in splits for target in split.label_ids)
-    return {task.labels[number] for target in targets for number in task.problem.labels_of(target)}
+SALT = b"selection of bertender"
+"""So that another cut by a hash of the text is another cut."""
+DIGEST_BYTES = 8
+HASHES = float(2 ** (8 * DIGEST_BYTES))
 
 
 def check_label_map(value: str | None) -> str | None:
@@ -104,92 +72,6 @@ def _parsed(label_map: str | None) -> Mapping[str, str]:
             "JSON object where labels have commas or equals signs"
         )
     return {own.strip(): theirs.strip() for own, _, theirs in pairs}
-
-
-def _matched(
-    own: tuple[str, ...], labels: tuple[str, ...], label_map: Mapping[str, str], model: str
-) -> dict[str, str]:
-    """Return the model's label of each label of the data."""
-    if label_map:
-        return _mapped(own, labels, label_map, model)
-    if set(own) <= set(labels):
-        return {label: label for label in own}
-    by_case = {label.casefold().strip(): label for label in labels}
-    if len(by_case) == len(labels) and {label.casefold().strip() for label in own} <= set(by_case):
-        found = {label: by_case[label.casefold().strip()] for label in own}
-        _say(found, "by names without regard to case", model)
-        return found
-    # 1, 2, 3 may be numbers from 1 on, or those of a file that lacks 0: only 0 tells them apart
-    if "0" in own and all(label.isdecimal() and int(label) < len(labels) for label in own):
-        found = {label: labels[int(label)] for label in own}
-        _say(found, "by number", model)
-        return found
-    if len(own) == len(labels) and are_unnamed(labels):
-        found = dict(zip(own, labels, strict=True))
-        _say(found, "by position, for the model's labels have no names", model)
-        return found
-    raise ConfigError(
-        f"the data have the labels {_listed(own)}, and {model} has {_listed(labels)}. Say which is "
-        f"which: --label-map {own[0]}={labels[0]},... (DATA=MODEL for each label of the data)."
-    )
-
-
-def _mapped(
-    own: tuple[str, ...], labels: tuple[str, ...], label_map: Mapping[str, str], model: str
-) -> dict[str, str]:
-    """Return the model's label of each label of the data, as a label map has it.
-
-    A label that it leaves out has the same name in both.
-    """
-    uncovered = [label for label in own if label not in label_map]
-    for label in label_map:
-        if (
-            label not in own and uncovered
-        ):  # a map for more labels than a file has is none the worse
-            raise ConfigError(
-                f"label_map: {label!r} is no label of the data.{nearest_hint(label, own)} The data "
-                f"have {_listed(own)}."
-            )
-    found = {label: label_map.get(label, label) for label in own}
-    for label, theirs in found.items():
-        if theirs not in labels and label not in label_map:
-            raise ConfigError(
-                f"label_map: it has nothing for {label!r} of the data, and the model has no label "
-                f"of that name. It has {_listed(labels)}."
-            )
-        if theirs not in labels:
-            raise ConfigError(
-                f"label_map: {label}={theirs}: {theirs!r} is no label of {model}."
-                f"{nearest_hint(theirs, labels)} It has {_listed(labels)}."
-            )
-    return found
-
-
-def _say(names: Mapping[str, str], how: str, model: str) -> None:
-    logger.warning(
-        "labels of the data are those of %s %s: %s. Another order: --label-map",
-        model,
-        how,
-        ", ".join(f"{own}={theirs}" for own, theirs in names.items()),
-    )
-
-
-def _listed(labels: Sequence[str]) -> str:
-    more = len(labels) - SHOWN_LABELS
-    shown = ", ".join(map(repr, labels[:SHOWN_LABELS]))
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-# --- from bertender.tasks.task
-# Task: splits of labelled examples, the labels, and the metric.
-#
-# Models learn from `train`. What is chosen (settings, parts that stay quantized, whether a drop
-# is
-# allowed) is chosen on `selection`, texts of the training file that nothing learns from, and
-# `dev`
-# is read once, for the score.
-#
-# A `Task` holds data; how each named task finds its data is a row of `TASKS` (see `registry`).
 
 
 class TaskConfig(Config):
@@ -371,27 +253,6 @@ def _split_bytes(split: Split) -> bytes:
     return plain.encode(errors="surrogatepass")
 
 
-# --- from bertender.tasks.selection
-# Selection of the texts of a training file that are set apart, to choose settings on.
-#
-# A text is on one side or the other by a hash of itself: whatever the seed, the order of the file
-# or
-# its length, every stage of a chain sets apart the same texts, and a text that is there twice is
-# on
-# one side.
-
-Kind = Literal["training", "held-out"]
-DEFAULT_SHARES: Mapping[Kind, float] = {"training": 0.1, "held-out": 0.2}
-"""Those of a held-out file calibrate as well."""
-LEAST_TEXTS = 50
-"""Fewer prove too little: one of them is 2 points."""
-
-SALT = b"selection of bertender"
-"""So that another cut by a hash of the text is another cut."""
-DIGEST_BYTES = 8
-HASHES = float(2 ** (8 * DIGEST_BYTES))
-
-
 @dataclass(frozen=True)
 class Parted:
     """A training file in two parts."""
@@ -424,11 +285,18 @@ def part(
         ConfigError: an explicit share is fewer than LEAST_TEXTS.
     """
     wanted = DEFAULT_SHARES[kind] if share is None else share
-    selected = _keep_labels(train, [is_selected(each, wanted) for each in train.examples], problem)
+    drawn = [is_selected(each, wanted) for each in train.examples]
+    labels = [problem.labels_of(target) for target in train.label_ids]
+    left = {label for own, gone in zip(labels, drawn, strict=True) if not gone for label in own}
+    selected = [gone and left.issuperset(own) for own, gone in zip(labels, drawn, strict=True)]
     count = sum(selected)
     if wanted == 0 or (share is None and count < LEAST_TEXTS):
         if wanted:
-            logger.warning("task %s: %s", name, _too_few(wanted, count, len(train), kind))
+            logger.warning(
+                "task %s: %d of %d %s texts (select=%g) are too few to choose on, so that the "
+                "held-out texts choose and score. %d are enough",
+                *(name, count, len(train), kind, wanted, LEAST_TEXTS),
+            )
         return Parted(train, Split((), ()), 0.0)
     if count < LEAST_TEXTS:
         raise ConfigError(
@@ -446,15 +314,113 @@ def is_selected(example: Example, share: float) -> bool:
     return int.from_bytes(digest, "big") < share * HASHES
 
 
-def _keep_labels(train: Split, selected: Sequence[bool], problem: Problem[Any]) -> list[bool]:
-    """Return what is selected, without labels that nothing would be left of to learn."""
-    labels = [problem.labels_of(target) for target in train.label_ids]
-    left = {label for own, gone in zip(labels, selected, strict=True) if not gone for label in own}
-    return [gone and left.issuperset(own) for own, gone in zip(labels, selected, strict=True)]
+def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, model: str) -> Task:
+    """Return a task whose targets are numbers of a model's labels.
 
+    Labels are matched as `label_map` has them; else by equal names, then by names that differ in
+    case alone, then by position where one side has no names (`LABEL_0`, or 0, 1, 2 in the data).
+    What is not an equal name is logged.
 
-def _too_few(share: float, count: int, texts: int, kind: Kind) -> str:
-    return (
-        f"{count} of {texts} {kind} texts (select={share:g}) are too few to choose on, so that "
-        f"the held-out texts choose and score. {LEAST_TEXTS} are enough"
+    Args:
+        task: with the labels of its data.
+        labels: of the model, in the order of its logits.
+        label_map: `DATA=MODEL` by commas, or a JSON object.
+        model: what to call it in messages.
+
+    Raises:
+        ConfigError: a label of the data has no place among those of the model.
+    """
+    if label_map is None and task.labels == tuple(labels):
+        return task
+    own, problem = task.labels, task.problem
+    if label_map is None:  # tags are in pairs, and O is among plain ones: some may not occur
+        splits = (task.train, task.dev, task.selection)
+        targets = (target for split in splits for target in split.label_ids)
+        occurring = {own[number] for target in targets for number in problem.labels_of(target)}
+        if occurring <= set(labels):
+            own = tuple(label for label in own if label in occurring)
+    names = _matched(own, tuple(labels), _parsed(label_map), model)
+    numbers = {own: labels.index(theirs) for own, theirs in names.items()}
+
+    def renumbered(split: Split) -> Split:
+        targets = (problem.by_names(each, task.labels) for each in split.label_ids)
+        return replace(split, label_ids=tuple(problem.number(each, numbers) for each in targets))
+
+    other = {own: theirs for own, theirs in names.items() if own != theirs}
+    return replace(
+        task,
+        labels=tuple(labels),
+        train=renumbered(task.train),
+        dev=renumbered(task.dev),
+        selection=renumbered(task.selection),
+        source={**task.source, **({"label_map": json.dumps(names)} if other else {})},
     )
+
+
+def _matched(
+    own: tuple[str, ...], labels: tuple[str, ...], label_map: Mapping[str, str], model: str
+) -> dict[str, str]:
+    """Return the model's label of each label of the data."""
+    if label_map:
+        return _mapped(own, labels, label_map, model)
+    if set(own) <= set(labels):
+        return {label: label for label in own}
+    by_case = {label.casefold().strip(): label for label in labels}
+    folded = [label.casefold().strip() for label in own]
+    if len(by_case) == len(labels) and set(folded) <= set(by_case):
+        how, theirs = "by names without regard to case", [by_case[label] for label in folded]
+    # 1, 2, 3 may be numbers from 1 on, or those of a file that lacks 0: only 0 tells them apart
+    elif "0" in own and all(label.isdecimal() and int(label) < len(labels) for label in own):
+        how, theirs = "by number", [labels[int(label)] for label in own]
+    elif len(own) == len(labels) and are_unnamed(labels):
+        how, theirs = "by position, for the model's labels have no names", [*labels]
+    else:
+        raise ConfigError(
+            f"the data have the labels {listed(own)}, and {model} has {listed(labels)}. Say which "
+            f"is which: --label-map {own[0]}={labels[0]},... (DATA=MODEL for each label of the "
+            "data)."
+        )
+    names = dict(zip(own, theirs, strict=True))
+    logger.warning(
+        "labels of the data are those of %s %s: %s. Another order: --label-map",
+        model,
+        how,
+        ", ".join(f"{own}={theirs}" for own, theirs in names.items()),
+    )
+    return names
+
+
+def _mapped(
+    own: tuple[str, ...], labels: tuple[str, ...], label_map: Mapping[str, str], model: str
+) -> dict[str, str]:
+    """Return the model's label of each label of the data, as a label map has it.
+
+    A label that it leaves out has the same name in both.
+    """
+    # a map for more labels than a file has is none the worse
+    unknown = [label for label in label_map if label not in own]
+    if unknown and any(label not in label_map for label in own):
+        raise ConfigError(
+            f"label_map: {unknown[0]!r} is no label of the data.{nearest_hint(unknown[0], own)} "
+            f"The data have {listed(own)}."
+        )
+    found = {label: label_map.get(label, label) for label in own}
+    for label, theirs in found.items():
+        if theirs not in labels and label not in label_map:
+            raise ConfigError(
+                f"label_map: it has nothing for {label!r} of the data, and the model has no label "
+                f"of that name. It has {listed(labels)}."
+            )
+        if theirs not in labels:
+            raise ConfigError(
+                f"label_map: {label}={theirs}: {theirs!r} is no label of {model}."
+                f"{nearest_hint(theirs, labels)} It has {listed(labels)}."
+            )
+    return found
+
+
+def listed(labels: Sequence[str]) -> str:
+    """Return labels as a message lists them, at most SHOWN_LABELS of them."""
+    more = len(labels) - SHOWN_LABELS
+    shown = ", ".join(map(repr, labels[:SHOWN_LABELS]))
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-    from bertender.training.examples import TensorBatch
+    TensorBatch = dict[str, torch.Tensor]
 
 WORD_STARTS = "word_starts"
 """A token column: 1 at the first token of each word, where words have labels."""

@@ -33,7 +33,7 @@ from serve.backend.running import AdaptiveThreads, BucketRunner, OneByOne, OwnSh
 from serve.wire import TRUNCATED
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
-    from bertender.models.classifier import Predictor
+    from bertender.models.runtimes import Predictor
 
 logger = logging.getLogger(__name__)
 

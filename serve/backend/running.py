@@ -26,7 +26,7 @@ from bertender.text.batch import Batch
 from serve.config import SERVED_RUNTIMES, BackendParameters
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
-    from bertender.models.classifier import Predictor
+    from bertender.models.runtimes import Predictor
 
 ENCODER_OUTPUT = "logits"
 """Of the Triton model that runs the graph."""

@@ -16,9 +16,9 @@ from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact, read_timing
 from bertender.core.card import TIMING_NAME
 from bertender.core.errors import ArtifactError
-from bertender.models.classifier import Predictor, onnx_file, open_classifier
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.own_models import OWN_MODELS
-from bertender.models.runtimes import RUNTIMES
+from bertender.models.runtimes import RUNTIMES, Predictor
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.config import DistillConfig
