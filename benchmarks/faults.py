@@ -25,7 +25,7 @@ from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB
 from bertender.models.runtimes import Predictor
 from bertender.text.batch import Batch, Example, Tokenize
-from quantize.graph import Product, exact, nodes_between, run_cut
+from quantize.graph import Product, in_float64, nodes_between, run_subgraph
 
 Constants = Mapping[str, onnx.TensorProto]
 PlantProduct = Callable[[onnx.ModelProto, Constants, Product, Product], None]
@@ -350,8 +350,8 @@ LOWEST, HIGHEST = -(2**15), 2**15 - 1
 
 
 def saturating(cut: onnx.ModelProto, values: FloatArray) -> list[FloatArray]:
-    """Run a cut of dynamic products, as `run_cut` does, on such a CPU."""
-    right = run_cut(exact(cut), values, optimize=False)
+    """Run a cut of dynamic products, as `run_subgraph` does, on such a CPU."""
+    right = run_subgraph(in_float64(cut), values, optimize=False)
     ends = [output.name for output in cut.graph.output]
     lost = [_lost(cut, end, values) for end in ends]
     return [exactly - loss for exactly, loss in zip(right, lost, strict=True)]
@@ -368,7 +368,7 @@ def _lost(cut: onnx.ModelProto, end: str, values: FloatArray) -> Any:
     inner.graph.output.extend(
         onnx.ValueInfoProto(name=name) for name in (product.input[0], scales.output[0])
     )
-    integers, scale = run_cut(inner, values, optimize=False)
+    integers, scale = run_subgraph(inner, values, optimize=False)
     constants = {item.name: item for item in cut.graph.initializer}
     weight = numpy_helper.to_array(constants[product.input[1]])
     return lost_of_sums(integers.astype(np.int64), weight.astype(np.int64)) * scale

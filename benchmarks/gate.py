@@ -30,9 +30,8 @@ from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.gate.config import PARITY_TEXTS
-from bertender.gate.figures import CHECKS, Figures
-from bertender.gate.judge import check_parity, labelled_sample
-from bertender.gate.tolerances import TOLERANCES
+from bertender.gate.figures import Figures
+from bertender.gate.judge import CHECKS, TOLERANCES, check_parity, labelled_sample
 from bertender.metrics.scores import LabelSet, paired_change
 from bertender.models.classifier import Classifier, onnx_file, open_classifier
 from bertender.models.graphs import save_graph
@@ -43,15 +42,19 @@ from bertender.tasks.task import Task
 from bertender.text.batch import Batch
 from export.config import ExportConfig
 from export.exporter import export
+from quantize.config import QuantizeConfig
 from quantize.context import QuantizationContext
-from quantize.graph import run_cut
-from quantize.graph_check import check_rest, compare_rest
+from quantize.graph import run_subgraph
+from quantize.graph_check import PROBED_TEXTS, check_float_nodes, compare_float_nodes
 from quantize.integers import TARGETS
-from quantize.kernels import probe
-from quantize.product_check import check_products, find_twins, judge_products, sample_rows
-from quantize.quantize_config import QuantizeConfig
-from quantize.quantizer import PROBED_TEXTS
-from quantize.schemes import SCHEMES
+from quantize.product_check import (
+    check_products,
+    check_sums,
+    compare_products,
+    find_parts,
+    sample_rows,
+)
+from quantize.quantizer import WRITERS
 
 VARIANTS: Mapping[str, dict[str, Any]] = {
     "float32": {},
@@ -191,7 +194,10 @@ class Subject:
 
     def context(self, settings: dict[str, Any], graph: Path) -> QuantizationContext:
         config, folder, target = QuantizeConfig(**settings), self.folder, TARGETS["vnni"]
-        return QuantizationContext(self.source, graph, folder, self.task, config, target, folder)
+        opened = open_classifier(self.source)
+        return QuantizationContext(
+            self.source, self.task, config, target, graph, folder, folder, opened
+        )
 
     def written(self, variant: str, fault: Fault | None, folder: Path) -> tuple[Path, Any]:
         """Write a variant's graph, from the float one with a fault planted in it, if one is.
@@ -209,7 +215,7 @@ class Subject:
             return graph, None
         settings, target = VARIANTS[variant], folder / ONNX_NAME
         context = self.context(settings, graph)
-        ranges = SCHEMES[settings["scheme"]].write(context, target).ranges
+        ranges = WRITERS[settings["scheme"]].write(context, target).ranges
         if fault is None or fault.product is None:
             return target, ranges
         products = context.inventory.products
@@ -225,8 +231,7 @@ class Subject:
 def judged(subject: Subject, variant: str, name: str | None) -> Row:
     """Judge a candidate by every check; of a fault, by those of the graph until one refuses it."""
     fault, scheme = FAULTS[name] if name else None, VARIANTS[variant].get("scheme")
-    config = QuantizeConfig(**VARIANTS[variant])
-    precision = SCHEMES[scheme].precision(config) if scheme else "float32"
+    precision = QuantizeConfig(**VARIANTS[variant]).graph_precision if scheme else "float32"
     reference = subject.reference if scheme else subject.torch
     examples, truth = labelled_sample(subject.task, subject.task.choices, PARITY_TEXTS, 0)
     with TemporaryDirectory(dir=subject.folder) as folder:
@@ -261,13 +266,13 @@ def _refusals(subject: Subject, graph: Path, ranges: Any, fault: Fault | None) -
     """Yield the checks that refuse a quantized graph, by the graph alone."""
     floats = onnx_file(subject.source)
     texts = subject.context({"scheme": "dynamic"}, floats).texts(PROBED_TEXTS, "check")
-    run_product = saturating if fault and fault.saturates else run_cut
-    twins = find_twins(floats, graph)
-    samples = sample_rows(graph, twins, texts)
+    run_product = saturating if fault and fault.saturates else run_subgraph
+    parts = find_parts(floats, graph)
+    samples = sample_rows(graph, parts, texts)
     checks: Mapping[str, Callable[[], object]] = {
-        "products": lambda: check_products(judge_products(twins, samples, ranges)),
-        "rest": lambda: check_rest(compare_rest(floats, graph, texts)),
-        "saturation": lambda: probe(twins, samples, run_product),
+        "products": lambda: check_products(compare_products(parts, samples, ranges)),
+        "rest": lambda: check_float_nodes(compare_float_nodes(floats, graph, texts)),
+        "saturation": lambda: check_sums(parts, samples, run_product),
     }
     for name, check in checks.items():
         try:

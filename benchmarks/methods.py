@@ -82,7 +82,7 @@ from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from export.config import ExportConfig
 from export.exporter import export, write_onnx
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 
 REFUSALS = (AccuracyError, ConfigError, GateError, ModelError, ParityError)

@@ -28,7 +28,7 @@ from bertender.core.errors import AccuracyError, ModelError, ParityError
 from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
-from quantize.schemes import SCHEMES
+from quantize.config import SCHEMES
 
 LONG_TEXTS = 20
 """Timed one by one in a round."""

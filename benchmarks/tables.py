@@ -33,8 +33,7 @@ from benchmarks import (
 from benchmarks.cells import DASH, Table
 from benchmarks.harness import RESULTS, Run, newest, read_runs
 from bertender.core.errors import ConfigError
-from bertender.gate.figures import CHECKS
-from bertender.gate.tolerances import TOLERANCES
+from bertender.gate.judge import CHECKS, TOLERANCES
 from serve.repository.lint import LINT_RULES
 from serve.server.advisories import CRITICAL_SCORE, predated
 from serve.server.installation import WHEEL_VERSIONS

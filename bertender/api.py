@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bertender.comparison.records import CompareConfig, Comparison
     from bertender.compression.config import CompressConfig
     from bertender.compression.report import CompressionReport
-    from bertender.gate.verify import Verification, VerifyConfig
+    from bertender.gate.artifacts import Verification, VerifyConfig
     from bertender.models.classifier import Classifier
     from bertender.recipes.recipe import Recipe, StepOutcome
     from bertender.tasks.task import Task
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from distill.pretraining.config import PretrainConfig
     from distill.pruning.config import PruneConfig
     from export.config import ExportConfig
-    from quantize.quantize_config import QuantizeConfig
+    from quantize.config import QuantizeConfig
     from serve.client.served_model import Classification
     from serve.config import DeployConfig, LocalServeConfig
     from serve.deploy import Deployment

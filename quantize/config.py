@@ -1,30 +1,149 @@
-"""Settings of every scheme."""
+"""Settings of `quantize`: QuantizeConfig, the SCHEMES that read it, and the RULES between them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationInfo,
+    model_validator,
+)
 
+from bertender.core.card import Kind
+from bertender.core.config import Rule, Table
 from bertender.core.errors import ConfigError
 from bertender.gate.config import GateConfig
-from bertender.models.runtimes import DEFAULT_RUNTIME, WITH_INTEGERS, RuntimeName
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, WITH_INTEGERS, RuntimeName
 from bertender.training.config import JudgedConfig, TrainingConfig
 from quantize.integers import AUTO, CALIBRATORS, TARGETS
-from quantize.sensitivity import SENSITIVITIES
+
+AUTO_SCHEME = "auto"
+"""Instead of a row's name: the first of CANDIDATES that passes."""
+
+CALIBRATION = frozenset({"calibrator", "percentile", "calibration_texts"})
+SENSITIVITY = frozenset({"sensitivity", "sensitivity_texts"})
+TRAINING = frozenset(TrainingConfig.model_fields) | {
+    "allow_constant",
+    "calibration_texts",
+    "soft_labels",
+}
+LOW_BITS = frozenset(
+    {"weight_bits", "sensitive_bits", "sensitive_share", "weight_groups", "table_bits"}
+)
+ATTENTION = frozenset({"fused_attention"})
+SHARED = frozenset(
+    {
+        *("scheme", "target", "runtime", "no_embeddings", "max_drop", "parity_texts"),
+        *("golden_texts", "seed"),
+    }
+)
+"""Settings that every scheme reads."""
+
+Settings = Mapping[str, Any]
+FOUR_BIT_TABLES: Settings = {"scheme": "four-bit-embeddings", "max_drop": 0.5}
+DYNAMIC: Settings = {"scheme": "dynamic"}
+STATIC: Settings = {"scheme": "static", "calibrator": "mse"}
+MIXED: Settings = {"scheme": "mixed", "base": "static", "max_drop": 0.5}
+CANDIDATES: tuple[Settings, ...] = (FOUR_BIT_TABLES, DYNAMIC, STATIC, MIXED)
+"""Schemes that are tried where none is named, until one passes; explicit settings come first. The
+first is the smallest, and as fast as the second: it passes only where the score on the texts to
+choose by hardly changes."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A row of SCHEMES."""
+
+    summary: str
+    reads: frozenset[str] = frozenset()
+    """Settings that change something, besides those that all schemes read."""
+    then: tuple[Settings, ...] = (DYNAMIC, STATIC, MIXED)
+    """Schemes to try where it was refused: the first that was not tried just now."""
+    source: Kind = "onnx"
+    """Kind of artifact that it starts from."""
+    precision: str = "int8"
+    """Of the graph: a row of the gate's TOLERANCES. Names in braces are settings."""
+    four_bit_tables: bool = False
+    """Large embedding tables have 4 bits, whatever `table_bits` says."""
+
+
+SCHEMES = Table(
+    "quantization scheme",
+    {
+        "dynamic": Scheme(
+            "int8 weights per channel; activation scales found while running, no data needed",
+            reads=ATTENTION,
+            then=(STATIC,),
+        ),
+        "static": Scheme(
+            "int8 weights per channel; activation scales found before, on training texts",
+            reads=CALIBRATION,
+            then=(STATIC, MIXED),
+        ),
+        "mixed": Scheme(
+            "int8, and the parts that suffer most in float until the score holds",
+            reads=CALIBRATION | SENSITIVITY | {"base"},
+            then=(MIXED, {"scheme": "qat"}),
+        ),
+        "four-bit-embeddings": Scheme(
+            "as dynamic, and embedding tables of 4 bits in groups: smaller, and as fast",
+            reads=frozenset({"block_size"}) | ATTENTION,
+            then=(DYNAMIC, STATIC),
+            precision="int4",
+            four_bit_tables=True,
+        ),
+        "four-bit": Scheme(
+            "4-bit weights in groups where the score holds, int8 elsewhere: for size",
+            reads=SENSITIVITY | {"block_size"},
+            then=({"scheme": "four-bit", "max_drop": 0.5}, DYNAMIC),
+            precision="int4",
+        ),
+        "qat": Scheme(
+            "trained with 8-bit errors (Q8BERT), from a torch artifact; scales are learned",
+            reads=TRAINING,
+            then=({"scheme": "qat", "epochs": 3}, {"scheme": "qat", "epochs": 10}),
+            source="torch",
+        ),
+        "q-bert": Scheme(
+            "trained with weights of 2, 3 or 4 bits, the most sensitive of more (Q-BERT), "
+            "from a torch artifact: for size, and as fast as static",
+            reads=TRAINING | SENSITIVITY | LOW_BITS | {"block_size"},
+            then=(
+                {"scheme": "q-bert", "table_bits": 8},
+                {"scheme": "q-bert", "weight_bits": 3},
+                {"scheme": "q-bert", "weight_bits": 4},
+                {"scheme": "qat"},
+            ),
+            source="torch",
+            precision="int{weight_bits}",
+        ),
+    },
+)
+
+SENSITIVITIES = Table(
+    "sensitivity",
+    {
+        "leave-one-out": "what leaving one part in float wins of the loss",
+        "hessian-trace": "the loss's mean curvature by a part's weights",
+        "hessian-eigenvalue": "the loss's largest curvature by them",
+    },
+)
+"""Measures of how much each part of a model suffers from being quantized; see `sensitivity`."""
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 """Numbers of values that share a 4-bit scale."""
 WEIGHT_BITS = (2, 3, 4)
-"""Those of `packing.WIDTHS`, which a test compares: that module loads onnx."""
 TABLE_BITS = (4, 8)
 """Bits of large embedding tables."""
 
 
 def _one_of(allowed: Sequence[int], error: str) -> AfterValidator:
-    """Return what refuses other numbers; the error follows `SETTING=VALUE: `, and `{allowed}` of it
-    is filled in."""
+    """Return a validator of numbers; its error follows `SETTING=VALUE: `."""
 
     def checked(value: int | None, info: ValidationInfo) -> int | None:
         if value is None or value in allowed:
@@ -50,24 +169,161 @@ KNOWN_TABLE_BITS = _one_of(
 )
 
 
-class SchemeConfig(GateConfig, TrainingConfig, JudgedConfig):
-    """Settings of every scheme. Those of training are read by `qat` and `q-bert`."""
+def _readers(setting: str) -> list[str]:
+    """Return the schemes that read a setting, rows added by other packages included."""
+    return [name for name, scheme in SCHEMES.items() if setting in scheme.reads]
+
+
+def _unread(setting: str) -> Rule[QuantizeConfig]:
+    """Return the rule that a setting is for the schemes that read it."""
+    return Rule(
+        # of the schemes that are tried in turn, those that do not read it are skipped
+        lambda config: config.scheme not in (AUTO_SCHEME, *_readers(setting)),
+        lambda config: (
+            f"scheme {config.scheme!r} does not read it; {' or '.join(_readers(setting))} does. "
+            f"Leave it out, or give --scheme {_readers(setting)[0]}."
+        ),
+        frozenset({setting}),
+    )
+
+
+def _dynamic_elsewhere(config: QuantizeConfig) -> str:
+    static = "--base static" if config.reads("base") else "--scheme static"
+    return (
+        f"scheme {config.scheme!r} finds the scales of activations while it runs, and "
+        f"{RUNTIMES[config.runtime].title} computes such MatMuls in float, slower than those "
+        f"of the float model. Give {static}, or leave --runtime out."
+    )
+
+
+def _why_all_are_skipped(config: QuantizeConfig) -> str:
+    reasons = " ".join(f"{each.scheme} is skipped: {each.skipped}" for each in candidates(config))
+    return f"no scheme that is tried by default reads all of your settings. {reasons}"
+
+
+RULES: Mapping[str, Rule[QuantizeConfig]] = {
+    "mixed without a bound": Rule(
+        lambda config: config.reads("base") and config.max_drop is None,
+        "scheme {scheme!r} returns parts to float until the score holds: set how much of it may be "
+        "lost, in points, as --max-drop 0.5. Without a bound, use --scheme dynamic or static.",
+    ),
+    "tables of 4 bits in float": Rule(
+        lambda config: config.has_four_bit_tables and config.no_embeddings,
+        "it leaves in float the tables that would have 4 bits. Leave it out, or give "
+        "--scheme dynamic, or --scheme q-bert --table-bits 8.",
+        frozenset({"no_embeddings"}),
+    ),
+    "blocks of tables of 8 bits": Rule(
+        lambda config: config.reads("table_bits") and not config.has_four_bit_tables,
+        "it changes nothing here: tables of 8 bits have a scale each. Give --table-bits 4 too, or "
+        "leave it out.",
+        frozenset({"block_size"}),
+    ),
+    "a runtime without integers": Rule(
+        lambda config: not RUNTIMES[config.runtime].integer_products,
+        "it multiplies no 8-bit integers, and would turn them back into floats. For a GPU, export "
+        "in 16 bits instead, as bertender export --precision float16, or leave it out.",
+        frozenset({"runtime"}),
+    ),
+    "tables of 4 bits in another runtime": Rule(
+        lambda config: config.has_four_bit_tables and not RUNTIMES[config.runtime].own_operators,
+        "it has no look-up in tables of 4 bits. Leave it out, or give --scheme static, or "
+        "--scheme q-bert --table-bits 8.",
+        frozenset({"runtime"}),
+    ),
+    "fused attention in another runtime": Rule(
+        lambda config: config.fused_attention and not RUNTIMES[config.runtime].own_operators,
+        "it has no attention of 8 bits as one operator. Leave it out, or leave --fused-attention "
+        "out.",
+        frozenset({"runtime"}),
+    ),
+    "dynamic scales in another runtime": Rule(
+        lambda config: (
+            config.scheme in SCHEMES
+            and not config.is_static
+            and not RUNTIMES[config.runtime].dynamic_scales
+        ),
+        _dynamic_elsewhere,
+        frozenset({"runtime"}),
+    ),
+    "percentile of another calibrator": Rule(
+        lambda config: config.reads("percentile") and config.calibrator != "percentile",
+        "it changes nothing here: it needs --calibrator percentile. Give that too, or leave it "
+        "out.",
+        frozenset({"percentile"}),
+    ),
+    "calibration of a dynamic base": Rule(
+        lambda config: config.reads("base") and config.base != "static",
+        "it changes nothing here: it needs --base static, whose activations are calibrated. Give "
+        "that too, or leave it out.",
+        CALIBRATION,
+    ),
+    "sensitivity without a bound": Rule(
+        lambda config: (
+            config.max_drop is None
+            and config.reads(*SENSITIVITY)
+            and not config.reads("sensitive_bits")
+        ),
+        "it changes nothing here: it needs --max-drop, for which parts go back. Give that too, or "
+        "leave it out.",
+        SENSITIVITY,
+    ),
+    "fewer bits for the sensitive": Rule(
+        lambda config: (
+            config.reads("sensitive_bits")
+            and config.sensitive_bits is not None
+            and config.sensitive_bits <= config.weight_bits
+        ),
+        "{sensitive_bits} bits for the most sensitive weights are no more than "
+        "weight_bits={weight_bits}. Give more, or leave it out.",
+        frozenset({"sensitive_bits"}),
+    ),
+    "sensitivity of equal bits": Rule(
+        lambda config: config.reads("sensitive_bits") and config.sensitive_bits is None,
+        "it changes nothing here: all products have --weight-bits. Give --sensitive-bits too, or "
+        "leave it out.",
+        SENSITIVITY | {"sensitive_share"},
+    ),
+    "bits without a Hessian": Rule(
+        lambda config: (
+            config.reads("sensitive_bits")
+            and config.sensitive_bits is not None
+            and config.sensitivity == "leave-one-out"
+        ),
+        "bits are allotted by the curvature of the loss. Leave --sensitivity out, or give "
+        "hessian-eigenvalue, as the paper does.",
+        frozenset({"sensitive_bits"}),
+        against="sensitivity",
+    ),
+    **{
+        f"{setting} of another scheme": _unread(setting)
+        for setting in sorted(
+            frozenset[str]().union(*(row.reads for row in SCHEMES.values())) - SHARED
+        )
+    },
+    "settings that no default scheme reads": Rule(
+        lambda config: (
+            config.scheme == AUTO_SCHEME and all(each.skipped for each in candidates(config))
+        ),
+        _why_all_are_skipped,
+    ),
+}
+"""Conflicts of the settings of `quantize`."""
+
+
+class QuantizeConfig(GateConfig, TrainingConfig, JudgedConfig):
+    """Settings of `quantize`. Those of training are read by `qat` and `q-bert`."""
 
     panel: ClassVar[str] = "Scheme"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Calibration": ("calibrator", "percentile", "calibration_texts"),
         "Mixed and low bits": (
-            "base",
-            "sensitivity",
-            "sensitivity_texts",
-            "block_size",
-            "weight_bits",
-            "sensitive_bits",
-            "sensitive_share",
-            "weight_groups",
-            "table_bits",
+            *("base", "sensitivity", "sensitivity_texts", "block_size", "weight_bits"),
+            *("sensitive_bits", "sensitive_share", "weight_groups", "table_bits"),
         ),
     }
+    main: ClassVar[tuple[str, ...]] = ("scheme", "target", "runtime", "max_drop", "calibrator")
+    rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
     shown_defaults: ClassVar[Mapping[str, str]] = {
         "sensitivity": "leave-one-out; hessian-trace with sensitive_bits"
     }
@@ -152,8 +408,73 @@ class SchemeConfig(GateConfig, TrainingConfig, JudgedConfig):
         description="precision to train in; bf16 has hardly more digits than 8-bit steps",
     )
     seed: int = Field(0, ge=0, description="which texts are drawn, and the order of training")
+    scheme: Annotated[str, SCHEMES.validator(AUTO_SCHEME)] = Field(
+        AUTO_SCHEME,
+        description="how to choose scales: a row of `bertender schemes`, or auto, which tries "
+        f"{', '.join(row['scheme'] for row in CANDIDATES)} and takes the first that passes",
+    )
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _by_curvature(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """By default, bits are allotted by the curvature that is found the quickest."""
+        config = handler(values)
+        allots = config.reads("sensitive_bits") and config.sensitive_bits is not None
+        if not allots or config.is_explicit("sensitivity"):
+            return config
+        filled = config.changed({"sensitivity": "hessian-trace"})
+        filled.model_fields_set.discard("sensitivity")  # nobody has set it
+        return filled
+
+    def reads(self, *settings: str) -> bool:
+        """Return whether the scheme reads all of some settings; that is not known of `auto`."""
+        return self.scheme in SCHEMES and SCHEMES[self.scheme].reads.issuperset(settings)
 
     @property
-    def has_tables_of_4_bits(self) -> bool:
-        """Whether a scheme that reads `table_bits` gives large tables 4."""
-        return self.table_bits == 4
+    def trains(self) -> bool:
+        """Whether the scheme starts from a torch artifact."""
+        return self.scheme in SCHEMES and SCHEMES[self.scheme].source == "torch"
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the graph has the scales of activations, found on texts before."""
+        return self.reads("calibration_texts") and (not self.reads("base") or self.base == "static")
+
+    @property
+    def has_four_bit_tables(self) -> bool:
+        """Whether large embedding tables have 4 bits."""
+        always = self.scheme in SCHEMES and SCHEMES[self.scheme].four_bit_tables
+        return always or (self.reads("table_bits") and self.table_bits == 4)
+
+    @property
+    def graph_precision(self) -> str:
+        """Row of the gate's TOLERANCES; a scheme that is chosen on the way has 8 bits."""
+        if self.scheme == AUTO_SCHEME:
+            return "int8"
+        return SCHEMES[self.scheme].precision.format_map(dict(self))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A row of CANDIDATES with the settings of a user."""
+
+    config: QuantizeConfig
+    skipped: str = ""
+    """Why it is not tried; empty where it is."""
+
+    @property
+    def scheme(self) -> str:
+        return self.config.scheme
+
+
+def candidates(config: QuantizeConfig) -> Iterator[Candidate]:
+    """Yield every row of CANDIDATES, those that would ignore an explicit setting as skipped."""
+    for row in CANDIDATES:
+        explicit = {name: getattr(config, name) for name in sorted(config.model_fields_set)}
+        made = type(config).model_validate({**row, **explicit, "scheme": row["scheme"]})
+        try:
+            made.check_rules()
+        except ConfigError as error:
+            yield Candidate(made, str(error))
+        else:
+            yield Candidate(made)

@@ -1,4 +1,4 @@
-"""Run context of a quantization: the input of every scheme, and its calibration texts."""
+"""Run context of a quantization, the input of every scheme: its texts, scores and float graph."""
 
 from __future__ import annotations
 
@@ -11,42 +11,29 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from transformers import PreTrainedModel
 
 from bertender.comparison.accuracy import evaluate, found_constant, text_lengths, word_count
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.core.findings import (
     ChoiceScores,
-    Curvature,
     ScoreFindings,
     SensitivityFindings,
     TrainingFindings,
 )
 from bertender.core.progress import track
-from bertender.gate.cases import Arrangement
-from bertender.gate.judge import check_parity, labelled_sample
-from bertender.gate.tolerances import TOLERANCES
-from bertender.models.classifier import Classifier, open_classifier
+from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
+from bertender.models.classifier import Classifier
 from bertender.models.runtimes import RUNTIMES
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, Encode, Example
 from bertender.text.batching import length_buckets
-from quantize.config import SchemeConfig
+from quantize.config import QuantizeConfig
 from quantize.graph import Inventory, open_watched, take_inventory
 from quantize.integers import Histogram, Range, Target
-
-# --- from quantize.calibration
-# Calibration: what values a graph's activations take on real text.
-#
-# Two passes over the texts, batch by batch: the first finds each tensor's least and largest
-# value,
-# the second counts its values between them. Nothing of a batch is stored, so memory is bounded by
-# one
-# batch whatever the number of texts. Batches have the lengths that texts have; padding is left
-# out,
-# for what a model computes there is never read.
 
 FloatArray = npt.NDArray[np.float32]
 BINS = 2048
@@ -81,13 +68,34 @@ class Batches:
         return self.encode([longest, shortest])
 
 
-def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[str, Histogram]:
-    """Count the values of some tensors of a graph, without padding.
+def observed(
+    graph: Path, tensors: Sequence[str], batches: Batches
+) -> Iterator[Mapping[str, FloatArray]]:
+    """Yield, for each batch, the values of some tensors of a graph where there is text.
 
-    Args:
-        graph: a float graph.
-        tensors: names of activations; those of (batch, seq, ...) are read where text is.
-        batches: the texts to run.
+    What a model computes in padding is never read. Nothing of a batch is stored, so that memory is
+    bounded by one batch whatever the number of texts.
+    """
+    names = list(dict.fromkeys(tensors))
+    with TemporaryDirectory() as folder:
+        session = open_watched(graph, names, Path(folder))
+        inputs = [node.name for node in session.get_inputs()]
+        for batch in batches:
+            arrays = session.run(names, {name: batch.arrays[name] for name in inputs})
+            real = batch.arrays["attention_mask"].astype(bool)
+            yield {
+                name: array[real]
+                if array.ndim > 2 and array.shape[:2] == real.shape  # (batch, seq, ...)
+                else array.reshape(-1)  # a pooled (batch, hidden)
+                for name, array in zip(names, arrays, strict=True)
+            }
+
+
+def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[str, Histogram]:
+    """Count the values of some tensors of a float graph, without padding.
+
+    Two passes over the texts: the first finds each tensor's least and largest value, the second
+    counts its values between them.
     """
     lows, highs = dict.fromkeys(tensors, np.inf), dict.fromkeys(tensors, -np.inf)
     for values in observed(graph, tensors, batches):
@@ -101,40 +109,14 @@ def histograms(graph: Path, tensors: Sequence[str], batches: Batches) -> dict[st
     return {name: Histogram(lows[name], highs[name], counts[name]) for name in tensors}
 
 
-def observed(
-    graph: Path, tensors: Sequence[str], batches: Batches
-) -> Iterator[Mapping[str, FloatArray]]:
-    """Yield, for each batch, the values of some tensors where there is text."""
-    names = list(dict.fromkeys(tensors))
-    with TemporaryDirectory() as folder:
-        session = open_watched(graph, names, Path(folder))
-        inputs = [node.name for node in session.get_inputs()]
-        for batch in batches:
-            arrays = session.run(names, {name: batch.arrays[name] for name in inputs})
-            real = batch.arrays["attention_mask"].astype(bool)
-            yield {
-                name: array[real] if _is_of_tokens(array, real) else array.reshape(-1)
-                for name, array in zip(names, arrays, strict=True)
-            }
-
-
-def _is_of_tokens(array: FloatArray, real: npt.NDArray[np.bool_]) -> bool:
-    """Distinguish (batch, seq, ...) from a pooled (batch, hidden)."""
-    return array.ndim > real.ndim and array.shape[:2] == real.shape
-
-
-# --- from quantize.context
-# Run context of a quantization: the input of every scheme.
-
-
 @dataclass(frozen=True)
 class Written:
-    """Report of a scheme."""
+    """Report of a scheme on the graph that it has written."""
 
     quantized: tuple[str, ...]
     """Nodes that multiply by integers now."""
     float_nodes: Mapping[str, str] = field(default_factory=dict)
-    """Node that stayed in float -> why."""
+    """Node that remains in float -> why."""
     ranges: Mapping[str, Range] = field(default_factory=dict)
     """Of static activations, by the tensor's name."""
     products_of_4_bits: int | None = None
@@ -157,115 +139,43 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Sensitivities:
-    """Sensitivity of each part of a model to quantization."""
-
-    by_node: Mapping[str, float]
-    """Larger is worse."""
-    curvature: Mapping[str, Curvature] | None = None
-    """By node, where they were measured by it."""
-
-
-@dataclass(frozen=True)
 class QuantizationContext:
-    """Run context of a quantization, the input of every scheme.
-
-    `graph` is the float graph (of a torch source there is none yet), `work` where a training's
-    checkpoints are, `folder` for what is thrown away in the end; `write_onnx` writes a torch
-    artifact's graph into a directory.
-    """
+    """Run context of a quantization, the input of every scheme."""
 
     source: Artifact
-    graph: Path
-    work: Path
     task: Task
-    config: SchemeConfig
+    config: QuantizeConfig
     target: Target
+    graph: Path
+    """The float graph; of a torch source there is none yet."""
+    work: Path
+    """Where a training's checkpoints are."""
     folder: Path
+    """For what is thrown away in the end."""
+    classifier: Classifier
+    """The float model."""
     write_onnx: Callable[[Artifact, Path], object] | None = None
+    """Writes a torch artifact's graph into a directory."""
 
     @cached_property
     def inventory(self) -> Inventory:
         return take_inventory(self.graph)
-
-    @cached_property
-    def classifier(self) -> Classifier:
-        """The float model."""
-        return open_classifier(self.source)
-
-    @cached_property
-    def score_before(self) -> float:
-        """The float model's score on the texts to choose by."""
-        return self.score_of(self.classifier)
-
-    def score(self, graph: Path) -> float:
-        """Return a graph's score on the texts to choose by."""
-        return self.score_of(self.opened(graph))
-
-    def held_out_scores(self, graph: Path, score: float) -> ScoreFindings:
-        """Return the held-out scores before and after, and what was chosen on.
-
-        They are read here, once, at the end, where other texts have chosen.
-
-        Args:
-            graph: the one to keep.
-            score: its score on the texts to choose by.
-        """
-        before, after, predictions = self.score_before, *self._held_out(self.opened(graph))
-        if self.task.chosen_on == "selection":
-            before, _ = self._held_out(self.classifier)
-        choice = ChoiceScores(before=self.score_before, after=score, n=len(self.task.choices))
-        return ScoreFindings(
-            chosen_on=self.task.chosen_on,
-            score=after,
-            score_before=before,
-            choice=choice,
-            constant=found_constant(self.task, self.task.dev, predictions),
-        )
-
-    def _held_out(self, classifier: Classifier) -> tuple[float, Any]:
-        """Return a classifier's score on the held-out texts, and its predictions."""
-        score, predictions = evaluate(classifier, self.task.dev, self.task.metric)
-        return score.value, predictions
 
     def opened(self, graph: Path) -> Classifier:
         """Return the classifier that runs another graph, in the runtime of the gates."""
         predictor = RUNTIMES[self.config.runtime].open(graph)
         return replace(self.classifier, predictor=predictor)
 
-    def score_of(self, classifier: Classifier) -> float:
-        """Return a classifier's score on the texts to choose by."""
-        return evaluate(classifier, self.task.choices, self.task.metric)[0].value
-
-    def agrees(self, graph: Path, tolerance: str) -> bool:
-        """Return whether a graph passes the parity gate by a row of TOLERANCES."""
-        config, bounds = self.config, TOLERANCES[tolerance]
-        examples, truth = labelled_sample(
-            self.task, self.task.choices, config.parity_texts, config.seed
-        )
-        return check_parity(
-            self.classifier,
-            self.opened(graph),
-            examples,
-            bounds,
-            truth=truth,
-            arrangement=Arrangement(seed=config.seed),
-        ).passed
-
     @property
-    def reasons(self) -> dict[str, str]:
-        """Reasons of nodes that stay in float with every scheme, by a setting or by necessity."""
+    def float_nodes(self) -> dict[str, str]:
+        """Nodes that remain in float with every scheme, by a setting or by necessity -> why."""
         tables = self.inventory.tables if self.config.no_embeddings else ()
-        return {**self.inventory.reasons, **dict.fromkeys(tables, "left by --no-embeddings")}
+        return {**self.inventory.float_nodes, **dict.fromkeys(tables, "left by --no-embeddings")}
 
     @property
     def tables(self) -> list[str]:
         """The look-ups in tables that are to be quantized."""
         return [] if self.config.no_embeddings else [*self.inventory.tables]
-
-    def drop(self, score: float) -> float:
-        """Return the points lost, rounded so that half a point is not more than half a point."""
-        return round(100 * (self.score_before - score), 6)
 
     def texts(self, count: int, description: str) -> Batches:
         """Return some of the training texts, drawn by the seed; none of those to choose by."""
@@ -279,3 +189,73 @@ class QuantizationContext:
         return Split(
             tuple(split.examples[row] for row in rows), tuple(split.label_ids[row] for row in rows)
         )
+
+    @cached_property
+    def score_before(self) -> float:
+        """The float model's score on the texts to choose by."""
+        return self.score_of(self.classifier)
+
+    def score_of(self, classifier: Classifier) -> float:
+        """Return a classifier's score on the texts to choose by."""
+        return evaluate(classifier, self.task.choices, self.task.metric)[0].value
+
+    def score(self, graph: Path) -> float:
+        """Return a graph's score on the texts to choose by."""
+        return self.score_of(self.opened(graph))
+
+    def drop(self, score: float) -> float:
+        """Return the points lost, rounded so that half a point is not more than half a point."""
+        return round(100 * (self.score_before - score), 6)
+
+    def held_out_scores(self, graph: Path, score: float) -> ScoreFindings:
+        """Return the held-out scores before and after, and what was chosen on.
+
+        They are read here, once, at the end, where other texts have chosen.
+
+        Args:
+            graph: the one to keep.
+            score: its score on the texts to choose by.
+        """
+        held_out, metric = self.task.dev, self.task.metric
+        after, predictions = evaluate(self.opened(graph), held_out, metric)
+        before = self.score_before
+        if self.task.chosen_on == "selection":
+            before = evaluate(self.classifier, held_out, metric)[0].value
+        choice = ChoiceScores(before=self.score_before, after=score, n=len(self.task.choices))
+        return ScoreFindings(
+            chosen_on=self.task.chosen_on,
+            score=after.value,
+            score_before=before,
+            choice=choice,
+            constant=found_constant(self.task, held_out, predictions),
+        )
+
+    def agrees(self, graph: Path, tolerance: str) -> bool:
+        """Return whether a graph passes the parity gate by a row of TOLERANCES."""
+        config = self.config
+        examples, truth = labelled_sample(
+            self.task, self.task.choices, config.parity_texts, config.seed
+        )
+        return check_parity(
+            self.classifier,
+            self.opened(graph),
+            examples,
+            TOLERANCES[tolerance],
+            truth=truth,
+            seed=config.seed,
+        ).passed
+
+
+class Writer:
+    """Writes the graph of a row of SCHEMES."""
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Raise ModelError where a torch model, or its graph, cannot be quantized so.
+
+        A step that starts from a graph finds that in the graph; the plan of a recipe has the model
+        alone.
+        """
+
+    def write(self, context: QuantizationContext, target: Path) -> Written:
+        """Quantize the float graph, or the float model, into the graph `target`."""
+        raise NotImplementedError

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
@@ -17,8 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from bertender.core.errors import ModelError
 from bertender.models.onnx_session import LEFT_OUT, open_session
 
-# --- from quantize.graph
-# Nodes of a graph that can be quantized, and why the others cannot.
+Array = npt.NDArray[Any]
+Run = Callable[[Array], list[Array]]
+"""values of a sub-graph's input -> its outputs"""
 
 PRODUCTS = ("MatMul", "Gemm")
 FOUR_BIT_LOOKUP = "GatherBlockQuantized"
@@ -27,12 +27,16 @@ FUSED_ATTENTION = "QAttention"
 """ONNX Runtime's attention of 8 bits, products of query, key and value included."""
 PRODUCTS_OF_ATTENTION = 3
 """Those of query, key and value."""
-OF_CONSTANTS = "both sides are constants: ONNX Runtime computes it once, when the graph is opened"
 REPEATED = re.compile(r"_\d+(?=\.|$)")
+OF_CONSTANTS = "both sides are constants: ONNX Runtime computes it once, when the graph is opened"
 OF_ROWS = "it multiplies rows of a table, which are rounded with the table"
 BETWEEN_ACTIVATIONS = (
     "both sides are activations (attention scores and contexts), whose rounding errors multiply"
 )
+IN_DOUBLE = {"MatMulInteger": (0, 1), "MatMul": (0, 1), "Gemm": (0, 1, 2)}
+"""Operator -> the inputs that become float64. Integer ones have their zero points taken off."""
+ROUNDS = frozenset({"DynamicQuantizeLinear", "DequantizeLinear"})
+"""Operators that compute a rounded activation."""
 
 
 @dataclass(frozen=True)
@@ -69,22 +73,11 @@ class Inventory:
     tables: Mapping[str, str]
     """Look-ups in float tables: node -> the table's name."""
     lstms: tuple[str, ...]
-    between_activations: tuple[str, ...]
-    """Products without a weight."""
-    of_rows: tuple[str, ...]
-    """Products of the rows that are looked up in a table, with a weight."""
     of_constants: tuple[Product, ...]
     """Products of two constants. One whose weight another product has too (a DeBERTa's keys of
     positions, with `share_att_key`) reads it as that was rounded."""
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        """Reasons of nodes that stay in float with every scheme."""
-        return {
-            **dict.fromkeys(self.between_activations, BETWEEN_ACTIVATIONS),
-            **dict.fromkeys(self.of_rows, OF_ROWS),
-            **{product.node: OF_CONSTANTS for product in self.of_constants},
-        }
+    float_nodes: Mapping[str, str]
+    """Products that remain in float with every scheme -> why."""
 
 
 def take_inventory(path: Path) -> Inventory:
@@ -94,24 +87,44 @@ def take_inventory(path: Path) -> Inventory:
         ModelError: there is nothing to quantize.
     """
     graph = onnx.load(path, load_external_data=False).graph
-    floats = {
+    shapes = {
         item.name: tuple(item.dims)
         for item in graph.initializer
         if item.data_type == TensorProto.FLOAT
     }
+    # what depends on the graph's inputs; all other tensors are constants
+    computed = {entry.name for entry in graph.input}
+    for node in graph.node:
+        if computed & set(node.input):
+            computed |= set(node.output)
     multiplied = [node for node in graph.node if node.op_type in PRODUCTS]
-    lookups = [node for node in graph.node if node.op_type == "Gather"]
-    computed = _computed(graph)
-    products = [*_products(multiplied, floats)]
-    tables = [node for node in lookups if len(floats.get(node.input[0], ())) == 2]
+    products = []
+    for node in multiplied:
+        shape = shapes.get(node.input[1], ())
+        if len(shape) == 2:
+            transposed = any(each.name == "transB" and each.i for each in node.attribute)
+            inputs, outputs = reversed(shape) if transposed else shape
+            names = (node.name, node.input[0], node.input[1])
+            is_gemm = node.op_type == "Gemm"
+            products.append(Product(*names, inputs, outputs, transposed, is_gemm))
+    tables = [
+        node
+        for node in graph.node
+        if node.op_type == "Gather" and len(shapes.get(node.input[0], ())) == 2
+    ]
     rows = {node.output[0] for node in tables}
+    of_constants = tuple(each for each in products if each.activation not in computed)
+    float_nodes = {
+        **{node.name: BETWEEN_ACTIVATIONS for node in multiplied if node.input[1] not in shapes},
+        **{each.node: OF_ROWS for each in products if each.activation in rows},
+        **{each.node: OF_CONSTANTS for each in of_constants},
+    }
     inventory = Inventory(
         tuple(each for each in products if each.activation in computed - rows),
         {node.name: node.input[0] for node in tables},
         tuple(node.name for node in graph.node if node.op_type == "LSTM"),
-        tuple(node.name for node in multiplied if node.input[1] not in floats),
-        tuple(each.node for each in products if each.activation in rows),
-        tuple(each for each in products if each.activation not in computed),
+        of_constants,
+        float_nodes,
     )
     if not (inventory.products or inventory.lstms):
         raise ModelError(
@@ -121,80 +134,31 @@ def take_inventory(path: Path) -> Inventory:
     return inventory
 
 
-def _computed(graph: onnx.GraphProto) -> set[str]:
-    """Return the tensors that depend on the graph's inputs; all others are constants."""
-    computed = {entry.name for entry in graph.input}
-    for node in graph.node:
-        if computed & set(node.input):
-            computed |= set(node.output)
-    return computed
+def constants_of(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Return a graph's constants by name."""
+    return {each.name: each for each in model.graph.initializer}
 
 
-def _products(
-    nodes: list[onnx.NodeProto], floats: Mapping[str, tuple[int, ...]]
-) -> Iterator[Product]:
-    for node in nodes:
-        shape = floats.get(node.input[1], ())
-        if len(shape) == 2:
-            transposed = any(each.name == "transB" and each.i for each in node.attribute)
-            inputs, outputs = reversed(shape) if transposed else shape
-            yield Product(
-                node.name,
-                node.input[0],
-                node.input[1],
-                inputs,
-                outputs,
-                transposed,
-                node.op_type == "Gemm",
-            )
+def makers_of(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
+    """Return the nodes of a graph by the tensors that they compute."""
+    return {name: node for node in model.graph.node for name in node.output}
 
 
-# --- from quantize.cuts
-# Little graphs, cut out of a large one: from one tensor to what is computed of it alone.
-#
-# ONNX Runtime fuses a cut as it fuses the whole, so that a product can be run by the kernels that
-# will serve it, on inputs of one's choice. `exact` is the same cut without these kernels.
-
-Array = npt.NDArray[Any]
-RunCut = Callable[[Array], list[Array]]
-IN_DOUBLE = {"MatMulInteger": (0, 1), "MatMul": (0, 1), "Gemm": (0, 1, 2)}
-"""Operator -> the inputs that become float64. Integer ones have their zero points taken off."""
-ROUNDS = frozenset({"DynamicQuantizeLinear", "DequantizeLinear"})
-"""Operators that compute a rounded activation."""
-
-
-def cut_out(
-    model: onnx.ModelProto, start: str, ends: Sequence[str], shape: Sequence[Any], kind: int
-) -> onnx.ModelProto:
-    """Return the part of a graph that computes `ends` from `start` and constants.
-
-    Args:
-        model: a whole graph, its weights in memory.
-        start: the tensor that becomes the cut's input.
-        ends: the tensors that become its outputs.
-        shape: of `start`; names stand for what varies.
-        kind: its element type, of TensorProto.
-
-    Raises:
-        ModelError: an end depends on more than `start`.
-    """
-    constants = {item.name: item for item in model.graph.initializer}
-    nodes = nodes_between(model, [start], [*ends])
-    read = {name for node in nodes for name in node.input} - {start}
-    graph = helper.make_graph(
-        nodes,
-        "cut",
-        [helper.make_tensor_value_info(start, kind, shape)],
-        [onnx.ValueInfoProto(name=name) for name in ends],
-        [constants[name] for name in sorted(read & constants.keys())],
-    )
-    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+def replace_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Give a graph other nodes, in their order, in place."""
+    made = list(nodes)
+    del model.graph.node[:]
+    model.graph.node.extend(made)
 
 
 def nodes_between(
-    model: onnx.ModelProto, starts: list[str], ends: list[str]
+    model: onnx.ModelProto, starts: Sequence[str], ends: Sequence[str]
 ) -> list[onnx.NodeProto]:
-    """Return the nodes that compute `ends` from `starts` and constants, in order; see cut_out."""
+    """Return the nodes that compute `ends` from `starts` and constants, in order.
+
+    Raises:
+        ModelError: an end depends on more than `starts`.
+    """
     nodes = model.graph.node
     makers = {name: place for place, node in enumerate(nodes) for name in node.output}
     seen = {*starts, "", *(item.name for item in model.graph.initializer)}
@@ -214,20 +178,46 @@ def nodes_between(
     return [nodes[place] for place in sorted(places)]
 
 
-def run_cut(cut: onnx.ModelProto, values: Array, *, optimize: bool = True) -> list[Array]:
-    """Return a cut's outputs for some values of its input; see `open_cut`."""
-    return open_cut(cut, optimize=optimize)(values)
+def subgraph(
+    model: onnx.ModelProto, start: str, ends: Sequence[str], shape: Sequence[Any], kind: int
+) -> onnx.ModelProto:
+    """Return the part of a graph that computes `ends` from `start` and constants.
+
+    ONNX Runtime fuses it as it fuses the whole, so that a product can be run by the kernels that
+    will serve it, on inputs of one's choice.
+
+    Args:
+        model: a whole graph, its weights in memory.
+        start: the tensor that becomes the input.
+        ends: the tensors that become the outputs.
+        shape: of `start`; names stand for what varies.
+        kind: its element type, of TensorProto.
+
+    Raises:
+        ModelError: an end depends on more than `start`.
+    """
+    constants = constants_of(model)
+    nodes = nodes_between(model, [start], ends)
+    read = {name for node in nodes for name in node.input} - {start}
+    graph = helper.make_graph(
+        nodes,
+        "subgraph",
+        [helper.make_tensor_value_info(start, kind, shape)],
+        [onnx.ValueInfoProto(name=name) for name in ends],
+        [constants[name] for name in sorted(read & constants.keys())],
+    )
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
-def open_cut(cut: onnx.ModelProto, *, optimize: bool = True) -> RunCut:
-    """Open a cut with ONNX Runtime on this CPU, to run it more than once.
+def open_subgraph(part: onnx.ModelProto, *, optimize: bool = True) -> Run:
+    """Open a sub-graph with ONNX Runtime on this CPU, to run it more than once.
 
     Returns:
-        The function from values of the cut's input to its outputs. It raises ModelError where it
-        cannot be run on them, as where a table is looked up beyond its end.
+        The function from values of its input to its outputs. It raises ModelError where it cannot
+        be run on them, as where a table is looked up beyond its end.
     """
-    start = cut.graph.input[0].name
-    session = open_session(cut.SerializeToString(), left_out=LEFT_OUT if optimize else None)
+    start = part.graph.input[0].name
+    session = open_session(part.SerializeToString(), left_out=LEFT_OUT if optimize else None)
 
     def run(values: Array) -> list[Array]:
         try:
@@ -241,17 +231,22 @@ def open_cut(cut: onnx.ModelProto, *, optimize: bool = True) -> RunCut:
     return run
 
 
-def rounded_activation(cut: onnx.ModelProto) -> onnx.ModelProto | None:
-    """Return a cut that computes what rounding leaves of its input before integer products.
+def run_subgraph(part: onnx.ModelProto, values: Array, *, optimize: bool = True) -> list[Array]:
+    """Return a sub-graph's outputs for some values of its input; see `open_subgraph`."""
+    return open_subgraph(part, optimize=optimize)(values)
 
-    None where none of its products rounds it. To be run without optimization.
+
+def rounded_activation(part: onnx.ModelProto) -> onnx.ModelProto | None:
+    """Return a sub-graph of what rounding leaves of the input before integer products.
+
+    None where no product rounds it. To be run without optimization.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(cut)
-    makers = {name: node for node in cut.graph.node for name in node.output}
-    for product in (node for node in cut.graph.node if node.op_type in IN_DOUBLE):
+    makers = makers_of(part)
+    for product in (node for node in part.graph.node if node.op_type in IN_DOUBLE):
         maker = makers.get(product.input[0])
         if maker is not None and maker.op_type in ROUNDS:
+            made = onnx.ModelProto()
+            made.CopyFrom(part)
             end = product.input[0]
             if maker.op_type == "DynamicQuantizeLinear":
                 end = "rounded"
@@ -264,82 +259,52 @@ def rounded_activation(cut: onnx.ModelProto) -> onnx.ModelProto | None:
     return None
 
 
-def static_activation(cut: onnx.ModelProto) -> tuple[float, str] | None:
-    """Return the scale of a cut's QuantizeLinear, and its type of integers; None without one."""
-    constants = {item.name: item for item in cut.graph.initializer}
-    for node in cut.graph.node:
+def static_activation(part: onnx.ModelProto) -> tuple[float, str] | None:
+    """Return the scale of a sub-graph's QuantizeLinear and its type of integers, if it has one."""
+    constants = constants_of(part)
+    for node in part.graph.node:
         if node.op_type == "QuantizeLinear":
             scale, zero = (numpy_helper.to_array(constants[name]) for name in node.input[1:])
             return float(scale), zero.dtype.name
     return None
 
 
-def exact(cut: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a cut whose products are computed in float64, where sums of integers are exact.
+def in_float64(part: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a sub-graph whose products are computed in float64, where sums of integers are exact.
 
     To be run without optimization, which would fuse what remains into products of integers.
     """
     made = onnx.ModelProto()
-    made.CopyFrom(cut)
-    del made.graph.node[:]
-    made.graph.node.extend(each for node in cut.graph.node for each in _exact(node))
+    made.CopyFrom(part)
+    replace_nodes(
+        made,
+        (
+            each
+            for node in part.graph.node
+            for each in (_product_in_float64(node) if node.op_type in IN_DOUBLE else (node,))
+        ),
+    )
     return made
 
 
-def _exact(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    if node.op_type not in IN_DOUBLE:
-        yield node
-        return
+def _product_in_float64(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     integers = node.op_type == "MatMulInteger"
-    wide = []
+    operands = []
     for place in IN_DOUBLE[node.op_type][: len(node.input)]:
-        name = f"{node.name}/wide{place}"
-        wide.append(name)
-        yield helper.make_node("Cast", [node.input[place]], [name], to=TensorProto.DOUBLE)
-        if integers:
-            yield from _centred(name, node.input[place + 2])
-            wide[-1] = f"{name}/centred"
+        wide = f"{node.name}/wide{place}"
+        yield helper.make_node("Cast", [node.input[place]], [wide], to=TensorProto.DOUBLE)
+        if integers:  # the zero point is taken off
+            zero, centred = f"{wide}/zero", f"{wide}/centred"
+            yield helper.make_node("Cast", [node.input[place + 2]], [zero], to=TensorProto.DOUBLE)
+            yield helper.make_node("Sub", [wide, zero], [centred])
+            wide = centred
+        operands.append(wide)
     operator = "MatMul" if integers else node.op_type
-    product = helper.make_node(operator, wide, [f"{node.name}/exact"])
+    product = helper.make_node(operator, operands, [f"{node.name}/exact"])
     product.attribute.extend(node.attribute)
     yield product
     kind = TensorProto.INT32 if integers else TensorProto.FLOAT
     yield helper.make_node("Cast", [f"{node.name}/exact"], list(node.output), to=kind)
-
-
-def _centred(wide: str, zero_point: str) -> Iterator[onnx.NodeProto]:
-    """Take the zero point off integers that are float64 already."""
-    yield helper.make_node("Cast", [zero_point], [f"{wide}/zero"], to=TensorProto.DOUBLE)
-    yield helper.make_node("Sub", [wide, f"{wide}/zero"], [f"{wide}/centred"])
-
-
-# --- from quantize.inner_tensors
-# Inner tensors of a graph: read while it runs, or handed to another one.
-
-TOLERATED = 1e-5
-"""Of `relative_difference`, where nothing was rounded. Between two products of a 6 x 384 encoder
-sums in another order differ by 3e-7 at most."""
-
-
-@dataclass(frozen=True)
-class TensorDifference:
-    """A tensor of a quantized graph, and how far it is from what it should be."""
-
-    tensor: str
-    difference: float
-    """Root mean square, relative; the largest of the batches."""
-
-    @property
-    def is_tolerated(self) -> bool:
-        return self.difference <= TOLERATED
-
-
-def largest(differences: Iterable[tuple[str, float]]) -> tuple[TensorDifference, ...]:
-    """Return the largest difference of each tensor; one that is not a number stays so."""
-    worst: dict[str, float] = {}
-    for name, difference in differences:
-        worst[name] = float(np.maximum(worst.get(name, 0.0), difference))
-    return tuple(TensorDifference(name, difference) for name, difference in worst.items())
 
 
 def open_watched(graph: Path, tensors: Iterable[str], folder: Path) -> onnxruntime.InferenceSession:
@@ -351,17 +316,3 @@ def open_watched(graph: Path, tensors: Iterable[str], folder: Path) -> onnxrunti
             model.graph.output.append(onnx.ValueInfoProto(name=name))
     onnx.save(model, folder / "watched.onnx", save_as_external_data=True)  # above 2 GB, too
     return open_session(folder / "watched.onnx")
-
-
-def run_with(session: Any, known: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
-    """Return some tensors of a graph by name, with all that is known already."""
-    asked = [name for name in dict.fromkeys(names) if name not in known]
-    inputs = {node.name: known[node.name] for node in session.get_inputs()}
-    return {**known, **dict(zip(asked, session.run(asked, inputs), strict=True))}
-
-
-def relative_difference(actual: Array, wanted: Array) -> float:
-    """Return the root mean square of the differences over that of the values."""
-    actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
-    size = float(np.sqrt(np.square(wanted).mean()))
-    return float(np.sqrt(np.square(actual - wanted).mean())) / (size or 1.0)

@@ -1,51 +1,189 @@
-"""Checks of everything in a quantized graph but its products: the float nodes, fused attention."""
+"""Checks of a quantized graph but for its products: kernels, float nodes, fused attention.
+
+The float graph runs once more, on what the products and tables of the quantized one gave: each
+part between two products is so compared alone, and rounding does not grow from layer to layer. A
+mask that is ignored, a position off by one, token types that are dropped or another GELU are found
+here, where they sit; in the logits they are lost among the errors of 8 bits.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from bertender.core.artifact import Artifact, lineage
+from bertender.core.config import Table
 from bertender.core.errors import GateError, ModelError
-from bertender.models.onnx_session import open_session
+from bertender.models.classifier import onnx_file, problem_of
+from bertender.models.onnx_session import ONNX_NAME, open_session
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, compiled
+from bertender.tasks.task import Task
+from bertender.text.tokenizer import load_tokenizer
+from quantize.attention import in_plain_form
 from quantize.context import Batches
 from quantize.graph import (
     FOUR_BIT_LOOKUP,
     FUSED_ATTENTION,
-    TOLERATED,
-    Inventory,
-    TensorDifference,
-    largest,
+    PRODUCTS_OF_ATTENTION,
+    Array,
+    makers_of,
     nodes_between,
     open_watched,
-    relative_difference,
-    run_with,
+    replace_nodes,
+    run_subgraph,
     take_inventory,
 )
+from quantize.product_check import NO_RANGES, compare_products, find_parts, sample_rows
 
-# --- from quantize.rest
-# Check that everything that was not quantized is the same as in the float graph.
-#
-# The float graph runs once more, on what the products and tables of the quantized one gave: each
-# part between two products is so compared alone, and rounding does not grow from layer to layer.
-# A
-# mask that is ignored, a position off by one, token types that are dropped or another GELU are
-# found
-# here, where they sit; in the logits they are lost among the errors of 8 bits.
-
-Array = npt.NDArray[Any]
+PROBED_TEXTS = 64
+"""Training texts on whose activations each product is checked."""
+TOLERATED = 1e-5
+"""Of `relative_difference`, where nothing was rounded. Between two products of a 6 x 384 encoder
+sums in another order differ by 3e-7 at most."""
 SHOWN = 5
+NOT_EXECUTED = frozenset({"Const", "Input", "Output"})
+MULTIPLIES = ("FullyConnected", "MatMul")
+"""OpenVINO's operators that multiply matrices; the precision of the weights tells them apart."""
+
+
+class Kernels:
+    """The operators that ONNX Runtime really runs after it has opened a quantized graph."""
+
+    integer_products: Mapping[str, int] = {
+        "DynamicQuantizeLSTM": 1,
+        "DynamicQuantizeMatMul": 1,
+        "MatMulInteger": 1,
+        "MatMulIntegerToFloat": 1,
+        "MatMulNBits": 1,
+        FUSED_ATTENTION: PRODUCTS_OF_ATTENTION,
+        "QGemm": 1,
+        "QLinearMatMul": 1,
+    }
+    """Operators that multiply by integer weights -> the products that one has"""
+
+    def operators(self, graph: Path) -> Mapping[str, int]:
+        """Count the operators of a graph as it is run on this CPU, after all fusions."""
+        with TemporaryDirectory() as folder:
+            optimized = Path(folder) / ONNX_NAME
+            open_session(graph, optimized=optimized)
+            nodes = onnx.load(optimized, load_external_data=False).graph.node
+        return Counter(node.op_type for node in nodes)
+
+    def run(self, part: onnx.ModelProto, values: Array) -> list[Array]:
+        """Return a sub-graph's outputs for values of its input."""
+        return run_subgraph(part, values)
+
+
+class OpenVinoKernels(Kernels):
+    """Products have the precision of their weights after the name, as in "FullyConnected u8"."""
+
+    integer_products: Mapping[str, int] = {
+        f"{operator} {integers}": 1
+        for operator in MULTIPLIES
+        for integers in ("u8", "i8", "u4", "i4")
+    }
+
+    def __init__(self, float_type: str) -> None:
+        self.float_type = float_type
+
+    def operators(self, graph: Path) -> Mapping[str, int]:
+        counts: Counter[str] = Counter()
+        for node in compiled(graph, float_type=self.float_type).get_runtime_model().get_ops():
+            facts = node.get_rt_info()
+            name: str = facts["layerType"].astype(str)
+            if name in MULTIPLIES:
+                name += f" {facts['runtimePrecision'].astype(str)}"
+            if name not in NOT_EXECUTED:
+                counts[name] += 1
+        return counts
+
+    def run(self, part: onnx.ModelProto, values: Array) -> list[Array]:
+        # in float32: bfloat16 would round the sums of integers that are checked
+        outputs = compiled(part.SerializeToString())({part.graph.input[0].name: values})
+        return [np.asarray(each) for each in outputs.values()]
+
+
+KERNELS = Table(
+    "runtime",
+    {
+        "onnxruntime": Kernels(),
+        "openvino": OpenVinoKernels("f32"),
+        "openvino-bf16": OpenVinoKernels("bf16"),
+    },
+)
+
+
+def operators(graph: Path, runtime: str = DEFAULT_RUNTIME) -> dict[str, int]:
+    """Count the operators of a graph as a runtime runs it on this CPU, after its fusions."""
+    return dict(sorted(KERNELS[runtime].operators(graph).items()))
+
+
+def check_kernels(actual: dict[str, int], wanted: int, runtime: str = DEFAULT_RUNTIME) -> int:
+    """Return how many products run in integers, or raise GateError if fewer than were quantized.
+
+    Args:
+        actual: the counts of `operators`.
+        wanted: how many products were quantized.
+        runtime: what counted them.
+    """
+    products, title = KERNELS[runtime].integer_products, RUNTIMES[runtime].title
+    running = sum(count * products.get(name, 0) for name, count in actual.items())
+    if running < wanted:
+        raise GateError(
+            f"{wanted} products were quantized and {title} runs {running} of them in integers; "
+            "all are required. The others would be turned back into floats for each batch, slower "
+            "than before. Its version may lack a fusion: install the one of constraints.txt, or "
+            "use another --scheme."
+        )
+    return running
 
 
 @dataclass(frozen=True)
-class _Cut:
+class TensorDifference:
+    """A tensor of a quantized graph, and how far it is from what it should be."""
+
+    tensor: str
+    difference: float
+    """Root mean square, relative; the largest of the batches."""
+
+    @property
+    def is_tolerated(self) -> bool:
+        return self.difference <= TOLERATED
+
+
+def largest(differences: Iterable[tuple[str, float]]) -> tuple[TensorDifference, ...]:
+    """Return the largest difference of each tensor; NaN counts as the largest."""
+    worst: dict[str, float] = {}
+    for name, difference in differences:
+        worst[name] = float(np.maximum(worst.get(name, 0.0), difference))
+    return tuple(TensorDifference(name, difference) for name, difference in worst.items())
+
+
+def run_with(session: Any, known: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
+    """Return some tensors of a graph by name, with all that is known already."""
+    asked = [name for name in dict.fromkeys(names) if name not in known]
+    inputs = {node.name: known[node.name] for node in session.get_inputs()}
+    return {**known, **dict(zip(asked, session.run(asked, inputs), strict=True))}
+
+
+def relative_difference(actual: Array, wanted: Array) -> float:
+    """Return the root mean square of the differences over that of the values."""
+    actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
+    size = float(np.sqrt(np.square(wanted).mean()))
+    return float(np.sqrt(np.square(actual - wanted).mean())) / (size or 1.0)
+
+
+@dataclass(frozen=True)
+class _FloatNodes:
     """The float graph without its quantized nodes: what those gave is read as input."""
 
     model: onnx.ModelProto
@@ -55,7 +193,7 @@ class _Cut:
     """Inputs of the quantized nodes, and the graph's outputs: tensor here -> in the other graph."""
 
 
-def compare_rest(
+def compare_float_nodes(
     float_graph: Path, quantized_graph: Path, batches: Batches
 ) -> tuple[TensorDifference, ...]:
     """Compare the tensors between the quantized parts of a graph with the float graph.
@@ -65,22 +203,25 @@ def compare_rest(
         quantized_graph: as a scheme wrote it; tensors have the names of the float graph.
         batches: real texts, padded to each batch's longest.
     """
-    parts = _parts(take_inventory(float_graph))
-    quantized = onnx.load(quantized_graph, load_external_data=False)
-    cut = _cut_float(onnx.load(float_graph), quantized, parts)
+    floats = _float_nodes(float_graph, onnx.load(quantized_graph, load_external_data=False))
+    names = (*floats.produced, *floats.asked.values())
     with TemporaryDirectory() as folder:
-        rest = Path(folder) / "rest.onnx"
-        onnx.save(cut.model, rest, save_as_external_data=True)  # above 2 GB, too
-        whole = open_watched(quantized_graph, (*cut.produced, *cut.asked.values()), Path(folder))
-        sessions = open_session(rest), whole
-        return largest(
-            each
-            for batch in itertools.chain(batches, [batches.of_two_lengths()])
-            for each in _differences(cut, *sessions, batch.arrays)
-        )
+        path = Path(folder) / "float.onnx"
+        onnx.save(floats.model, path, save_as_external_data=True)  # above 2 GB, too
+        alone, whole = open_session(path), open_watched(quantized_graph, names, Path(folder))
+
+        def differences() -> Iterator[tuple[str, float]]:
+            for batch in itertools.chain(batches, [batches.of_two_lengths()]):
+                values = run_with(whole, batch.arrays, names)
+                produced = {name: values[name] for name in floats.produced}
+                wanted = run_with(alone, {**batch.arrays, **produced}, floats.asked)
+                for name, other in floats.asked.items():
+                    yield name, relative_difference(values[other], wanted[name])
+
+        return largest(differences())
 
 
-def check_rest(findings: Sequence[TensorDifference]) -> None:
+def check_float_nodes(findings: Sequence[TensorDifference]) -> None:
     """Raise GateError where something besides the products differs from the float graph."""
     beyond = [each for each in findings if not each.is_tolerated]
     if beyond:
@@ -93,43 +234,51 @@ def check_rest(findings: Sequence[TensorDifference]) -> None:
         )
 
 
-def _parts(inventory: Inventory) -> frozenset[str]:
-    """Return the nodes that schemes quantize; what else differs is compared.
+def _float_nodes(float_graph: Path, quantized: onnx.ModelProto) -> _FloatNodes:
+    """Take the parts out of a float graph that are others in the quantized one.
 
-    Products of constants are among them: their weight may be that of a quantized product. They are
-    judged with the others, by `judge_products`.
+    Raises:
+        ModelError: the quantized graph has no tensor of a name, so that it is of another one.
     """
+    inventory, floats = take_inventory(float_graph), onnx.load(float_graph)
+    # of products of constants the weight may be that of a quantized product
     products = (each.node for each in (*inventory.products, *inventory.of_constants))
-    return frozenset((*products, *inventory.tables, *inventory.lstms))
-
-
-def _cut_float(floats: onnx.ModelProto, quantized: onnx.ModelProto, parts: Container[str]) -> _Cut:
-    """Take the parts out of a float graph that stand otherwise in the quantized one."""
+    quantizable = {*products, *inventory.tables, *inventory.lstms}
     same = {*_signatures(quantized)}
     changed = [
         node
         for node, signature in zip(floats.graph.node, _signatures(floats), strict=True)
-        if node.name in parts and signature not in same
+        if node.name in quantizable and signature not in same
     ]
     produced = tuple(dict.fromkeys(name for node in changed for name in node.output if name))
-    constants = {item.name for item in floats.graph.initializer}
     asked = {output.name: output.name for output in floats.graph.output}
-    makers = {name: node for node in quantized.graph.node for name in node.output}
+    makers = makers_of(quantized)
     for node in changed:
         asked |= {name: name for name in node.input if name}
-        if node.op_type == "Gather":
-            asked[node.input[1]] = _looked_up(makers, node)
-    asked = {name: other for name, other in asked.items() if name not in {*constants, *produced}}
-    _check_names(quantized, (*produced, *asked.values()))
-    return _Cut(_without(floats, changed, produced, asked), produced, asked)
-
-
-def _looked_up(makers: Mapping[str, onnx.NodeProto], lookup: onnx.NodeProto) -> str:
-    """Return the tensor of row numbers that the quantized form of a look-up reads."""
-    maker = makers.get(lookup.output[0])
-    while maker is not None and maker.op_type not in ("Gather", FOUR_BIT_LOOKUP):
-        maker = makers.get(maker.input[0])
-    return str((maker or lookup).input[1])
+        if node.op_type == "Gather":  # the quantized look-up may read other numbers of rows
+            maker = makers.get(node.output[0])
+            while maker is not None and maker.op_type not in ("Gather", FOUR_BIT_LOOKUP):
+                maker = makers.get(maker.input[0])
+            asked[node.input[1]] = (maker or node).input[1]
+    given = {item.name for item in floats.graph.initializer} | {*produced}
+    asked = {name: other for name, other in asked.items() if name not in given}
+    known = {entry.name for entry in quantized.graph.input} | makers.keys()
+    if lacking := [name for name in (*produced, *asked.values()) if name not in known]:
+        raise ModelError(
+            f"the quantized graph has no tensor {lacking[0]!r}, which the float graph computes "
+            f"({len(lacking)} are missing). Give the float graph that it was made of."
+        )
+    names, inputs = {node.name for node in changed}, {entry.name for entry in floats.graph.input}
+    replace_nodes(floats, [node for node in floats.graph.node if node.name not in names])
+    floats.graph.input.extend(
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in produced
+    )
+    del floats.graph.output[:]
+    floats.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in asked if name not in inputs
+    )
+    del floats.graph.value_info[:]
+    return _FloatNodes(floats, produced, asked)
 
 
 def _signatures(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
@@ -142,94 +291,43 @@ def _signatures(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
         yield node.name, node.op_type, *((name, name in constants) for name in node.input)
 
 
-def _check_names(quantized: onnx.ModelProto, names: Sequence[str]) -> None:
-    """Raise ModelError where the quantized graph has no tensor of a name: it is of another one."""
-    known = {entry.name for entry in quantized.graph.input}
-    known |= {name for node in quantized.graph.node for name in node.output}
-    if lacking := [name for name in names if name not in known]:
-        raise ModelError(
-            f"the quantized graph has no tensor {lacking[0]!r}, which the float graph computes "
-            f"({len(lacking)} are missing). Give the float graph that it was made of."
-        )
-
-
-def _without(
-    model: onnx.ModelProto,
-    changed: Sequence[onnx.NodeProto],
-    produced: Sequence[str],
-    asked: Iterable[str],
-) -> onnx.ModelProto:
-    """Return the graph without some nodes: it reads their outputs and returns their inputs."""
-    names = {node.name for node in changed}
-    inputs = {entry.name for entry in model.graph.input}
-    nodes = [node for node in model.graph.node if node.name not in names]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    model.graph.input.extend(
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in produced
-    )
-    del model.graph.output[:]
-    model.graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in asked if name not in inputs
-    )
-    del model.graph.value_info[:]
-    return model
-
-
-def _differences(
-    cut: _Cut, rest: Any, whole: Any, arrays: Mapping[str, Array]
-) -> Iterator[tuple[str, float]]:
-    """Yield each tensor that was asked for, with its relative difference for one batch."""
-    values = run_with(whole, arrays, (*cut.produced, *cut.asked.values()))
-    produced = {name: values[name] for name in cut.produced}
-    wanted = run_with(rest, {**arrays, **produced}, cut.asked)
-    for name, other in cut.asked.items():
-        yield name, relative_difference(values[other], wanted[name])
-
-
-# --- from quantize.attention_check
-# Check that attention as one operator computes what the operators do that it stands for.
-#
-# Each operator runs alone, on the activation that the plain graph has there. Both multiply the
-# same
-# integers, so that only the order in which floats are added differs.
-
-
 def compare_attentions(
     plain_graph: Path, graph: Path, batches: Batches
 ) -> tuple[TensorDifference, ...]:
     """Compare each attention that is one operator with the same in ONNX's own operators.
+
+    Each operator runs alone, on the activation that the plain graph has there. Both multiply the
+    same integers, so that only the order in which floats are added differs.
 
     Args:
         plain_graph: of `in_plain_form`.
         graph: as it will be opened; without such attentions there is nothing to compare.
         batches: real texts, padded to each batch's longest.
     """
-    activations = _activations(onnx.load(graph, load_external_data=False))
+    stored = onnx.load(graph, load_external_data=False)
+    makers = makers_of(stored)
+    activations = {
+        node.output[0]: makers[node.input[0]].input[0]
+        for node in stored.graph.node
+        if node.op_type == FUSED_ATTENTION
+    }
     if not activations:
         return ()
     operators = _operators_alone(onnx.load(graph), activations)
+    names = (*activations, *activations.values())
     with TemporaryDirectory() as folder:
-        names = (*activations, *activations.values())
         plain = open_watched(plain_graph, names, Path(folder))
         alone = open_session(operators.SerializeToString())
-        return largest(
-            each
-            for batch in itertools.chain(batches, [batches.of_two_lengths()])
-            for each in _differences_attention_check(
-                alone, run_with(plain, batch.arrays, names), activations
-            )
-        )
 
+        def differences() -> Iterator[tuple[str, float]]:
+            for batch in itertools.chain(batches, [batches.of_two_lengths()]):
+                wanted = run_with(plain, batch.arrays, names)
+                known = {name: array for name, array in wanted.items() if name not in activations}
+                for name, actual in run_with(alone, known, activations).items():
+                    if name in activations:
+                        yield name, relative_difference(actual, wanted[name])
 
-def _differences_attention_check(
-    alone: Any, wanted: Mapping[str, Array], attentions: Container[str]
-) -> Iterator[tuple[str, float]]:
-    """Yield each attention's output, and how far the operator's is from it."""
-    known = {name: array for name, array in wanted.items() if name not in attentions}
-    for name, actual in run_with(alone, known, wanted.keys() - known).items():
-        if name in attentions:
-            yield name, relative_difference(actual, wanted[name])
+        return largest(differences())
 
 
 def check_attentions(findings: Sequence[TensorDifference]) -> None:
@@ -242,16 +340,6 @@ def check_attentions(findings: Sequence[TensorDifference]) -> None:
             f"{worst.tensor} has a relative difference of {worst.difference:.2g}, allowed is "
             f"{TOLERATED:g}. Leave --fused-attention out."
         )
-
-
-def _activations(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the attentions that are one operator: output -> activation."""
-    rounded = {node.output[0]: node for node in model.graph.node}
-    return {
-        node.output[0]: rounded[node.input[0]].input[0]
-        for node in model.graph.node
-        if node.op_type == FUSED_ATTENTION
-    }
 
 
 def _operators_alone(model: onnx.ModelProto, activations: Mapping[str, str]) -> onnx.ModelProto:
@@ -269,3 +357,65 @@ def _operators_alone(model: onnx.ModelProto, activations: Mapping[str, str]) -> 
         [each for each in model.graph.initializer if each.name in read],
     )
     return helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def float_source(reference: Artifact, candidate: Artifact) -> Artifact | None:
+    """Return the float graph that a candidate was quantized from, where it is there.
+
+    It is the reference itself, or an export of it among the candidate's ancestors.
+    """
+    if candidate.card.kind != "onnx" or candidate.card.stage != "quantize":
+        return None
+    made_of = [each for each in lineage(candidate) if isinstance(each, Artifact)]
+    digests = {each.digest for each in made_of}
+    floats = [
+        each for each in made_of if each.card.kind == "onnx" and each.card.precision == "float32"
+    ]
+    return floats[0] if floats and reference.digest in digests else None
+
+
+def failures_if_quantized(
+    reference: Artifact, candidate: Artifact, task: Task
+) -> tuple[str, ...] | None:
+    """Return what is wrong in a quantized graph next to the float graph that it was made of.
+
+    None without such a graph: the artifact is not quantized, or was made from another graph than
+    the reference's. Logits alone do not show a scale that is a tenth too large in one product of
+    forty.
+    """
+    floats = float_source(reference, candidate)
+    return None if floats is None else graph_failures(floats, candidate, task)
+
+
+def graph_failures(floats: Artifact, candidate: Artifact, task: Task) -> tuple[str, ...]:
+    """Return every product, table or tensor between them that is not what the float graph has.
+
+    Args:
+        floats: the `float_source` of the candidate.
+        candidate: a quantized graph.
+        task: the graphs run on its training texts.
+    """
+    problem = problem_of(floats)
+    encode = problem.encoder(load_tokenizer(floats.path))
+    texts = Batches(encode, task.calibration.examples[:PROBED_TEXTS], "check products", problem)
+    quantization = candidate.card.findings.quantization
+    ranges = quantization.ranges if quantization else NO_RANGES
+    float_graph, graph = onnx_file(floats), onnx_file(candidate)
+    with TemporaryDirectory() as folder:
+        plain = in_plain_form(float_graph, graph, Path(folder))
+        groups = find_parts(float_graph, plain)
+        products = compare_products(groups, sample_rows(plain, groups, texts), ranges)
+        between = compare_float_nodes(float_graph, plain, texts)
+        attentions = compare_attentions(plain, graph, texts)
+    off = {
+        **{f"before {each.tensor}": each for each in between},
+        **{f"fused attention {each.tensor}": each for each in attentions},
+    }
+    return (
+        *(f"product {each.node}: {', '.join(each.failures)}" for each in products if each.failures),
+        *(
+            f"{place}: off by {each.difference:.2g}, allowed at most {TOLERATED:g}"
+            for place, each in off.items()
+            if not each.is_tolerated
+        ),
+    )

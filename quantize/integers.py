@@ -1,8 +1,14 @@
-"""Integers that stand for real numbers: their scales, the machines they suit, where to clip."""
+"""Integers that stand for real numbers: their scale, the machines that they suit, where to clip.
+
+    real = scale * (integer - zero_point)    (Jacob et al. 2018, arXiv 1712.05877, eq. 1)
+
+ONNX Runtime computes the same from the same range when it writes a graph; `affine` serves the
+choice of the range, and the fake quantization that is trained with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -16,17 +22,16 @@ from bertender.core.errors import ModelError
 from bertender.core.machine import Environment, environment, has_int8_acceleration, is_arm64
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, saturates
 
-# --- from quantize.affine
-# Scale and zero point: how a range of real numbers becomes 8-bit integers, and back.
-#
-#     real = scale * (integer - zero_point)    (Jacob et al. 2018, arXiv 1712.05877, eq. 1)
-#
-# ONNX Runtime computes the same from the same range when it writes a graph; what is here serves
-# the
-# choice of the range, and the fake quantization that is trained with.
-
 FloatArray = npt.NDArray[np.floating[Any]]
+Range = tuple[float, float]
+"""The least and the largest number that a tensor is quantized to."""
+
 LEAST_SCALE = float(np.finfo(np.float32).tiny)
+TRIED_SHARES = np.linspace(1.0, 0.02, 50)
+"""Of each end of the range that was seen, the widest first, which wins a tie."""
+ALMOST_NOTHING = 1e-12
+RANGES_AT_ONCE = 50
+"""To try: what is computed of them stays in the CPU's cache."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,11 @@ class Affine:
         return np.asarray(clipped, dtype=np.int32)
 
     def real(self, integers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
-        """Return what the integers stand for."""
+        """Return the numbers that integers stand for."""
         return (integers.astype(np.float64) - self.zero_point) * self.scale
 
     def rounded(self, values: FloatArray) -> npt.NDArray[np.float64]:
-        """Return some values after a round trip."""
+        """Return values after a round trip."""
         return self.real(self.quantized(values))
 
 
@@ -87,32 +92,22 @@ def affine(low: float, high: float, integers: Integers) -> Affine:
     if integers.symmetric:
         high = max(-low, high)
         low = -high
-    steps = integers.highest - integers.lowest
-    scale = (high - low) / steps
+    scale = (high - low) / (integers.highest - integers.lowest)
     if scale < LEAST_SCALE:
         return Affine(1.0, 0, integers)  # nothing but zeros
     zero_point = 0 if integers.symmetric else round(integers.lowest - low / scale)
     return Affine(scale, zero_point, integers)
 
 
-# --- from quantize.targets
-# TARGETS: which integers suit the machine that will serve.
-#
-# 8-bit products are added up in 32 bits where the CPU has instructions for that (VNNI, AMX, the
-# dot
-# products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong
-# outputs,
-# without an error. ONNX Runtime, as bertender opens it, takes slower and exact instructions there
-# where weights have more than 7 bits; others do not, by default.
-
-AUTO = "auto"
-X86 = frozenset({"vnni", "avx2"})
-"""Targets whose integers are of the same kinds."""
-
-
 @dataclass(frozen=True)
 class Target:
-    """A row of TARGETS."""
+    """A row of TARGETS: which integers suit the machine that will serve.
+
+    8-bit products are added up in 32 bits where the CPU has instructions for that (VNNI, AMX, the
+    dot products of ARM). Elsewhere x86 adds pairs of them in 16 bits first, which saturate: wrong
+    outputs, without an error. ONNX Runtime, as bertender opens it, takes slower and exact
+    instructions there where weights have more than 7 bits; others do not, by default.
+    """
 
     summary: str
     activations: str = "uint8"
@@ -124,10 +119,13 @@ class Target:
 
     @property
     def has_8_bit_weights(self) -> bool:
-        """Return whether weights have more than the 7 bits whose sums fit into 16 everywhere."""
+        """Whether weights have more than the 7 bits whose sums fit into 16 everywhere."""
         return INTEGERS[self.weights].highest > INTEGERS["int7-symmetric"].highest
 
 
+AUTO = "auto"
+X86 = frozenset({"vnni", "avx2"})
+"""Targets whose integers are of the same kinds."""
 TARGETS = Table(
     "target",
     {
@@ -198,28 +196,6 @@ def _suited_to(machine: Environment) -> str:
     return "vnni" if has_int8_acceleration(machine) else "avx2"
 
 
-# --- from quantize.calibrators
-# CALIBRATORS: where to clip an activation, from a histogram of its values.
-#
-# A wide range spends its steps on values that hardly ever come, a narrow one saturates those that
-# do.
-# Each row looks at the histogram of real text's activations and returns the range to quantize,
-# for
-# the integers that will be written: unsigned ones have two ends, symmetric ones a largest size
-# alone,
-# and half as many steps for values of one sign.
-
-FloatArray_calibrators = npt.NDArray[np.float64]
-Range = tuple[float, float]
-"""The least and the largest number that a tensor is quantized to."""
-
-TRIED_SHARES = np.linspace(1.0, 0.02, 50)
-"""Of each end of the range that was seen, the widest first, which wins a tie."""
-ALMOST_NOTHING = 1e-12
-RANGES_AT_ONCE = 50
-"""To try: what is computed of them stays in the CPU's cache."""
-
-
 @dataclass(frozen=True)
 class Histogram:
     """Counts of the values in each part of a tensor's range."""
@@ -230,151 +206,147 @@ class Histogram:
     """(bins,), of equal width."""
 
     @cached_property
-    def centers(self) -> FloatArray_calibrators:
-        """The middle of each bin: (bins,)."""
-        edges = np.linspace(self.low, self.high, len(self.counts) + 1)
-        return np.asarray((edges[1:] + edges[:-1]) / 2)
+    def edges(self) -> npt.NDArray[np.float64]:
+        """The ends of the bins: (bins + 1,)."""
+        return np.linspace(self.low, self.high, len(self.counts) + 1)
 
     @cached_property
-    def moments(self) -> FloatArray_calibrators:
+    def centers(self) -> npt.NDArray[np.float64]:
+        """The middle of each bin: (bins,)."""
+        return np.asarray((self.edges[1:] + self.edges[:-1]) / 2)
+
+    @cached_property
+    def moments(self) -> npt.NDArray[np.float64]:
         """Sums of the values below each bin, to the powers of 0, 1 and 2: (3, bins + 1)."""
         powers = self.centers ** np.arange(3)[:, None]
         return np.cumsum(np.pad(self.counts * powers, ((0, 0), (1, 0))), axis=1)
 
 
-ClippingErrors = Callable[[Histogram, Sequence[Range], Integers], FloatArray_calibrators]
-"""(histogram, ranges, the integers that span each) -> what is lost by each: (ranges,)"""
-
-
-@dataclass(frozen=True)
 class Calibrator:
-    """A row of CALIBRATORS."""
+    """A row of CALIBRATORS: where to clip an activation, from a histogram of its values.
 
-    summary: str
-    clip: Callable[[Histogram, float, Integers], Range]
-    """(histogram, percentile, the integers that will be written) -> the range"""
-    errors: ClippingErrors | None = None
-    """Errors that the search for a range minimises; None without a search."""
+    A wide range spends its steps on values that hardly ever come, a narrow one saturates those that
+    do. Unsigned integers have two ends, symmetric ones a largest size alone, and half as many steps
+    for values of one sign. This one takes everything that was seen.
+    """
 
+    def __init__(self, summary: str) -> None:
+        self.summary = summary
 
-def _everything(seen: Histogram, percentile: float, integers: Integers) -> Range:
-    return seen.low, seen.high
+    def clip(self, seen: Histogram, percentile: float, integers: Integers) -> Range:
+        """Return the range to quantize to.
 
-
-def _percentile(seen: Histogram, percentile: float, integers: Integers) -> Range:
-    """Leave out equal shares of the values at both ends; of symmetric integers, the largest."""
-    if integers.symmetric:
-        return _largest_share(seen, percentile / 100)
-    tail = (1 - percentile / 100) / 2
-    share = np.cumsum(seen.counts) / max(seen.counts.sum(), 1)
-    edges = np.linspace(seen.low, seen.high, len(seen.counts) + 1)
-    first = int(np.searchsorted(share, tail, side="right"))
-    last = int(np.searchsorted(share, 1 - tail, side="left"))
-    return float(edges[first]), float(edges[last + 1])
+        Args:
+            seen: the activation on real text.
+            percentile: share of the values to keep, for the calibrator that reads it.
+            integers: that will be written.
+        """
+        return seen.low, seen.high
 
 
-def _largest_share(seen: Histogram, held: float) -> Range:
-    """Return the symmetric range that holds a share of the values."""
-    sizes = np.abs(seen.centers)
-    order = np.argsort(sizes)
-    share = np.cumsum(seen.counts[order]) / max(seen.counts.sum(), 1)
-    last = order[int(np.searchsorted(share, held, side="left"))]
-    half_a_bin = (seen.high - seen.low) / len(seen.counts) / 2
-    largest = float(sizes[last] + half_a_bin)
-    return -largest, largest
+class Percentile(Calibrator):
+    """Leaves out equal shares of the values at both ends; of symmetric integers, the largest."""
+
+    def clip(self, seen: Histogram, percentile: float, integers: Integers) -> Range:
+        total = max(seen.counts.sum(), 1)
+        if integers.symmetric:
+            sizes = np.abs(seen.centers)
+            order = np.argsort(sizes)
+            share = np.cumsum(seen.counts[order]) / total
+            last = order[int(np.searchsorted(share, percentile / 100, side="left"))]
+            half_a_bin = (seen.high - seen.low) / len(seen.counts) / 2
+            largest = float(sizes[last] + half_a_bin)
+            return -largest, largest
+        tail = (1 - percentile / 100) / 2
+        share = np.cumsum(seen.counts) / total
+        first = int(np.searchsorted(share, tail, side="right"))
+        last = int(np.searchsorted(share, 1 - tail, side="left"))
+        return float(seen.edges[first]), float(seen.edges[last + 1])
 
 
-def _searched(summary: str, errors: ClippingErrors) -> Calibrator:
-    """Return the row of the range that has the least error of all that are tried."""
+class SearchedRange(Calibrator):
+    """Takes the range with the least error of all that are tried."""
 
-    def clip(seen: Histogram, percentile: float, integers: Integers) -> Range:
-        tried = _tried(seen, integers)
+    def errors(
+        self, seen: Histogram, ranges: Sequence[Range], integers: Integers
+    ) -> npt.NDArray[np.float64]:
+        """Return what is lost by each of some ranges: (ranges,)."""
+        raise NotImplementedError
+
+    def clip(self, seen: Histogram, percentile: float, integers: Integers) -> Range:
+        low, high = min(seen.low, 0.0), max(seen.high, 0.0)  # all ranges that are written hold 0
+        if integers.symmetric:
+            sizes = (TRIED_SHARES * max(-low, high)).tolist()
+            tried = [(-size, size) for size in sizes]
+        else:
+            # an end at 0 is one end, not fifty
+            ends = (list(dict.fromkeys((TRIED_SHARES * end).tolist())) for end in (low, high))
+            tried = list(product(*ends))
         starts = range(0, len(tried), RANGES_AT_ONCE)
-        lost = [errors(seen, tried[start : start + RANGES_AT_ONCE], integers) for start in starts]
+        lost = [
+            self.errors(seen, tried[start : start + RANGES_AT_ONCE], integers) for start in starts
+        ]
         return tried[int(np.concatenate(lost).argmin())]
 
-    return Calibrator(summary, clip, errors)
+
+class SquaredError(SearchedRange):
+    """Minimises the sum of squared distances between values and what quantizing leaves of them."""
+
+    def errors(
+        self, seen: Histogram, ranges: Sequence[Range], integers: Integers
+    ) -> npt.NDArray[np.float64]:
+        # distances to what a step stands for are sums of moments of its values, so that the time
+        # grows with the steps, not with the bins
+        spans = [affine(*each, integers) for each in ranges]
+        scales = np.array([[each.scale] for each in spans])
+        zero_points = np.array([[each.zero_point] for each in spans])
+        real = (np.arange(integers.lowest, integers.highest + 1) - zero_points) * scales
+        ends = np.searchsorted(seen.centers, real[:, :-1] + scales / 2)
+        ends = np.pad(ends, ((0, 0), (1, 1)), constant_values=(0, len(seen.counts)))
+        count, first, second = np.diff(seen.moments[:, ends])
+        return np.asarray((second - 2 * real * first + real**2 * count).sum(axis=1))
 
 
-def _tried(seen: Histogram, integers: Integers) -> list[Range]:
-    """Return ranges within what was seen, which hold 0: all that are written do."""
-    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
-    if integers.symmetric:
-        sizes = (TRIED_SHARES * max(-low, high)).tolist()
-        return [(-size, size) for size in sizes]
-    # an end at 0 is one end, not fifty
-    lows, highs = (list(dict.fromkeys((TRIED_SHARES * end).tolist())) for end in (low, high))
-    return list(product(lows, highs))
+class Divergence(SearchedRange):
+    """Minimises how far a quantized distribution is from the one that was seen (KL, in nats).
 
-
-def squared_errors(
-    seen: Histogram, ranges: Sequence[Range], integers: Integers
-) -> FloatArray_calibrators:
-    """Return the sum of the squared distances between values and what quantizing leaves of them.
-
-    Of each of some ranges: (ranges,). The distances to what a step stands for are sums of moments
-    of its values, so the time grows with the steps, not with the bins.
+    Migacz 2017, "8-bit Inference with TensorRT": what is clipped joins the last bins of what is
+    compared with, and each step's mass is spread evenly over its bins that are not empty. His
+    ranges are symmetric; of unsigned integers each end is sought on its own.
     """
-    spans = [affine(*each, integers) for each in ranges]
-    scales = np.array([[each.scale] for each in spans])
-    zero_points = np.array([[each.zero_point] for each in spans])
-    real = (np.arange(integers.lowest, integers.highest + 1) - zero_points) * scales
-    ends = np.searchsorted(seen.centers, real[:, :-1] + scales / 2)
-    ends = np.pad(ends, ((0, 0), (1, 1)), constant_values=(0, len(seen.counts)))
-    count, first, second = np.diff(seen.moments[:, ends])
-    return np.asarray((second - 2 * real * first + real**2 * count).sum(axis=1))
 
+    def errors(
+        self, seen: Histogram, ranges: Sequence[Range], integers: Integers
+    ) -> npt.NDArray[np.float64]:
+        return np.array([self._error(seen, each, integers) for each in ranges])
 
-def divergences(
-    seen: Histogram, ranges: Sequence[Range], integers: Integers
-) -> FloatArray_calibrators:
-    """Return how far each quantized distribution is from the one that was seen (KL, in nats).
-
-    Of each of some ranges: (ranges,). Migacz 2017, "8-bit Inference with TensorRT": what is clipped
-    joins the last bins of what is compared with, and each step's mass is spread evenly over its
-    bins that are not empty. His ranges are symmetric; of unsigned integers each end is sought on
-    its own.
-    """
-    return np.array([_divergence(seen, clipped, integers) for clipped in ranges])
-
-
-def _divergence(seen: Histogram, clipped: Range, integers: Integers) -> float:
-    low, high = clipped
-    centers, counts = seen.centers, seen.counts.astype(np.float64)
-    inside = np.flatnonzero((low <= centers) & (centers <= high))
-    if not inside.size:
-        return np.inf
-    first, end = inside[0], inside[-1] + 1
-    within = counts[first:end]
-    reference = within.copy()
-    reference[0] += counts[:first].sum()
-    reference[-1] += counts[end:].sum()
-    steps = affine(low, high, integers).quantized(centers[first:end]) - integers.lowest
-    return _kl(reference, _spread_evenly(within, steps))
-
-
-def _spread_evenly(
-    counts: FloatArray_calibrators, steps: npt.NDArray[np.int64]
-) -> FloatArray_calibrators:
-    """Return counts (bins,) with each step's mass spread over its bins that are not empty."""
-    mass = np.bincount(steps, weights=counts)
-    filled = np.bincount(steps, weights=(counts > 0).astype(float))
-    return np.where(counts > 0, mass[steps] / np.maximum(filled[steps], 1), 0.0)
-
-
-def _kl(reference: FloatArray_calibrators, candidate: FloatArray_calibrators) -> float:
-    wanted = reference / max(reference.sum(), ALMOST_NOTHING)
-    rounded = np.maximum(candidate / max(candidate.sum(), ALMOST_NOTHING), ALMOST_NOTHING)
-    seen = wanted > 0
-    return float((wanted[seen] * np.log(wanted[seen] / rounded[seen])).sum())
+    def _error(self, seen: Histogram, clipped: Range, integers: Integers) -> float:
+        low, high = clipped
+        centers, counts = seen.centers, seen.counts.astype(np.float64)
+        inside = np.flatnonzero((low <= centers) & (centers <= high))
+        if not inside.size:
+            return np.inf
+        first, end = inside[0], inside[-1] + 1
+        within = counts[first:end]
+        reference = within.copy()
+        reference[0] += counts[:first].sum()
+        reference[-1] += counts[end:].sum()
+        steps = affine(low, high, integers).quantized(centers[first:end]) - integers.lowest
+        mass = np.bincount(steps, weights=within)
+        filled = np.bincount(steps, weights=(within > 0).astype(float))
+        spread = np.where(within > 0, mass[steps] / np.maximum(filled[steps], 1), 0.0)
+        wanted = reference / max(reference.sum(), ALMOST_NOTHING)
+        rounded = np.maximum(spread / max(spread.sum(), ALMOST_NOTHING), ALMOST_NOTHING)
+        held = wanted > 0
+        return float((wanted[held] * np.log(wanted[held] / rounded[held])).sum())
 
 
 CALIBRATORS = Table(
     "calibrator",
     {
-        "minmax": Calibrator("everything that was seen", _everything),
-        "percentile": Calibrator("all but the outermost values", _percentile),
-        "entropy": _searched("the range whose distribution changes least", divergences),
-        "mse": _searched("the range with the least squared error", squared_errors),
+        "minmax": Calibrator("everything that was seen"),
+        "percentile": Percentile("all but the outermost values"),
+        "entropy": Divergence("the range whose distribution changes least"),
+        "mse": SquaredError("the range with the least squared error"),
     },
 )

@@ -1,8 +1,19 @@
-"""Check of each quantized product and table against the float one, on its own inputs."""
+"""Check of each quantized product and table against the float one, on the product's own inputs.
+
+A wrong scale in one product of forty need not turn a prediction. Here each product is compared with
+the float product alone: what rounding costs a healthy one is known, and a fault costs more. Its
+weights and its outputs are judged apart. For the weights, the float product reads the activations
+as they were rounded, so that nothing but the weights differs; for the outputs, it reads them as
+they were.
+
+The sums are judged by themselves too: x86 without 8-bit dot products adds pairs of products in 16
+bits, and sums beyond that are cut off without an error. How far a whole model's logits are from
+exact ones shows less: in twelve layers rounding grows to more than saturation does in one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,32 +24,25 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from bertender.core.errors import GateError
-from bertender.core.findings import PartLikeness, ProductCheck
+from bertender.core.errors import GateError, ModelError
+from bertender.core.findings import PartLikeness, ProductCheck, SaturationFindings
 from quantize.context import Batches, observed
 from quantize.graph import (
     FOUR_BIT_LOOKUP,
     Inventory,
-    RunCut,
-    cut_out,
-    exact,
+    constants_of,
+    in_float64,
     nodes_between,
-    open_cut,
+    open_subgraph,
     rounded_activation,
-    run_cut,
+    run_subgraph,
     static_activation,
+    subgraph,
     take_inventory,
 )
 from quantize.integers import INTEGERS, Range, affine
 
-# --- from quantize.twins
-# The quantized parts of a graph, each with its float twin, on activations of real text.
-#
-# The products that read one activation are cut out together: ONNX Runtime rounds it once for all
-# of
-# them, as it does in the whole graph.
-
-FloatArray_twins = npt.NDArray[np.float32]
+FloatArray = npt.NDArray[np.floating[Any]]
 ROWS = 256
 """Of an activation, at most, that its products are judged on: tokens, or pooled states."""
 TABLE_ROWS = 8192
@@ -46,151 +50,20 @@ TABLE_ROWS = 8192
 FOUR_BITS = frozenset({"MatMulNBits", FOUR_BIT_LOOKUP})
 QUANTIZED = FOUR_BITS | {"MatMulInteger", "DequantizeLinear"}
 """Operators that only a quantized part has."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A product, or a look-up in a table."""
-
-    node: str
-    """Its name in the float graph."""
-    end: str
-    """The tensor that it computes, in both graphs."""
-    operators: frozenset[str]
-    """Of its quantized form, as it was written."""
-
-    @property
-    def four_bits(self) -> bool:
-        return not FOUR_BITS.isdisjoint(self.operators)
-
-
-@dataclass(frozen=True)
-class Twins:
-    """The quantized parts that read one tensor, and the same parts in float."""
-
-    start: str
-    """The activation; of a table, the rows to look up."""
-    parts: tuple[Part, ...]
-    float_model: onnx.ModelProto
-    quantized_model: onnx.ModelProto
-    inputs: int
-    """Of each product; the rows of a table."""
-    is_table: bool = False
-
-    @cached_property
-    def quantized(self) -> onnx.ModelProto:
-        """The cut of the quantized graph."""
-        return self._cut(self.quantized_model)
-
-    @cached_property
-    def floats(self) -> onnx.ModelProto:
-        """The cut of the float graph."""
-        return self._cut(self.float_model)
-
-    @cached_property
-    def biases(self) -> list[FloatArray_twins]:
-        """The bias of each float product, its output for zeros: (1, outputs)."""
-        return run_cut(self.floats, np.zeros((1, self.inputs), dtype=np.float32))
-
-    def table_rows(self) -> npt.NDArray[np.int64]:
-        """Return the numbers of rows of a table, evenly spaced."""
-        return np.linspace(0, self.inputs - 1, min(TABLE_ROWS, self.inputs)).astype(np.int64)
-
-    def _cut(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        ends = [part.end for part in self.parts]
-        if self.is_table:
-            return cut_out(model, self.start, ends, ["rows"], TensorProto.INT64)
-        return cut_out(model, self.start, ends, ["rows", self.inputs], TensorProto.FLOAT)
-
-
-def find_twins(float_graph: Path, quantized_graph: Path) -> tuple[Twins, ...]:
-    """Return what a quantized graph has in integers of the float graph that it was made of.
-
-    LSTMs are left out: their products cannot be cut out of them.
-    """
-    inventory = take_inventory(float_graph)
-    models = onnx.load(float_graph), onnx.load(quantized_graph)
-    return (*_products_twins(inventory, *models), *_tables_twins(inventory, *models))
-
-
-def _products_twins(
-    inventory: Inventory, floats: onnx.ModelProto, quantized: onnx.ModelProto
-) -> Iterator[Twins]:
-    ends = {node.name: node.output[0] for node in floats.graph.node}
-    products = (*inventory.products, *inventory.of_constants)
-    readers: dict[str, list[str]] = {}
-    for product in products:
-        readers.setdefault(product.activation, []).append(product.node)
-    inputs = {product.activation: product.inputs for product in products}
-    for start, nodes in readers.items():
-        if parts := _parts(quantized, start, {node: ends[node] for node in nodes}):
-            yield Twins(start, parts, floats, quantized, inputs[start])
-
-
-def _tables_twins(
-    inventory: Inventory, floats: onnx.ModelProto, quantized: onnx.ModelProto
-) -> Iterator[Twins]:
-    nodes = {node.name: node for node in floats.graph.node}
-    sizes = {item.name: item.dims[0] for item in floats.graph.initializer if item.dims}
-    for name, table in inventory.tables.items():
-        rows, end = nodes[name].input[1], nodes[name].output[0]
-        if parts := _parts(quantized, rows, {name: end}):
-            yield Twins(rows, parts, floats, quantized, sizes[table], is_table=True)
-
-
-def _parts(quantized: onnx.ModelProto, start: str, ends: Mapping[str, str]) -> tuple[Part, ...]:
-    """Return those that are quantized of some nodes, by their names and outputs."""
-    parts = (
-        Part(
-            node, end, frozenset(each.op_type for each in nodes_between(quantized, [start], [end]))
-        )
-        for node, end in ends.items()
-    )
-    return tuple(part for part in parts if part.operators & QUANTIZED)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Rows of an activation: (rows, inputs)."""
-
-    spread: FloatArray_twins
-    """From all over the texts."""
-    largest: FloatArray_twins
-    """Those of the largest sums, and so of the largest integers: they saturate first."""
-
-
-def sample_rows(graph: Path, twins: Iterable[Twins], batches: Batches) -> dict[str, Sample]:
-    """Return rows of the input activations of quantized products, by the tensor's name.
-
-    Of each batch no more than a few rows stay, so that memory is that of one batch.
-    """
-    inputs = {each.start: each.inputs for each in twins if not each.is_table}
-    samples: dict[str, Sample] = {}
-    for values in observed(graph, [*inputs], batches) if inputs else ():
-        for name, array in values.items():
-            rows = array.reshape(-1, inputs[name])
-            before = samples.get(name, Sample(rows[:0], rows[:0]))
-            samples[name] = Sample(
-                np.concatenate([before.spread, _spread(rows)]),
-                _largest(np.concatenate([before.largest, rows])),
-            )
-    return {name: Sample(_spread(each.spread), each.largest) for name, each in samples.items()}
-
-
-def _spread(rows: FloatArray_twins) -> FloatArray_twins:
-    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)])
-
-
-def _largest(rows: FloatArray_twins) -> FloatArray_twins:
-    """Return the rows of the largest integers: these grow with the values, less than 0 or not."""
-    return np.asarray(rows[np.argsort(-rows.sum(axis=1), kind="stable")[:ROWS]])
-
-
-# --- from quantize.part_findings
-# BOUNDS: the figures of a healthy quantized part, and the findings that are held against them.
-
+ACTIVATIONS = {"uint8": "uint8", "int8": "int8-symmetric"}
+"""Type of the integers -> their row of INTEGERS."""
+VALUES_A_BYTE = 2
+"""Of a table of 4 bits."""
+TINY = 1e-20
+"""Stands for a sum of squares that is 0."""
+NO_NOISE_DB = 200.0
+"""Of outputs that are equal, zeros among them."""
+MOST_SATURATION = 1e-3
+"""Largest difference of a product's outputs over the largest of them."""
+NO_RANGES: Mapping[str, Range] = {}
 SHOWN = 5
 NO_LIMIT = float("inf")
+
 WRONG_PRODUCT = (
     "The graph's scales or weights are wrong there, or its activations are clipped: quantize "
     "again, with another --calibrator or --scheme."
@@ -261,8 +134,133 @@ agree, nothing.
 
 
 @dataclass(frozen=True)
+class Part:
+    """A product, or a look-up in a table."""
+
+    node: str
+    """Its name in the float graph."""
+    end: str
+    """The tensor that it computes, in both graphs."""
+    four_bits: bool
+
+    @property
+    def kind(self) -> str:
+        """Row of BOUNDS of a product."""
+        return "4-bit" if self.four_bits else "8-bit"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The quantized parts that read one tensor, and the same parts in float.
+
+    The products that read one activation are cut out together: ONNX Runtime rounds it once for all
+    of them, as it does in the whole graph.
+    """
+
+    start: str
+    """The activation; of a table, the rows to look up."""
+    parts: tuple[Part, ...]
+    float_model: onnx.ModelProto
+    quantized_model: onnx.ModelProto
+    inputs: int
+    """Of each product; the rows of a table."""
+    is_table: bool = False
+
+    @cached_property
+    def quantized(self) -> onnx.ModelProto:
+        """The sub-graph of the quantized graph."""
+        return self._cut(self.quantized_model)
+
+    @cached_property
+    def floats(self) -> onnx.ModelProto:
+        """The sub-graph of the float graph."""
+        return self._cut(self.float_model)
+
+    def _cut(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        ends = [part.end for part in self.parts]
+        if self.is_table:
+            return subgraph(model, self.start, ends, ["rows"], TensorProto.INT64)
+        return subgraph(model, self.start, ends, ["rows", self.inputs], TensorProto.FLOAT)
+
+    @cached_property
+    def biases(self) -> list[FloatArray]:
+        """The bias of each float product, its output for zeros: (1, outputs)."""
+        return run_subgraph(self.floats, np.zeros((1, self.inputs), dtype=np.float32))
+
+    def table_rows(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of rows of a table, evenly spaced."""
+        return np.linspace(0, self.inputs - 1, min(TABLE_ROWS, self.inputs)).astype(np.int64)
+
+
+def find_parts(float_graph: Path, quantized_graph: Path) -> tuple[Parts, ...]:
+    """Return what a quantized graph has in integers of the float graph that it was made of.
+
+    LSTMs are left out: their products cannot be cut out of them.
+    """
+    inventory: Inventory = take_inventory(float_graph)
+    floats, quantized = onnx.load(float_graph), onnx.load(quantized_graph)
+    nodes = {node.name: node for node in floats.graph.node}
+
+    def quantized_parts(start: str, names: Sequence[str]) -> Iterator[Part]:
+        for name in names:
+            end = nodes[name].output[0]
+            operators = {each.op_type for each in nodes_between(quantized, [start], [end])}
+            if operators & QUANTIZED:
+                yield Part(name, end, four_bits=bool(operators & FOUR_BITS))
+
+    products = (*inventory.products, *inventory.of_constants)
+    readers: dict[str, list[str]] = {}
+    for product in products:
+        readers.setdefault(product.activation, []).append(product.node)
+    inputs = {product.activation: product.inputs for product in products}
+    sizes = {item.name: item.dims[0] for item in floats.graph.initializer if item.dims}
+    found = [
+        Parts(start, tuple(quantized_parts(start, names)), floats, quantized, inputs[start])
+        for start, names in readers.items()
+    ]
+    for name, table in inventory.tables.items():
+        rows = nodes[name].input[1]
+        parts = tuple(quantized_parts(rows, [name]))
+        found.append(Parts(rows, parts, floats, quantized, sizes[table], is_table=True))
+    return tuple(each for each in found if each.parts)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of an activation: (rows, inputs)."""
+
+    spread: FloatArray
+    """From all over the texts."""
+    largest: FloatArray
+    """Those of the largest sums, and so of the largest integers: they saturate first."""
+
+
+def sample_rows(graph: Path, groups: Iterable[Parts], batches: Batches) -> dict[str, Sample]:
+    """Return rows of the input activations of quantized products, by the tensor's name.
+
+    Of each batch a few rows at most are kept, so that memory is that of one batch.
+    """
+    inputs = {each.start: each.inputs for each in groups if not each.is_table}
+    samples: dict[str, Sample] = {}
+    for values in observed(graph, [*inputs], batches) if inputs else ():
+        for name, array in values.items():
+            rows = array.reshape(-1, inputs[name])
+            before = samples.get(name, Sample(rows[:0], rows[:0]))
+            candidates = np.concatenate([before.largest, rows])
+            # the largest integers grow with the values, less than 0 or not
+            order = np.argsort(-candidates.sum(axis=1), kind="stable")[:ROWS]
+            spread = np.concatenate([before.spread, _spread(rows)])
+            samples[name] = Sample(spread, np.asarray(candidates[order]))
+    return {name: Sample(_spread(each.spread), each.largest) for name, each in samples.items()}
+
+
+def _spread(rows: FloatArray) -> FloatArray:
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)])
+
+
+@dataclass(frozen=True)
 class ProductFindings:
-    """Figures of a quantized product, or a quantized table, against its float twin."""
+    """Figures of a quantized product, or a quantized table, against the float one."""
 
     node: str
     """Its name in the float graph."""
@@ -275,204 +273,97 @@ class ProductFindings:
     @property
     def failures(self) -> tuple[str, ...]:
         """Every figure that is out of bounds, in words; empty for a healthy product."""
-        bounds = BOUNDS[self.kind]
-        return tuple(
-            f"{name} is {value:.4g}, allowed is {_words(*bounds[name])}"
-            for name, value in self.figures.items()
-            if not bounds[name][0] <= value <= bounds[name][1]
-        )
-
-
-def _words(low: float, high: float) -> str:
-    return f"at least {low:g}" if high == NO_LIMIT else f"{low:g} to {high:g}"
-
-
-def check_products(findings: Sequence[ProductFindings]) -> None:
-    """Raise GateError where a product is out of bounds; it names the worst few."""
-    failed = [each for each in findings if each.failures]
-    if failed:
-        listed = "; ".join(f"{each.node}: {', '.join(each.failures)}" for each in failed[:SHOWN])
-        steps = " ".join(dict.fromkeys(WRONG[each.kind] for each in failed))
-        raise GateError(
-            f"{len(failed)} of {len(findings)} quantized products and tables do not compute what "
-            f"their float twins do. {listed}. {steps}"
-        )
-
-
-def summary_of(findings: Sequence[ProductFindings]) -> ProductCheck:
-    """Return their findings for the artifact: how many there are, and the worst few by noise."""
-    worst = sorted(findings, key=lambda each: min(_ratios(each)))[:SHOWN]
-    likeness = {each.node: PartLikeness(kind=each.kind, figures=each.figures) for each in worst}
-    return ProductCheck(checked=len(findings), worst=likeness)
-
-
-def _ratios(findings: ProductFindings) -> list[float]:
-    return [value for name, value in findings.figures.items() if name.endswith("_snr_db")]
-
-
-# --- from quantize.products
-# Check of each quantized product against its float twin, on the product's own inputs.
-#
-# A wrong scale in one product of forty need not turn a prediction. Here each product is compared
-# with
-# its twin alone: what rounding costs a healthy one is known, and a fault costs more. Its weights
-# and
-# its outputs are judged apart. For the weights, the twin reads the activations as they were
-# rounded,
-# so that nothing but the weights differs; for the outputs, it reads them as they were.
-
-FloatArray = npt.NDArray[np.floating[Any]]
-TINY = 1e-20
-"""Stands for a sum of squares that is 0."""
-NO_NOISE_DB = 200.0
-"""Of outputs that are equal, zeros among them."""
-NO_RANGES: Mapping[str, Range] = {}
-VALUES_A_BYTE = 2
-"""Of a table of 4 bits."""
-ACTIVATIONS = {"uint8": "uint8", "int8": "int8-symmetric"}
-"""Type of the integers -> their row of INTEGERS."""
+        failures = []
+        for name, value in self.figures.items():
+            low, high = BOUNDS[self.kind][name]
+            if not low <= value <= high:
+                allowed = f"at least {low:g}" if high == NO_LIMIT else f"{low:g} to {high:g}"
+                failures.append(f"{name} is {value:.4g}, allowed is {allowed}")
+        return tuple(failures)
 
 
 def compare_products(
-    float_graph: Path,
-    quantized_graph: Path,
-    batches: Batches,
-    ranges: Mapping[str, Range] = NO_RANGES,
+    groups: Iterable[Parts], samples: Mapping[str, Sample], ranges: Mapping[str, Range] = NO_RANGES
 ) -> tuple[ProductFindings, ...]:
-    """Compare each quantized product and table of a graph with its float twin.
+    """Compare each quantized product and table of a graph with the float one.
 
     Args:
-        float_graph: what the other was made of.
-        quantized_graph: as a scheme wrote it. Sums are computed exactly, whatever this CPU does.
-        batches: real texts, whose activations the quantized graph is watched on.
+        groups: of `find_parts`. Sums are computed exactly, whatever this CPU does.
+        samples: of `sample_rows`, real texts' activations in the quantized graph.
         ranges: that static activations shall have, by the tensor's name, where they are known. An
             artifact has them in its findings. Without them, a range that clips no more than
             calibrators do cannot be distinguished from one of theirs.
     """
-    twins = find_twins(float_graph, quantized_graph)
-    return judge_products(twins, sample_rows(quantized_graph, twins, batches), ranges)
-
-
-def judge_products(
-    twins: Iterable[Twins], samples: Mapping[str, Sample], ranges: Mapping[str, Range] = NO_RANGES
-) -> tuple[ProductFindings, ...]:
-    """Compare what was cut out of both graphs already; see `compare_products`."""
     return tuple(
         each
-        for group in twins
+        for group in groups
         for each in (
-            _tables(group)
+            (_compare_table(group),)
             if group.is_table
-            else _products(group, samples[group.start].spread, ranges.get(group.start))
+            else _compare_group(group, samples[group.start].spread, ranges.get(group.start))
         )
     )
 
 
-def _tables(twins: Twins) -> Iterator[ProductFindings]:
+def _compare_table(group: Parts) -> ProductFindings:
     """Compare the rows of a table with the float ones."""
-    rows = twins.table_rows()
-    (actual,), (wanted,) = (run_cut(each, rows) for each in (twins.quantized, twins.floats))
-    (part,) = twins.parts
+    rows = group.table_rows()
+    (actual,), (wanted,) = (run_subgraph(each, rows) for each in (group.quantized, group.floats))
+    (part,) = group.parts
     figures = _likeness("weights", actual, wanted)
     if not part.four_bits:  # one scale for all rows leaves little of small ones
-        yield ProductFindings(part.node, "table", figures)
-        return
+        return ProductFindings(part.node, "table", figures)
     figures["worst_row_snr_db"] = float(_noise_ratios(actual, wanted, axis=1).min())
-    steps = (actual - wanted) / _steps(twins.quantized, rows)
-    figures["worst_row_offset"] = float(np.abs(steps.mean(axis=1)).max())
-    yield ProductFindings(part.node, "4-bit table", figures)
-
-
-def _steps(cut: onnx.ModelProto, rows: npt.NDArray[np.int64]) -> FloatArray:
-    """Return what one more of its integer adds to each value of a 4-bit table: (rows, width)."""
-    (lookup,) = (node for node in cut.graph.node if node.op_type == FOUR_BIT_LOOKUP)
-    stored = {item.name: item for item in cut.graph.initializer}
+    (lookup,) = (node for node in group.quantized.graph.node if node.op_type == FOUR_BIT_LOOKUP)
+    stored = constants_of(group.quantized)
     integers, scales = (stored[lookup.input[place]] for place in (0, 2))
     (size,) = (each.i for each in lookup.attribute if each.name == "block_size")
     wide = np.repeat(numpy_helper.to_array(scales)[rows], size, axis=1)
-    width = VALUES_A_BYTE * int(integers.dims[1])
-    return np.asarray(wide[:, :width])
+    steps = wide[:, : VALUES_A_BYTE * int(integers.dims[1])]  # of one integer: (rows, width)
+    offsets = ((actual - wanted) / steps).mean(axis=1)
+    figures["worst_row_offset"] = float(np.abs(offsets).max())
+    return ProductFindings(part.node, "4-bit table", figures)
 
 
-def _products(
-    twins: Twins, values: FloatArray, intended: Range | None
+def _compare_group(
+    group: Parts, values: FloatArray, intended: Range | None
 ) -> Iterator[ProductFindings]:
-    opened = _Opened(twins)
-    wanted, actual, same = _outputs(opened, values)
+    """Compare the products that read one activation, of which `values` are rows."""
+    floats = open_subgraph(group.floats)
+    exactly = open_subgraph(in_float64(group.quantized), optimize=False)
+    rounding = rounded_activation(group.quantized)
+    round_values = None if rounding is None else open_subgraph(rounding, optimize=False)
+
+    def outputs(values: FloatArray) -> Iterator[tuple[FloatArray, FloatArray, FloatArray]]:
+        """Yield outputs without bias of each product: float, quantized, float of rounded values."""
+        wanted, actual = floats(values), exactly(values)
+        of_rounded = wanted if round_values is None else floats(round_values(values)[0])
+        rows = zip(group.parts, wanted, actual, of_rounded, group.biases, strict=True)
+        for part, plain, quantized, same, bias in rows:
+            # what reads activations of 4-bit products is float: nothing is rounded before it
+            yield plain - bias, quantized - bias, (plain if part.four_bits else same) - bias
+
+    of_activation: dict[str, float] = {}
+    static = static_activation(group.quantized)
+    if static is not None and round_values is not None:
+        (once,) = round_values(values)
+        (again,) = round_values(once)
+        largest = float(np.abs(once).max()) or 1.0
+        of_activation["rounding_again"] = float(np.abs(again - once).max()) / largest
+        if intended is not None:
+            scale, kind = static
+            wanted_scale = affine(*intended, INTEGERS[ACTIVATIONS[kind]]).scale
+            of_activation["range"] = scale / wanted_scale
     # without a sign, what a wrong zero point adds to each weight adds up
-    _, unsigned, of_unsigned = _outputs(opened, np.abs(values))
-    of_activation = _activation_figures(opened, values, intended)
-    for place, part in enumerate(twins.parts):
-        offset = _likeness("offset", unsigned[place], of_unsigned[place])
-        figures = _likeness("weights", actual[place], same[place])
+    rows = zip(group.parts, outputs(values), outputs(np.abs(values)), strict=True)
+    for part, (wanted, actual, same), (_, unsigned, same_unsigned) in rows:
+        offset = _likeness("offset", unsigned, same_unsigned)
+        figures = _likeness("weights", actual, same)
         figures["offset_snr_db"] = offset["offset_snr_db"]
         if not part.four_bits:
-            figures |= _likeness("outputs", actual[place], wanted[place], of_each_row=True)
+            figures |= _likeness("outputs", actual, wanted, of_each_row=True)
             figures |= of_activation
-        yield ProductFindings(part.node, _kind(part), figures)
-
-
-@dataclass(frozen=True)
-class _Opened:
-    """The cuts of twins, each opened once; freed with the object, for weights are large."""
-
-    twins: Twins
-
-    @cached_property
-    def floats(self) -> RunCut:
-        return open_cut(self.twins.floats)
-
-    @cached_property
-    def exactly(self) -> RunCut:
-        return open_cut(exact(self.twins.quantized), optimize=False)
-
-    @cached_property
-    def rounding(self) -> RunCut | None:
-        """The rounding of an activation before integer products; None where it is not rounded."""
-        cut = rounded_activation(self.twins.quantized)
-        return None if cut is None else open_cut(cut, optimize=False)
-
-
-def _outputs(opened: _Opened, values: FloatArray) -> tuple[list[FloatArray], ...]:
-    """Return what products compute without their biases: (float, quantized, float of rounded).
-
-    What reads activations of 4-bit products is float: nothing is rounded before it.
-    """
-    wanted, actual = opened.floats(values), opened.exactly(values)
-    same = wanted
-    if opened.rounding is not None:
-        (seen,) = opened.rounding(values)
-        same = opened.floats(seen)
-    parts = opened.twins.parts
-    of_rounded = [
-        plain if part.four_bits else rounded
-        for part, plain, rounded in zip(parts, wanted, same, strict=True)
-    ]
-    return tuple(
-        [array - bias for array, bias in zip(arrays, opened.twins.biases, strict=True)]
-        for arrays in (wanted, actual, of_rounded)
-    )
-
-
-def _activation_figures(
-    opened: _Opened, values: FloatArray, intended: Range | None
-) -> dict[str, float]:
-    """Return the figures of a static activation's scale and zero point."""
-    written = static_activation(opened.twins.quantized)
-    if written is None or opened.rounding is None:
-        return {}
-    (once,) = opened.rounding(values)
-    (again,) = opened.rounding(once)
-    largest = float(np.abs(once).max()) or 1.0
-    figures = {"rounding_again": float(np.abs(again - once).max()) / largest}
-    if intended is not None:
-        scale, kind = written
-        figures["range"] = scale / affine(*intended, INTEGERS[ACTIVATIONS[kind]]).scale
-    return figures
-
-
-def _kind(part: Part) -> str:
-    return "4-bit" if part.four_bits else "8-bit"
+        yield ProductFindings(part.node, part.kind, figures)
 
 
 def _likeness(
@@ -483,7 +374,7 @@ def _likeness(
     Args:
         name: how the figures' names begin.
         actual: the quantized part's.
-        wanted: the float twin's.
+        wanted: the float part's.
         of_each_row: take the median of the rows. A calibrator that clips gives up the outliers of
             a few tokens, which are as large as all others together.
     """
@@ -505,3 +396,81 @@ def _noise_ratios(
     signal, noise = (wanted**2).sum(axis=axis), ((actual - wanted) ** 2).sum(axis=axis)
     ratios = 10 * np.log10(np.maximum(signal, TINY) / np.maximum(noise, TINY))
     return np.where(noise > 0, ratios, NO_NOISE_DB)
+
+
+def check_products(findings: Sequence[ProductFindings]) -> ProductCheck:
+    """Return what the artifact's card has of them: how many there are, and the worst few by noise.
+
+    Raises:
+        GateError: a product is out of bounds; it names the worst few.
+    """
+    failed = [each for each in findings if each.failures]
+    if failed:
+        listed = "; ".join(f"{each.node}: {', '.join(each.failures)}" for each in failed[:SHOWN])
+        steps = " ".join(dict.fromkeys(WRONG[each.kind] for each in failed))
+        raise GateError(
+            f"{len(failed)} of {len(findings)} quantized products and tables do not compute what "
+            f"their float twins do. {listed}. {steps}"
+        )
+
+    def worst_ratio(found: ProductFindings) -> float:
+        return min(value for name, value in found.figures.items() if name.endswith("_snr_db"))
+
+    worst = sorted(findings, key=worst_ratio)[:SHOWN]
+    likeness = {each.node: PartLikeness(kind=each.kind, figures=each.figures) for each in worst}
+    return ProductCheck(checked=len(findings), worst=likeness)
+
+
+Run = Callable[[onnx.ModelProto, FloatArray], Sequence[FloatArray]]
+"""(sub-graph, values of its input) -> its outputs"""
+
+
+def check_sums(
+    groups: Iterable[Parts], samples: Mapping[str, Sample], run: Run = run_subgraph
+) -> SaturationFindings:
+    """Compare each product of integers, in the kernels that will serve it, with sums in float64.
+
+    Returns:
+        The largest deviation. MatMulNBits rounds inside its kernel and an LSTM cannot be
+        cut open: neither has sums that can be compared, and they are not among the products.
+
+    Raises:
+        ModelError: this CPU does not add them exactly.
+    """
+    deviations: dict[str, float] = {}
+    for group in groups:
+        if group.is_table or all(part.four_bits for part in group.parts):
+            continue
+        values = samples[group.start].largest
+        if static_activation(group.quantized) and (rounded := rounded_activation(group.quantized)):
+            # a value between two steps may be rounded either way, by a division or by a product
+            # with the scale's inverse; the sums are not at fault for that
+            (values,) = run_subgraph(rounded, values, optimize=False)
+        actual = run(group.quantized, values)
+        wanted = run_subgraph(in_float64(group.quantized), values, optimize=False)
+        for part, ours, exact, bias in zip(group.parts, actual, wanted, group.biases, strict=True):
+            if not part.four_bits:
+                largest = float(np.abs(exact - bias).max()) or 1.0
+                deviations[part.node] = float(np.abs(ours - exact).max()) / largest
+    check_saturation(deviations)
+    worst = max(deviations, key=lambda node: deviations[node], default=None)
+    return SaturationFindings(
+        products=len(deviations),
+        rows=max((len(each.largest) for each in samples.values()), default=0),
+        largest_deviation=None if worst is None else deviations[worst],
+        worst=worst,
+        allowed=MOST_SATURATION,
+    )
+
+
+def check_saturation(deviations: Mapping[str, float]) -> None:
+    """Raise ModelError where a product's sums are too far from exact ones, as shares of them."""
+    beyond = {node: value for node, value in deviations.items() if not value <= MOST_SATURATION}
+    if beyond:
+        worst = max(beyond, key=lambda node: beyond[node])
+        raise ModelError(
+            f"this CPU does not add 8-bit products exactly: outputs of {worst} are off by "
+            f"{beyond[worst]:.2g} of the largest, allowed is {MOST_SATURATION:g} ({len(beyond)} "
+            "product(s) beyond it). Its instructions saturate in 16 bits. Weights of 7 bits, by "
+            "--target avx2, do not; if these are of 7 bits already, serve the float model here."
+        )

@@ -1,4 +1,13 @@
-"""Quantization-aware training (Q8BERT), and the graph with the scales that were learned."""
+"""Quantization-aware training, and the graph with the scales that were learned.
+
+Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188), section 2: weights and the activations of every
+linear layer, and embedding tables, are rounded in the forward pass; the gradient passes as if they
+were not (straight-through). Ranges of activations are moving averages, those of weights their
+largest value now. Besides the labels, the float model's own logits are learned by default. The
+graph is written from the learned ranges, so that its outputs are those of the fake-quantized model.
+Departures, for ONNX Runtime's kernels: activations are unsigned with a zero point, weights have a
+scale for each output, biases remain in float.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +30,216 @@ from bertender.models.classifier import TorchPredictor, load_torch_classifier, m
 from bertender.models.graphs import move_graph
 from bertender.models.onnx_session import FEWER_BITS, ONNX_NAME
 from bertender.models.runtimes import saturates
-from bertender.problems.problem import Outputs
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
-from bertender.training.heads import HEADS, WORD_STARTS, Head
-from bertender.training.loop import LossParts, Objective, TrainingReport, train, training_findings
-from quantize.context import QuantizationContext, Written
+from bertender.training.heads import HEADS, WORD_STARTS
+from bertender.training.loop import LossParts, TrainingReport, train, training_findings
+from quantize.context import QuantizationContext, Writer, Written
 from quantize.integers import INTEGERS, Integers, Range
 from quantize.post_training import write_with_ranges
 
-# --- from quantize.fake_quantization
-# A PyTorch model that computes with the errors of its 8-bit form, so that it learns to bear them.
-#
-# Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188), section 2: weights and the activations of every
-# linear layer, and embedding tables, are rounded in the forward pass; the gradient passes as if
-# they
-# were not (straight-through). Ranges of activations are moving averages, those of weights their
-# largest value now. Departures, for ONNX Runtime's kernels: activations are unsigned with a zero
-# point, weights have a scale for each output, biases stay in float.
-
 DECAY = 0.9999
 """Of the moving averages (the paper's)."""
+TEACHER_LOGITS = "teacher_logits"
 ORIGINAL = "parametrizations.weight.original"
 """Name that PyTorch gives to the weight that a parametrization rounds."""
+LEAST_SCALE = float(torch.finfo(torch.float32).tiny)
+
 RowRounding = Callable[[nn.Embedding, torch.Tensor, torch.Tensor], torch.Tensor]
 """(table, numbers of rows, these rows) -> what quantizing leaves of them; the gradient is that of
 the rows."""
-LEAST_SCALE = float(torch.finfo(torch.float32).tiny)
+
+
+class Qat(Writer):
+    """Training with 8-bit errors."""
+
+    def check(self, model: PreTrainedModel) -> None:
+        if any(isinstance(each, nn.LSTM) for each in model.modules()):
+            raise ModelError(
+                f"a {model.config.model_type!r} model has an LSTM, and schemes that train round "
+                "linear layers alone. Export it, and quantize it with --scheme dynamic."
+            )
+
+    def write(self, context: QuantizationContext, target: Path) -> Written:
+        start = start_of(context)
+        shared = len({*start.paths.values()}) < len(start.paths)
+        if shared and saturates() and context.target.has_8_bit_weights:
+            raise ModelError(FEWER_BITS)  # this CPU cannot open it
+        integers = INTEGERS[context.target.weights]
+        weights = {path: RoundedWeight(integers) for path in start.paths.values()}
+        trained = train_graph(start, weights, start.tables, target)
+        return trained.report(write_with_ranges(trained.context, target, trained.ranges))
+
+
+@dataclass(frozen=True)
+class Start:
+    """A float model before it is trained."""
+
+    context: QuantizationContext
+    """Its graph is that of the untrained model: what there is to quantize."""
+    model: PreTrainedModel
+
+    @cached_property
+    def paths(self) -> dict[str, str]:
+        """Product's node -> its layer's path in the model."""
+        known = {name for name, _ in self.model.named_modules()}
+        return {each.node: each.module(known) for each in self.context.inventory.products}
+
+    @property
+    def tables(self) -> dict[str, RowRounding]:
+        """What rounds the rows of each embedding to quantize to 8 bits, by its path."""
+        names = (self.context.inventory.tables[lookup] for lookup in self.context.tables)
+        return dict.fromkeys(map(path_of_table, names), round_rows)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that was trained with rounding errors."""
+
+    context: QuantizationContext
+    """Its graph has the trained weights, in float."""
+    model: FakeQuantized
+    paths: Mapping[str, str]
+    """Product's node -> its layer's path in the model."""
+    training: TrainingReport
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The learned range of each product's activation, by the tensor's name."""
+        learned, products = self.model.ranges(), self.context.inventory.products
+        return {each.activation: learned[self.paths[each.node]] for each in products}
+
+    def report(self, written: Written) -> Written:
+        """Return a scheme's report on the trained model's quantized graph; it ends the training."""
+        classifier = self.context.classifier
+        self.model.fuse()
+        predictor = TorchPredictor(self.model.student)
+        return replace(
+            written,
+            training=training_findings({"labels": self.training}),
+            reference=replace(classifier, name="fake-quantized", predictor=predictor),
+            tolerance="fake-quantized",
+            float_graph=self.context.graph,
+        )
+
+
+def path_of_table(name: str) -> str:
+    """Return an embedding's path in the model, by the name of its table in the graph."""
+    return name.removesuffix(".weight")
+
+
+def start_of(context: QuantizationContext) -> Start:
+    """Load the float model, and export it to see what there is to quantize."""
+    assert context.write_onnx is not None
+    folder = context.folder / "before"
+    folder.mkdir()
+    context.write_onnx(context.source, folder)
+    model = load_torch_classifier(context.source, attn_implementation="eager")
+    return Start(replace(context, graph=folder / ONNX_NAME), model)
+
+
+def train_graph(
+    start: Start,
+    weights: Mapping[str, WeightRounding],
+    tables: Mapping[str, RowRounding],
+    target: Path,
+) -> Trained:
+    """Train a model with the errors of its quantized form, and export it.
+
+    Args:
+        start: its model is trained in place.
+        weights: path of each layer to quantize -> what rounds its weight.
+        tables: path of each embedding to quantize -> what rounds its rows.
+        target: where the quantized graph will be; the graph's companions are put next to it.
+    """
+    context, config = start.context, start.context.config
+    fake = FakeQuantized(start.model, weights, tables, context.target.activations)
+    fake.eval()
+    with fake.widening(), torch.inference_mode(), parametrize.cached():
+        for batch in context.texts(config.calibration_texts, "find ranges"):
+            fake({name: torch.from_numpy(array) for name, array in batch.arrays.items()})
+    head = HEADS[context.task.problem_type]
+
+    def objective(model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        logits = model(batch)
+        parts = {"hard": head.hard_loss(logits, batch)}
+        if soft := config.soft_labels:
+            parts["soft"] = soft * head.soft_loss(logits, batch[TEACHER_LOGITS], batch, 1.0)
+        return parts
+
+    report = train(
+        fake,
+        _examples(context),
+        objective,
+        config,
+        context.work,
+        description="quantize",
+        at_epoch_end=lambda each: {context.task.metric: score_while_training(context, each)},
+    )
+    fake.eval()
+    graph = _export(context, fake, target)
+    return Trained(replace(context, graph=graph), fake, start.paths, report)
+
+
+def _examples(context: QuantizationContext) -> TokenDataset:
+    """Return the training examples, with the float model's logits where they are learned."""
+    split, problem_type = context.task.train, context.task.problem_type
+    tokenizer = load_tokenizer(context.source.path, context.config.max_length)
+    examples = token_dataset(split, tokenizer, problem_type)
+    if not context.config.soft_labels:
+        return examples
+    if not HEADS[problem_type].per_token:
+        logits = torch.from_numpy(predict(context.classifier, split.examples))
+        return examples.with_columns(**{TEACHER_LOGITS: logits})
+    rows = []  # (seq, labels) of each example: the model's logits where words begin, else 0
+    outputs = predict_outputs(context.classifier, split.examples)
+    for starts, own in zip(examples.columns[WORD_STARTS], outputs, strict=True):
+        whole = torch.zeros(len(starts), own.logits.shape[1])
+        begun = torch.as_tensor(starts).bool()
+        whole[begun] = torch.from_numpy(own.logits[: int(begun.sum())])
+        rows.append(whole)
+    columns = {**examples.columns, TEACHER_LOGITS: rows}
+    return TokenDataset(columns, examples.padding.with_others(**{TEACHER_LOGITS: 0}))
+
+
+def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> float:
+    """Return the score of the model as it will be written, and leave it in the mode that it had.
+
+    In train mode ranges follow what is seen: held-out texts, and their padding, would enter them.
+    """
+    training = fake.training
+    fake.eval()
+    try:
+        with parametrize.cached():  # the weights are rounded once, not in each batch
+            classifier = replace(context.classifier, predictor=TorchPredictor(fake.student))
+            score, predictions = evaluate(classifier, context.task.choices, context.task.metric)
+            warn_early(context.task, context.task.choices, predictions, context.config)
+            return score.value
+    finally:
+        fake.train(training)
+
+
+def _export(context: QuantizationContext, fake: FakeQuantized, target: Path) -> Path:
+    """Export the trained weights; the graph's companions are put next to `target`."""
+    assert context.write_onnx is not None
+    model = load_torch_classifier(context.source)
+    model.load_state_dict(fake.trained_weights())
+    card, path = context.source.card, context.folder / "trained"
+    with new_artifact(
+        path,
+        kind="torch",
+        family=card.family,
+        task=card.task,
+        stage="quantize",
+        config=context.config,
+        seed=context.config.seed,
+        max_length=card.max_length,
+        parent=context.source,
+    ) as draft:
+        model.save_pretrained(draft.directory)
+        load_tokenizer(context.source.path).save_pretrained(draft.directory)
+    context.write_onnx(Artifact.load(path), target.parent)
+    return move_graph(target, context.folder)
 
 
 def rounded(
@@ -64,7 +256,7 @@ def straight_through(values: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
     return left.detach() + (values - values.detach())
 
 
-def _rounded_range(
+def rounded_range(
     values: torch.Tensor, low: torch.Tensor, high: torch.Tensor, integers: Integers
 ) -> torch.Tensor:
     """Round values to the integers that span a range, which is widened to hold 0."""
@@ -104,20 +296,7 @@ class RoundedWeight(WeightRounding):
 
 def round_rows(table: nn.Embedding, numbers: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Round what is looked up in an embedding table to 8 bits, by the range of the whole table."""
-    return _rounded_range(rows, *table.weight.detach().aminmax(), INTEGERS["uint8"])
-
-
-class _Text:
-    """Mask of the batch's text, the positions at which activations are recorded."""
-
-    mask: torch.Tensor | None = None
-
-    def of(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the values (tokens, ...) of real tokens."""
-        mask = self.mask  # a pooled (batch, hidden) has no tokens
-        if mask is not None and values.ndim > mask.ndim and values.shape[:2] == mask.shape:
-            return values[mask]
-        return values
+    return rounded_range(rows, *table.weight.detach().aminmax(), INTEGERS["uint8"])
 
 
 class _RoundedActivation(nn.Module):
@@ -129,24 +308,28 @@ class _RoundedActivation(nn.Module):
     high: torch.Tensor
     seen: torch.Tensor
 
-    def __init__(self, integers: Integers, text: _Text) -> None:
+    def __init__(self, integers: Integers) -> None:
         super().__init__()
         self.integers = integers
-        self.text = text
         for name in ("low", "high"):
             self.register_buffer(name, torch.zeros(()))
         self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+        self.mask: torch.Tensor | None = None
+        """(batch, seq), where the batch has text: the positions that ranges follow."""
         self.widening = False
         """Take the whole range of the batches instead of averages; nothing is rounded."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         if self.training or self.widening:
-            self._watch(self.text.of(values.detach()))
+            self._watch(values.detach())
         if self.widening:
             return values
-        return _rounded_range(values, self.low, self.high, self.integers)
+        return rounded_range(values, self.low, self.high, self.integers)
 
     def _watch(self, values: torch.Tensor) -> None:
+        mask = self.mask  # a pooled (batch, hidden) has no tokens
+        if mask is not None and values.ndim > mask.ndim and values.shape[:2] == mask.shape:
+            values = values[mask]
         for mine, now, wider in zip(
             (self.low, self.high), values.aminmax(), (torch.minimum, torch.maximum), strict=True
         ):
@@ -174,11 +357,10 @@ class FakeQuantized(nn.Module):
     ) -> None:
         super().__init__()
         self.student = model
-        self.text = _Text()
         self.weights = dict(weights)
         self.tables = dict(tables)
         self.activations = nn.ModuleList(
-            _RoundedActivation(INTEGERS[activations], self.text) for _ in self.weights
+            _RoundedActivation(INTEGERS[activations]) for _ in self.weights
         )
         for (path, rounding), activation in zip(
             self.weights.items(), self.activations, strict=True
@@ -193,29 +375,33 @@ class FakeQuantized(nn.Module):
 
     def forward(self, batch: TensorBatch) -> torch.Tensor:
         """Return the logits (batch, labels)."""
-        self.text.mask = batch["attention_mask"].bool()
+        self._set(mask=batch["attention_mask"].bool())
         try:
             logits: torch.Tensor = self.student(**model_inputs(self.student, batch)).logits
         finally:
-            self.text.mask = None
+            self._set(mask=None)
         return logits
 
     @contextmanager
     def widening(self) -> Iterator[None]:
         """Within, the model computes in float, and ranges grow to hold all that is seen."""
-        for activation in self._activations():
-            activation.widening = True
+        self._set(widening=True)
         try:
             yield
         finally:
-            for activation in self._activations():
-                activation.widening = False
+            self._set(widening=False)
+
+    def _set(self, **values: Any) -> None:
+        for activation in self.activations:
+            for name, value in values.items():
+                setattr(activation, name, value)
 
     def ranges(self) -> Mapping[str, Range]:
         """Return the range of each linear layer's input, by the layer's path."""
+        rows: Sequence[Any] = list(self.activations)
         return {
             path: (float(activation.low), float(activation.high))
-            for path, activation in zip(self.weights, self._activations(), strict=True)
+            for path, activation in zip(self.weights, rows, strict=True)
         }
 
     def originals(self) -> dict[str, torch.Tensor]:
@@ -251,9 +437,6 @@ class FakeQuantized(nn.Module):
             layer = self.student.get_submodule(path)
             parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 
-    def _activations(self) -> list[Any]:
-        return list(self.activations)
-
 
 def _entering(activation: nn.Module) -> Any:
     def hook(layer: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -265,239 +448,3 @@ def _entering(activation: nn.Module) -> Any:
 
 def _looking_up(rounding: RowRounding) -> Any:
     return lambda table, inputs, rows: rounding(table, inputs[0], rows)
-
-
-# --- from quantize.training
-# Training with rounding errors: from a float model to a trained one, its ranges and its graph.
-
-TEACHER_LOGITS = "teacher_logits"
-TOLERANCE = "fake-quantized"
-
-
-@dataclass(frozen=True)
-class Start:
-    """A float model before it is trained."""
-
-    context: QuantizationContext
-    """Its graph is that of the untrained model: what there is to quantize."""
-    model: PreTrainedModel
-
-    @cached_property
-    def paths(self) -> dict[str, str]:
-        """Product's node -> its layer's path in the model."""
-        known = {name for name, _ in self.model.named_modules()}
-        return {each.node: each.module(known) for each in self.context.inventory.products}
-
-    @property
-    def tables(self) -> dict[str, RowRounding]:
-        """Return what rounds the rows of each embedding to quantize to 8 bits, by its path."""
-        names = (self.context.inventory.tables[lookup] for lookup in self.context.tables)
-        return dict.fromkeys(map(path_of_table, names), round_rows)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A model that was trained with rounding errors."""
-
-    context: QuantizationContext
-    """Its graph has the trained weights, in float."""
-    model: FakeQuantized
-    paths: Mapping[str, str]
-    """Product's node -> its layer's path in the model."""
-    training: TrainingReport
-
-    @property
-    def ranges(self) -> dict[str, Range]:
-        """Return the learned range of each product's activation, by the tensor's name."""
-        learned, products = self.model.ranges(), self.context.inventory.products
-        return {each.activation: learned[self.paths[each.node]] for each in products}
-
-    def report(self, written: Written) -> Written:
-        """Return a scheme's report on the trained model's quantized graph; it ends the training."""
-        classifier = self.context.classifier
-        self.model.fuse()
-        predictor = TorchPredictor(self.model.student)
-        return replace(
-            written,
-            training=training_findings({"labels": self.training}),
-            reference=replace(classifier, name="fake-quantized", predictor=predictor),
-            tolerance=TOLERANCE,
-            float_graph=self.context.graph,
-        )
-
-
-def path_of_table(name: str) -> str:
-    """Return an embedding's path in the model, by the name of its table in the graph."""
-    return name.removesuffix(".weight")
-
-
-def start_of(context: QuantizationContext) -> Start:
-    """Load the float model, and export it to see what there is to quantize."""
-    folder = context.folder / "before"
-    folder.mkdir()
-    _write_graph(context, context.source, folder)
-    model = load_torch_classifier(context.source, attn_implementation="eager")
-    return Start(replace(context, graph=folder / ONNX_NAME), model)
-
-
-def check_shared(start: Start) -> None:
-    """Raise ModelError for products that share an 8-bit weight, if this CPU cannot open them."""
-    shared = len({*start.paths.values()}) < len(start.paths)
-    if shared and saturates() and start.context.target.has_8_bit_weights:
-        raise ModelError(FEWER_BITS)
-
-
-def train_graph(
-    start: Start,
-    weights: Mapping[str, WeightRounding],
-    tables: Mapping[str, RowRounding],
-    target: Path,
-) -> Trained:
-    """Train a model with the errors of its quantized form, and export it.
-
-    Args:
-        start: its model is trained in place.
-        weights: path of each layer to quantize -> what rounds its weight.
-        tables: path of each embedding to quantize -> what rounds its rows.
-        target: where the quantized graph will be; the graph's companions stay next to it.
-    """
-    context = start.context
-    fake = FakeQuantized(start.model, weights, tables, context.target.activations)
-    report = _train(context, fake)
-    graph = _float_graph(context, fake, target)
-    return Trained(replace(context, graph=graph), fake, start.paths, report)
-
-
-def _write_graph(context: QuantizationContext, artifact: Artifact, directory: Path) -> None:
-    assert context.write_onnx is not None
-    context.write_onnx(artifact, directory)
-
-
-def _train(context: QuantizationContext, fake: FakeQuantized) -> TrainingReport:
-    """Train in place: find ranges first, then learn from the labels and the float model."""
-    config = context.config
-    fake.eval()
-    with fake.widening(), torch.inference_mode(), parametrize.cached():
-        for batch in context.texts(config.calibration_texts, "find ranges"):
-            fake({name: torch.from_numpy(array) for name, array in batch.arrays.items()})
-    report = train(
-        fake,
-        _examples(context),
-        _objective(config.soft_labels, HEADS[context.task.problem_type]),
-        config,
-        context.work,
-        description="quantize",
-        at_epoch_end=lambda each: {context.task.metric: score_while_training(context, each)},
-    )
-    fake.eval()
-    return report
-
-
-def _examples(context: QuantizationContext) -> TokenDataset:
-    split, config = context.task.train, context.config
-    problem_type = context.task.problem_type
-    tokenizer = load_tokenizer(context.source.path, config.max_length)
-    examples = token_dataset(split, tokenizer, problem_type)
-    if not config.soft_labels:
-        return examples
-    if HEADS[problem_type].per_token:
-        outputs = predict_outputs(context.classifier, split.examples)
-        columns = {**examples.columns, TEACHER_LOGITS: _at_words(examples, outputs)}
-        return TokenDataset(columns, examples.padding.with_others(**{TEACHER_LOGITS: 0}))
-    logits = torch.from_numpy(predict(context.classifier, split.examples))
-    return examples.with_columns(**{TEACHER_LOGITS: logits})
-
-
-def _at_words(examples: TokenDataset, outputs: Sequence[Outputs]) -> list[torch.Tensor]:
-    """Return logits (seq, labels) of each example: the model's where words begin, else 0."""
-    rows = []
-    for starts, own in zip(examples.columns[WORD_STARTS], outputs, strict=True):
-        whole = torch.zeros(len(starts), own.logits.shape[1])
-        begun = torch.as_tensor(starts).bool()
-        whole[begun] = torch.from_numpy(own.logits[: int(begun.sum())])
-        rows.append(whole)
-    return rows
-
-
-def _objective(soft: float, head: Head) -> Objective:
-    def objective(model: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        logits = model(batch)
-        parts = {"hard": head.hard_loss(logits, batch)}
-        if soft:
-            parts["soft"] = soft * head.soft_loss(logits, batch[TEACHER_LOGITS], batch, 1.0)
-        return parts
-
-    return objective
-
-
-def score_while_training(context: QuantizationContext, fake: FakeQuantized) -> float:
-    """Return the score of the model as it will be written, and leave it in the mode that it had.
-
-    In train mode ranges follow what is seen: held-out texts, and their padding, would enter them.
-    """
-    training = fake.training
-    fake.eval()
-    try:
-        with parametrize.cached():  # the weights are rounded once, not in each batch
-            classifier = replace(context.classifier, predictor=TorchPredictor(fake.student))
-            score, predictions = evaluate(classifier, context.task.choices, context.task.metric)
-            warn_early(context.task, context.task.choices, predictions, context.config)
-            return score.value
-    finally:
-        fake.train(training)
-
-
-def _float_graph(context: QuantizationContext, fake: FakeQuantized, target: Path) -> Path:
-    """Export the trained weights; the graph's companions stay next to `target`."""
-    model = load_torch_classifier(context.source)
-    model.load_state_dict(fake.trained_weights())
-    _write_graph(context, _as_artifact(context, model), target.parent)
-    return move_graph(target, context.folder)
-
-
-def _as_artifact(context: QuantizationContext, model: PreTrainedModel) -> Artifact:
-    """Write a trained model into a folder for the exporter alone."""
-    card, path = context.source.card, context.folder / "trained"
-    with new_artifact(
-        path,
-        kind="torch",
-        family=card.family,
-        task=card.task,
-        stage="quantize",
-        config=context.config,
-        seed=context.config.seed,
-        max_length=card.max_length,
-        parent=context.source,
-    ) as draft:
-        model.save_pretrained(draft.directory)
-        load_tokenizer(context.source.path).save_pretrained(draft.directory)
-    return Artifact.load(path)
-
-
-# --- from quantize.qat
-# Quantization-aware training, and the graph with the scales that were learned.
-#
-# Zafrir et al. 2019 (Q8BERT, arXiv 1910.06188): fine-tune with the errors of 8 bits in the
-# forward
-# pass. Besides the labels, the float model's own logits are learned by default. The graph is
-# written
-# from the learned ranges, so that its outputs are those of the fake-quantized model.
-
-
-def write_trained(context: QuantizationContext, target: Path) -> Written:
-    """Train the float model with 8-bit errors, and write its graph to `target`."""
-    start = start_of(context)
-    check_shared(start)
-    integers = INTEGERS[context.target.weights]
-    weights = {path: RoundedWeight(integers) for path in start.paths.values()}
-    trained = train_graph(start, weights, start.tables, target)
-    return trained.report(write_with_ranges(trained.context, target, trained.ranges))
-
-
-def check_trainable(model: PreTrainedModel) -> None:
-    """Raise ModelError for a model with an LSTM, before anything is trained."""
-    if any(isinstance(each, nn.LSTM) for each in model.modules()):
-        raise ModelError(
-            f"a {model.config.model_type!r} model has an LSTM, and schemes that train round "
-            "linear layers alone. Export it, and quantize it with --scheme dynamic."
-        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,151 +13,65 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
-from bertender.comparison.runtimes import check_installed
 from bertender.core.artifact import GOLDEN_NAME, Artifact, check_writable
 from bertender.core.build_once import work_directory
-from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
+from bertender.core.card import read_card
+from bertender.core.config import Config, Rule
+from bertender.core.errors import (
+    AccuracyError,
+    ConfigError,
+    GateError,
+    ModelError,
+    ParityError,
+)
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
-from bertender.gate.artifacts import GraphWriter, Proof, write_proven
-from bertender.models.classifier import load_torch_classifier, onnx_file
+from bertender.gate.artifacts import new_graph, open_source, require_agreement
+from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.models.onnx_session import LEFT_OUT, ONNX_DATA_NAME, ONNX_NAME, SESSION_CONFIG
 from bertender.models.own_models import expected_on_disk
 from bertender.tasks.task import Task
 from quantize.attention import check_attention, in_plain_form
-from quantize.context import QuantizationContext, Written
-from quantize.graph_check import check_attentions, check_rest, compare_attentions, compare_rest
+from quantize.config import AUTO_SCHEME, SCHEMES, SHARED, QuantizeConfig, Settings, candidates
+from quantize.context import QuantizationContext, Writer, Written
+from quantize.four_bit import FourBit, FourBitEmbeddings
+from quantize.graph_check import (
+    KERNELS,
+    PROBED_TEXTS,
+    check_attentions,
+    check_float_nodes,
+    check_kernels,
+    compare_attentions,
+    compare_float_nodes,
+    operators,
+)
 from quantize.integers import check_exact, runs_here, target_of
-from quantize.kernels import KERNELS, check_kernels, operators, probe
+from quantize.post_training import Dynamic, Static
 from quantize.product_check import (
     check_products,
-    find_twins,
-    judge_products,
+    check_sums,
+    compare_products,
+    find_parts,
     sample_rows,
-    summary_of,
 )
-from quantize.quantize_config import QuantizeConfig
-from quantize.schemes import AUTO_SCHEME, SCHEMES, Scheme, candidates, next_command
-
-# --- from quantize.proof
-# Checks of a quantized graph other than parity: kernels, sums, products, the rest, the score.
-
-PROBED_TEXTS = 64
-"""Training texts on whose activations each product is checked."""
-
-
-def proven(
-    context: QuantizationContext,
-    graph: Path,
-    written: Written,
-    target: str,
-    tried: Sequence[TriedScheme] = (),
-) -> Findings:
-    """Return the findings of a graph for its artifact; raise what is wrong with it.
-
-    Kernels and saturation are checked only where this machine computes as the target does.
-
-    Args:
-        context: the quantization.
-        graph: as the scheme wrote it.
-        written: the scheme's report on it.
-        target: the row of TARGETS that will serve it.
-        tried: schemes that were refused or skipped before.
-    """
-    runtime = context.config.runtime
-    here, kernels = runs_here(target, runtime), operators(graph, runtime)
-    count = len(written.quantized)
-    running = check_kernels(kernels, count, runtime) if here else None
-    quantization = QuantizationFindings(
-        target=target,
-        runtime=runtime,
-        products=count,
-        running_in_integers=running,
-        float_nodes=written.float_nodes,
-        operators=kernels,
-        products_of_4_bits=written.products_of_4_bits,
-        weight_bits=written.weight_bits,
-        tables_of_4_bits=written.tables_of_4_bits,
-        fused_attentions=written.fused_attentions,
-        ranges=written.ranges,
-        sensitivity=written.sensitivity,
-        tried=tried,
-        **_parts(context, graph, written, here),
-    )
-    scores = _scores(context, graph, written.score)
-    if scores and written.training:
-        _check_learned(context, scores)
-    return Findings(
-        training=written.training,
-        scores=scores,
-        quantization=quantization,
-        left_out_optimizers=LEFT_OUT,
-        session_config=SESSION_CONFIG,
-    )
-
-
-def _check_learned(context: QuantizationContext, scores: ScoreFindings) -> None:
-    """Raise ConstantError where a model that was trained has learned nothing but one label."""
-    config = context.config
-    settings = ("scheme", *SETTINGS_OF_RUN)
-    advice = f"{another_rate(config)}, more epochs, or a scheme that does not train"
-    check_varied(scores, context.task, config, settings, advice)
-
-
-def _parts(
-    context: QuantizationContext, graph: Path, written: Written, here: bool
-) -> dict[str, Any]:
-    """Return how each part computes, alone; raise GateError where one computes something else.
-
-    Where this CPU's sums are wrong, it is a ModelError: no other scheme adds otherwise. A fused
-    attention that computes something else is one, too.
-    """
-    floats = written.float_graph or context.graph
-    plain = in_plain_form(floats, graph, context.folder)
-    twins = find_twins(floats, plain)
-    samples = sample_rows(plain, twins, context.texts(PROBED_TEXTS, "check products"))
-    saturation = probe(twins, samples, KERNELS[context.config.runtime].run) if here else None
-    findings = judge_products(twins, samples, written.ranges)
-    check_products(findings)
-    rest = compare_rest(floats, plain, context.texts(PROBED_TEXTS, "check the rest"))
-    check_rest(rest)
-    texts = context.texts(PROBED_TEXTS, "check attention")
-    check_attentions(compare_attentions(plain, graph, texts))
-    return {
-        "saturation": saturation,
-        "product_check": summary_of(findings),
-        "largest_difference_between_products": max(each.difference for each in rest),
-    }
-
-
-def _scores(context: QuantizationContext, graph: Path, known: float | None) -> ScoreFindings | None:
-    """Return the scores before and after, where something was trained or a drop is bounded.
-
-    Raises:
-        AccuracyError: the score fell by more than `max_drop`.
-    """
-    allowed = context.config.max_drop
-    if allowed is None and context.source.card.kind == "onnx":
-        return None
-    after = context.score(graph) if known is None else known
-    if allowed is not None and context.drop(after) > allowed:
-        raise AccuracyError(
-            f"the quantized model lost {context.drop(after):.4g} points of {context.task.metric} "
-            f"on {len(context.task.choices)} texts of {context.task.chosen_on} "
-            f"({context.score_before:.4f} to {after:.4f}), and max_drop={allowed:g} allows no "
-            "more. Schemes that lose less: mixed returns parts to float until it holds, qat "
-            "trains; a trained model may need more epochs."
-        )
-    return context.held_out_scores(graph, after)
-
-
-# --- from quantize.quantizer
-# Quantizing: an artifact to a smaller, faster one, behind the gates of parity and accuracy.
+from quantize.q_bert import QBert
+from quantize.qat import Qat
+from quantize.sensitivity import Mixed
 
 logger = logging.getLogger(__name__)
 
 WriteOnnx = Callable[[Artifact, Path], object]
 REFUSALS = (AccuracyError, GateError, ParityError)
 """Errors of a gate, which another scheme may pass. Any other error meets every scheme alike."""
+WRITERS: dict[str, Writer] = {
+    "dynamic": Dynamic(),
+    "static": Static(),
+    "mixed": Mixed(),
+    "four-bit-embeddings": FourBitEmbeddings(),
+    "four-bit": FourBit(),
+    "qat": Qat(),
+    "q-bert": QBert(),
+}
+"""Row of SCHEMES -> what writes its graph."""
 
 
 def quantize(
@@ -183,68 +99,176 @@ def quantize(
         ModelError: the source is of another kind, or quantized already; the target runs
             no 8-bit models faster; the sums of this machine saturate; or, with
             `fused_attention`, no attention can be one operator, or one computes something else.
-        RuntimeMissingError: the runtime is not installed.
         GateError: the graph runs in float on this machine, or a part of it is wrong.
         AccuracyError: the score fell by more than `max_drop`.
         ParityError: the outputs moved too far. Nothing is written then, nor in the cases above.
     """
     config.check_rules()
-    if config.scheme == AUTO_SCHEME:
-        return _first_that_passes(source, task, config, out, write_onnx)
-    _check(source, task, config, out, write_onnx)
-    try:
-        return _quantized(source, task, config, out, write_onnx)
-    except REFUSALS as error:
-        step = next_command(config.scheme, config, source, task, out)
-        raise type(error)(f"{error} {step}") from error
-
-
-def _first_that_passes(
-    source: Artifact, task: Task, config: QuantizeConfig, out: Path, write_onnx: WriteOnnx | None
-) -> Artifact:
-    """Write the first of the default candidates that passes every gate."""
+    if config.scheme != AUTO_SCHEME:
+        try:
+            return _quantized(source, task, config, out, write_onnx)
+        except REFUSALS as error:
+            step = next_command(config, source, task, out)
+            raise type(error)(f"{error} {step}") from error
     tried: list[TriedScheme] = []
     for candidate in candidates(config):
-        chosen = QuantizeConfig.model_validate(candidate.config.model_dump(exclude_unset=True))
+        scheme = candidate.scheme
         if candidate.skipped:
-            logger.info("scheme %s is skipped: %s", candidate.scheme, candidate.skipped)
-            tried.append(TriedScheme(scheme=candidate.scheme, skipped=candidate.skipped))
+            logger.info("scheme %s is skipped: %s", scheme, candidate.skipped)
+            tried.append(TriedScheme(scheme=scheme, skipped=candidate.skipped))
             continue
-        _check(source, task, chosen, out, write_onnx)
         try:
-            return _quantized(source, task, chosen, out, write_onnx, tried)
+            return _quantized(source, task, candidate.config, out, write_onnx, tried)
         except REFUSALS as error:
-            logger.warning("scheme %s is refused: %s", candidate.scheme, error)
-            tried.append(TriedScheme(scheme=candidate.scheme, refused=str(error)))
-    reasons = " ".join(_reason(each) for each in tried)
-    step = next_command(chosen.scheme, chosen, source, task, out)
+            logger.warning("scheme %s is refused: %s", scheme, error)
+            tried.append(TriedScheme(scheme=scheme, refused=str(error)))
+    reasons = " ".join(
+        f"skipped {each.skipped}" if each.refused is None else f"refused {each.refused}"
+        for each in tried
+    )
+    step = next_command(candidate.config, source, task, out)
     raise GateError(f"no scheme that is tried by default passes. {reasons} {step}")
 
 
-def _reason(tried: TriedScheme) -> str:
-    return f"skipped {tried.skipped}" if tried.refused is None else f"refused {tried.refused}"
+def _quantized(
+    source: Artifact,
+    task: Task,
+    config: QuantizeConfig,
+    out: Path,
+    write_onnx: WriteOnnx | None,
+    tried: Sequence[TriedScheme] = (),
+) -> Artifact:
+    """Write an artifact by the scheme of the config; `tried` has what was refused before it."""
+    target_name, target = target_of(config.target)
+    check_source(source, task, config)
+    check_writable(out, source)
+    if config.trains and write_onnx is None:
+        raise ConfigError(f"scheme {config.scheme!r} needs `write_onnx`, which writes a graph.")
+    opened, precision = open_source(source, task), config.graph_precision
+    with (
+        _checkpoints(source, task, config, out) as work,
+        TemporaryDirectory() as folder,
+        new_graph(source, "quantize", config, out, precision) as draft,
+    ):
+        copy_companions(source, draft.directory)
+        graph = draft.directory / ONNX_NAME
+        paths = (onnx_file(source), work, Path(folder))
+        context = QuantizationContext(source, task, config, target, *paths, opened, write_onnx)
+        written = WRITERS[config.scheme].write(context, graph)
+        quantization = check_graph(context, graph, written, target_name)
+        draft.findings = Findings(
+            training=written.training,
+            scores=check_scores(context, graph, written),
+            quantization=quantization.model_copy(update={"tried": tuple(tried)}),
+            left_out_optimizers=LEFT_OUT,
+            session_config=SESSION_CONFIG,
+        )
+        require_agreement(
+            draft,
+            source,
+            opened,
+            task,
+            config,
+            name=out.name,
+            precision=precision,
+            runtime=config.runtime,
+            reference=written.reference,
+            tolerance=written.tolerance,
+        )
+    return Artifact.load(out)
 
 
-def _check(
-    source: Artifact, task: Task, config: QuantizeConfig, out: Path, write_onnx: WriteOnnx | None
-) -> None:
-    """Raise what is wrong with a quantization's settings, before any work."""
-    scheme = SCHEMES[config.scheme]
-    config.check_rules()
-    check_installed(config.runtime)
-    target, _ = target_of(config.target)
-    if scheme.is_static(config):
-        check_exact(target, config.runtime)
-    check_quantizable(source, scheme)
+def check_source(source: Artifact, task: Task, config: QuantizeConfig) -> None:
+    """Raise what is wrong with a scheme's source and task, before any work."""
+    if config.is_static:
+        check_exact(target_of(config.target)[0], config.runtime)
+    check_quantizable(source, SCHEMES[config.scheme].source)
     check_same_task(source, task)
     if config.fused_attention and (expected := expected_on_disk(source.path)):
         check_attention(expected.model)
-    if scheme.source == "torch":
+    if config.trains:
         task.require_training(f"scheme {config.scheme!r}")
-        scheme.check(load_torch_classifier(source))
-    check_writable(out, source)
-    if scheme.source == "torch" and write_onnx is None:
-        raise ConfigError(f"scheme {config.scheme!r} needs `write_onnx`, which writes a graph.")
+        WRITERS[config.scheme].check(load_torch_classifier(source))
+
+
+def check_graph(
+    context: QuantizationContext, graph: Path, written: Written, target: str
+) -> QuantizationFindings:
+    """Return the findings of a graph: kernels, sums, products, float nodes and fused attention.
+
+    Kernels and sums are checked only where this machine computes as the target does.
+
+    Args:
+        context: the quantization.
+        graph: as the scheme wrote it.
+        written: the scheme's report on it.
+        target: the row of TARGETS that will serve it.
+
+    Raises:
+        GateError: it runs in float on this machine, or a part computes something else.
+        ModelError: this CPU's sums are wrong, and no other scheme adds otherwise; or a fused
+            attention computes something else.
+    """
+    runtime = context.config.runtime
+    here, kernels = runs_here(target, runtime), operators(graph, runtime)
+    count = len(written.quantized)
+    running = check_kernels(kernels, count, runtime) if here else None
+    floats = written.float_graph or context.graph
+    plain = in_plain_form(floats, graph, context.folder)
+    groups = find_parts(floats, plain)
+    samples = sample_rows(plain, groups, context.texts(PROBED_TEXTS, "check products"))
+    sums = check_sums(groups, samples, KERNELS[runtime].run) if here else None
+    products = check_products(compare_products(groups, samples, written.ranges))
+    between = compare_float_nodes(floats, plain, context.texts(PROBED_TEXTS, "check float nodes"))
+    check_float_nodes(between)
+    texts = context.texts(PROBED_TEXTS, "check attention")
+    check_attentions(compare_attentions(plain, graph, texts))
+    return QuantizationFindings(
+        target=target,
+        runtime=runtime,
+        products=count,
+        running_in_integers=running,
+        float_nodes=written.float_nodes,
+        operators=kernels,
+        products_of_4_bits=written.products_of_4_bits,
+        weight_bits=written.weight_bits,
+        tables_of_4_bits=written.tables_of_4_bits,
+        fused_attentions=written.fused_attentions,
+        saturation=sums,
+        product_check=products,
+        largest_difference_between_products=max(each.difference for each in between),
+        ranges=written.ranges,
+        sensitivity=written.sensitivity,
+    )
+
+
+def check_scores(
+    context: QuantizationContext, graph: Path, written: Written
+) -> ScoreFindings | None:
+    """Return the scores before and after, where something was trained or a drop is bounded.
+
+    Raises:
+        AccuracyError: the score fell by more than `max_drop`.
+        ConstantError: a model that was trained has learned nothing but one label.
+    """
+    config, task = context.config, context.task
+    if config.max_drop is None and context.source.card.kind == "onnx":
+        return None
+    after = context.score(graph) if written.score is None else written.score
+    if config.max_drop is not None and context.drop(after) > config.max_drop:
+        raise AccuracyError(
+            f"the quantized model lost {context.drop(after):.4g} points of {task.metric} "
+            f"on {len(task.choices)} texts of {task.chosen_on} "
+            f"({context.score_before:.4f} to {after:.4f}), and max_drop={config.max_drop:g} allows "
+            "no more. Schemes that lose less: mixed returns parts to float until it holds, qat "
+            "trains; a trained model may need more epochs."
+        )
+    scores = context.held_out_scores(graph, after)
+    if written.training:
+        settings = ("scheme", *SETTINGS_OF_RUN)
+        advice = f"{another_rate(config)}, more epochs, or a scheme that does not train"
+        check_varied(scores, task, config, settings, advice)
+    return scores
 
 
 def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path: Path) -> None:
@@ -264,45 +288,22 @@ def write_graph(source: Artifact, task: Task, settings: Mapping[str, Any], path:
         GateError: the runtime does not run all products in integers.
     """
     config = QuantizeConfig.parse(settings)
-    _check(source, task, config, path.parent / "graph", None)
+    name, target = target_of(config.target)
+    check_source(source, task, config)
     with TemporaryDirectory() as folder:
-        name, target = target_of(config.target)
-        shared = (onnx_file(source), path.parent, task, config, target, Path(folder), None)
-        written = SCHEMES[config.scheme].write(QuantizationContext(source, *shared), path)
+        paths = (onnx_file(source), path.parent, Path(folder))
+        opened = open_classifier(source)
+        context = QuantizationContext(source, task, config, target, *paths, opened)
+        written = WRITERS[config.scheme].write(context, path)
     if runs_here(name, config.runtime):
         running = operators(path, config.runtime)
         check_kernels(running, len(written.quantized), config.runtime)
 
 
-def _quantized(
-    source: Artifact,
-    task: Task,
-    config: QuantizeConfig,
-    out: Path,
-    write_onnx: WriteOnnx | None,
-    tried: Sequence[TriedScheme] = (),
-) -> Artifact:
-    """Write an artifact by the scheme of the config; `tried` has what was refused before it."""
-    scheme = SCHEMES[config.scheme]
-    target_name, target = target_of(config.target)
-    with _checkpoints(source, task, config, out) as work, TemporaryDirectory() as folder:
-        shared = (onnx_file(source), work, task, config, target, Path(folder), write_onnx)
-        context = QuantizationContext(source, *shared)
-
-        def write(directory: Path) -> Proof:
-            copy_companions(source, directory)
-            written = scheme.write(context, directory / ONNX_NAME)
-            findings = proven(context, directory / ONNX_NAME, written, target_name, tried)
-            return Proof(written.reference, written.tolerance, findings)
-
-        writer = GraphWriter("quantize", scheme.precision(config), write, config.runtime)
-        return write_proven(source, task, config, out, writer)
-
-
 @contextmanager
 def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path) -> Iterator[Path]:
-    """Give the directory of a training's checkpoints, which stays where a gate refuses."""
-    if SCHEMES[config.scheme].source == "onnx":  # nothing is trained
+    """Give the directory of a training's checkpoints, which is kept where a gate refuses."""
+    if not config.trains:
         yield out
         return
     identity = (task.fingerprint(), source.digest)
@@ -310,9 +311,9 @@ def _checkpoints(source: Artifact, task: Task, config: QuantizeConfig, out: Path
         yield work
 
 
-def check_quantizable(source: Artifact, scheme: Scheme) -> None:
-    """Raise ModelError unless `source` is what the scheme starts from."""
-    kind, precision = source.card.kind, source.card.precision
+def check_quantizable(source: Artifact, kind: str) -> None:
+    """Raise ModelError unless `source` is a float artifact of a scheme's kind."""
+    precision = source.card.precision
     if precision != "float32":
         raise ModelError(f"{source.place} is {precision} already; give the float32 one it is from.")
     if source.card.config.get("optimize") == "fused":
@@ -320,15 +321,15 @@ def check_quantizable(source: Artifact, scheme: Scheme) -> None:
             f"{source.place} is of fused operators, whose weights are not quantized one by one. "
             "Export it again without --optimize fused."
         )
-    if kind != scheme.source:
+    if source.card.kind != kind:
         next_step = (
             f"Export it first: `bertender export {source.place} --out FOLDER`."
-            if scheme.source == "onnx"
+            if kind == "onnx"
             else "Give the artifact that it was exported from."
         )
         raise ModelError(
-            f"{source.place} is of kind {kind!r}; only {scheme.source} artifacts are quantized by "
-            f"this scheme. {next_step}"
+            f"{source.place} is of kind {source.card.kind!r}; only {kind} artifacts are quantized "
+            f"by this scheme. {next_step}"
         )
 
 
@@ -354,3 +355,79 @@ def copy_companions(source: Artifact, directory: Path) -> None:
             target = directory / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.path / name, target)
+
+
+def next_command(config: QuantizeConfig, source: Artifact, task: Task, out: Path) -> str:
+    """Return what to do after a scheme was refused: a command, where there is one left."""
+    for row in SCHEMES[config.scheme].then:
+        path = _source_of(row["scheme"], source)
+        if path is None or _was_tried(row, config):
+            continue
+        # the card of the artifact there may name the task
+        recorded = read_card(path).task.source
+        of_task = {} if task.source == recorded else task.source
+        flags = (*_flags(of_task), *_flags(_settings(row, config), config))
+        place = Artifact.load(path, verify=False).place
+        words = ["bertender", "quantize", place, *flags, "--out", str(out)]
+        return f"Try next: {shlex.join(words)}"
+    return "Keep the float model: no other scheme is likely to pass."
+
+
+def _source_of(scheme: str, source: Artifact) -> Path | None:
+    """Return the artifact that a scheme starts from: this one, or the source of its export."""
+    if SCHEMES[scheme].source == source.card.kind:
+        return source.path
+    parent = source.card.parent
+    path = None if parent is None else Path(os.path.normpath(source.path / parent.path))
+    return path if path and path.is_dir() else None
+
+
+def _was_tried(row: Settings, config: QuantizeConfig) -> bool:
+    """Return whether a row is nothing new after the settings that were tried."""
+    for name, wanted in row.items():
+        tried = getattr(config, name)
+        if name == "max_drop":
+            covered = tried is not None
+        elif name in ("epochs", "weight_bits"):
+            covered = tried >= wanted
+        else:
+            covered = tried == wanted
+        if not covered:
+            return False
+    return True
+
+
+def _settings(row: Settings, config: QuantizeConfig) -> Settings:
+    """Return a row with the explicit settings that its scheme reads and no rule refuses there."""
+    read = SHARED | SCHEMES[row["scheme"]].reads
+    carried = {
+        name: value
+        for name in sorted(config.model_fields_set - {"scheme"})
+        if name in read and (value := getattr(config, name)) is not None
+    }
+    fixed = {**row, **{name: carried[name] for name in ("max_drop",) if name in carried}}
+    for rule in config.rules.values():
+        if _breaks(rule, type(config).model_validate({**carried, **fixed})):
+            carried = {name: carried[name] for name in carried if name not in rule.settings}
+    return {**carried, **fixed}
+
+
+def _breaks(rule: Rule[Any], config: QuantizeConfig) -> bool:
+    try:
+        rule.check(config)
+    except ConfigError:
+        return True
+    return False
+
+
+def _flags(settings: Settings, config: Config | None = None) -> Iterator[str]:
+    """Yield settings as words; what is off is turned off where it is on by default."""
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if value is False:
+            if config and type(config).model_fields[name].default is True:
+                yield f"--no-{flag}"
+        elif value is not None:
+            yield f"--{flag}"
+            if value is not True:
+                yield str(value)

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from bertender.comparison.runtimes import tolerance_in
 from bertender.core.artifact import Artifact, GoldenText, GoldenTexts, read_golden
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError, ConfigError, DeploymentError, ServingError
 from bertender.core.progress import progress_bar
 from bertender.gate.golden import GoldenCheck, GoldenPrediction, check_golden
-from bertender.models.runtimes import DEFAULT_RUNTIME
+from bertender.models.runtimes import DEFAULT_RUNTIME, tolerance_in
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
 from serve.client.endpoint import Endpoint

@@ -19,7 +19,6 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
-from bertender.comparison.runtimes import check_installed
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record, Rule, Table, parts_of
 from bertender.core.errors import ServerMissingError, ServingError
@@ -27,7 +26,13 @@ from bertender.core.files import CACHE_VARIABLE, check_savable, save_result
 from bertender.core.machine import Environment, Speedup, environment
 from bertender.core.machine_load import LoadMeter, MachineLoad, busiest, check_load, check_load_now
 from bertender.core.progress import progress_bar
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName, check_suits
+from bertender.models.runtimes import (
+    DEFAULT_RUNTIME,
+    RUNTIMES,
+    RuntimeName,
+    check_installed,
+    check_suits,
+)
 from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.loadtest import LoadConfig, TextsConfig, closed_runs, texts_per_second

@@ -17,7 +17,7 @@ import yaml
 import bertender
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, UnknownNameError
-from bertender.gate.verify import Verification
+from bertender.gate.artifacts import Verification
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize import integers as targets

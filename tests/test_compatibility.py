@@ -19,7 +19,7 @@ from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune
 from export.config import ExportConfig
 from export.exporter import export
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from tests.toy_models import tiny_classifier
 from tests.toys import pair_task, tiny_tokenizer

@@ -1,29 +1,34 @@
-"""The findings of an artifact's card as lines for the terminal."""
+"""The findings of an artifact's card, and of the parity gate, as lines for the terminal."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from bertender.comparison.cells import number
+from rich.table import Table
+from rich.text import Text
+
+from bertender.comparison.table import DASH, captioned_table, number
 from bertender.core.findings import (
     ControlFindings,
     Findings,
     LatencyFindings,
-    ProductCheck,
-    QuantizationFindings,
-    SaturationFindings,
     ScoreFindings,
     SensitivityFindings,
-    TriedScheme,
     VocabularyFindings,
 )
-from bertender.core.machine_load import MachineLoad
 from bertender.models.runtimes import RUNTIMES
 
-# --- from bertender.report.control
-# The gain of a student over its control, as a sentence.
+if TYPE_CHECKING:  # every command reads this file, and the gate's takes a while to import
+    from bertender.gate.judge import Parity
+
+SHADES = " ▁▂▃▄▅▆▇█"
+"""From nothing to the most."""
+SHOWN_PARTS = 5
+INTEGER = re.compile(r"Integer|Quantize|NBits|QAttention|QGemm|QLinear| [ui][48]$")
+"""In the names of ONNX Runtime's operators and of OpenVINO's, which end in their precision."""
 
 
 def control_lines(findings: Findings) -> list[str]:
@@ -31,63 +36,43 @@ def control_lines(findings: Findings) -> list[str]:
 
     The held-out texts say that; which of the two to deploy, the texts to choose by do.
     """
-    control = findings.control
-    return [] if control is None else [_sentence(control), *_stuck(control), *_taken(control)]
-
-
-def _stuck(control: ControlFindings) -> list[str]:
-    if control.constant is None:
+    if (control := findings.control) is None:
         return []
-    return [
-        f"the control {control.constant.words}: it has learned nothing to compare with. Try "
-        "another learning_rate, or more epochs"
-    ]
+    layers = control.teacher_layers
+    flags = "--method hard" + (f" --teacher-layers {layers}" if layers else "")
+    lines = [_gain(control, flags)]
+    if control.constant is not None:
+        lines.append(
+            f"the control {control.constant.words}: it has learned nothing to compare with. Try "
+            "another learning_rate, or more epochs"
+        )
+    if control.choice is not None and control.choice < control.control_choice:
+        lines.append(
+            f"on the texts to choose by, the control scores {number(control.control_choice)} and "
+            f"the student {number(control.choice)}: deploy the control, which `{flags} --epochs "
+            f"{control.epochs}` makes with the same other settings"
+        )
+    return lines
 
 
-def _taken(control: ControlFindings) -> list[str]:
-    if control.choice is None or control.choice >= control.control_choice:
-        return []
-    return [
-        f"on the texts to choose by, the control scores {number(control.control_choice)} and the "
-        f"student {number(control.choice)}: deploy the control, which `{_flags(control)} --epochs "
-        f"{control.epochs}` makes with the same other settings"
-    ]
-
-
-def _sentence(control: ControlFindings) -> str:
-    same = f"the same student trained on labels alone for {_length(control)}"
-    gain = control.gain
-    cheaper = f"labels alone do, `{_flags(control)}` is cheaper"
+def _gain(control: ControlFindings, flags: str) -> str:
+    epochs, longest, equal = (
+        f"{count} epoch{'' if count == 1 else 's'}"
+        for count in (control.epochs, control.runs[-1].epochs, control.equal_epochs)
+    )
+    length = f"{epochs} (equal computation)"
+    if control.epochs < control.runs[-1].epochs:
+        length = f"{epochs} (as its last phase; {longest} scored no more)"
+    elif control.epochs < control.equal_epochs:
+        length = f"{epochs} (the most; equal computation is {equal})"
+    same = f"the same student trained on labels alone for {length}"
+    gain, cheaper = control.gain, f"labels alone do, `{flags}` is cheaper"
     points = f"{gain.value:+.1f} points [{gain.low:+.1f}, {gain.high:+.1f}]"
     if gain.low > 0:
         return f"distilling gave {points} over {same}"
     if gain.high < 0:
         return f"distilling lost against {same}: {points}; {cheaper}"
     return f"distilling cannot be distinguished from {same}: {points}; {cheaper}"
-
-
-def _flags(control: ControlFindings) -> str:
-    """Return the flags that train a student on labels alone from the same layers."""
-    layers = control.teacher_layers
-    return "--method hard" + (f" --teacher-layers {layers}" if layers else "")
-
-
-def _length(control: ControlFindings) -> str:
-    """Return how long the better control was trained, and why so long."""
-    epochs, longest = (_epochs(count) for count in (control.epochs, control.runs[-1].epochs))
-    if control.epochs < control.runs[-1].epochs:
-        return f"{epochs} (as its last phase; {longest} scored no more)"
-    if control.epochs < control.equal_epochs:
-        return f"{epochs} (the most; equal computation is {_epochs(control.equal_epochs)})"
-    return f"{epochs} (equal computation)"
-
-
-def _epochs(count: int) -> str:
-    return f"{count} epoch{'' if count == 1 else 's'}"
-
-
-# --- from bertender.report.graph
-# An exported graph as lines for the terminal.
 
 
 def graph_lines(findings: Findings) -> list[str]:
@@ -105,21 +90,20 @@ def graph_lines(findings: Findings) -> list[str]:
     return lines
 
 
-# --- from bertender.report.heads
-# What was cut of a model, as lines for the terminal: scores, and a map of layers x heads.
-
-SHADES = " ▁▂▃▄▅▆▇█"
-"""From nothing to the most."""
-
-
 def pruning_lines(findings: Findings) -> list[str]:
     """Return what was cut of an artifact; nothing for others."""
     if not (pruning := findings.pruning):
         return [_vocabulary(findings.vocabulary)] if findings.vocabulary else []
-    last = pruning.rounds[-1]
+    last, scores = pruning.rounds[-1], findings.scores
+    held_out = ""
+    if scores is not None and scores.chosen_on == "selection":
+        held_out = (
+            f", on texts set apart to choose by; held-out, read once: {number(scores.score)}, "
+            f"{number(scores.score_before)} unpruned"
+        )
     lines = [
         f"score {last.score:.4g}, {last.score_after_cut:.4g} before recovery, "
-        f"{pruning.unpruned:.4g} unpruned{_where(findings.scores)}",
+        f"{pruning.unpruned:.4g} unpruned{held_out}",
         f"heads by layer: {', '.join(map(str, last.heads))}; "
         f"neurons: {', '.join(map(str, last.neurons))}",
     ]
@@ -127,9 +111,9 @@ def pruning_lines(findings: Findings) -> list[str]:
         lines.append(_speed(pruning.latency))
     if pruning.vocabulary:
         lines.append(_vocabulary(pruning.vocabulary))
-    if scores := pruning.rounds[0].head_importance:
+    if importance := pruning.rounds[0].head_importance:
         lines += ["importance of the heads before the first cut, a layer a line:"]
-        lines += [f"  {line}" for line in head_map(scores)]
+        lines += [f"  {line}" for line in head_map(importance)]
     return lines
 
 
@@ -143,29 +127,15 @@ def _vocabulary(findings: VocabularyFindings) -> str:
     )
 
 
-def _where(scores: ScoreFindings | None) -> str:
-    """Return where these scores are from, and the held-out ones, where these are others."""
-    if scores is None or scores.chosen_on != "selection":
-        return ""
-    return (
-        f", on texts set apart to choose by; held-out, read once: {number(scores.score)}, "
-        f"{number(scores.score_before)} unpruned"
-    )
-
-
 def _speed(latency: LatencyFindings) -> str:
-    measured, load = latency.measured, latency.table.load
+    measured, load, machine = latency.measured, latency.table.load, latency.table.machine_load
+    noise = f"; NOISY: {machine} while the parts were timed" if machine and machine.noisy else ""
     return (
         f"{measured.value:.2f}x as fast as unpruned [{measured.low:.2f}, "
         f"{measured.high:.2f}], {latency.predicted:.2f}x foretold, {latency.target:g}x asked "
         f"for; texts in a batch: {load.texts}, tokens: {load.tokens}, "
-        f"threads: {load.threads}, in PyTorch on the CPU{_machine(latency.table.machine_load)}"
+        f"threads: {load.threads}, in PyTorch on the CPU{noise}"
     )
-
-
-def _machine(load: MachineLoad | None) -> str:
-    """Return what disturbed the times that the pruning went by, where something did."""
-    return f"; NOISY: {load} while the parts were timed" if load and load.noisy else ""
 
 
 def head_map(scores: Sequence[Sequence[float]]) -> list[str]:
@@ -175,127 +145,159 @@ def head_map(scores: Sequence[Sequence[float]]) -> list[str]:
         scores: at least 0, a row each layer, from the lowest.
     """
     most = max((score for layer in scores for score in layer), default=0.0) or 1.0
+    highest = len(SHADES) - 1
     return [
-        f"{number:>2} {''.join(_shade(score / most) for score in layer)}"
-        for number, layer in enumerate(scores)
+        f"{place:>2} {''.join(SHADES[round(score / most * highest)] for score in layer)}"
+        for place, layer in enumerate(scores)
     ]
-
-
-def _shade(share: float) -> str:
-    return SHADES[round(share * (len(SHADES) - 1))]
-
-
-# --- from bertender.report.quantization
-# A quantization's findings in a few lines, from an artifact's card alone.
-
-SHOWN_PARTS = 5
-INTEGER = re.compile(r"Integer|Quantize|NBits|QAttention|QGemm|QLinear| [ui][48]$")
-"""In the names of ONNX Runtime's operators and of OpenVINO's, which end in their precision."""
 
 
 def quantization_lines(findings: Findings) -> list[str]:
-    """Return the lines; none where nothing was quantized."""
-    if not (quantization := findings.quantization):
+    """Return what was quantized, and how it was judged; nothing where nothing was."""
+    if not (found := findings.quantization):
         return []
-    return [
-        _products(quantization),
-        *_weight_bits(quantization.weight_bits),
-        *_fused_attentions(quantization.fused_attentions),
-        *_saturation(quantization.saturation),
-        *_product_check(quantization.product_check),
-        *map(_tried, quantization.tried),
-        *_scores(findings.scores),
-        *_sensitivity(quantization.sensitivity),
-    ]
-
-
-def _products(quantization: QuantizationFindings) -> str:
-    """Return what was quantized, and what of it runs in integers."""
-    stays = f"{len(quantization.float_nodes)} nodes stay in float"
-    if quantization.running_in_integers is None:
-        return (
-            f"for {quantization.target}: {quantization.products} products quantized; {stays}. What "
-            "runs there was not checked, as this machine is none: quantize there, or verify there"
+    in_float = f"{len(found.float_nodes)} nodes stay in float"
+    if found.running_in_integers is None:
+        lines = [
+            f"for {found.target}: {found.products} products quantized; {in_float}. What runs there "
+            "was not checked, as this machine is none: quantize there, or verify there"
+        ]
+    else:
+        counts = {name: count for name, count in found.operators.items() if INTEGER.search(name)}
+        operators = ", ".join(f"{count} {name}" for name, count in counts.items())
+        lines = [
+            f"for {found.target}, {RUNTIMES[found.runtime].title}: {found.running_in_integers} of "
+            f"{found.products} quantized products run in integers ({operators}); {in_float}"
+        ]
+    if found.weight_bits:
+        widths = sorted(Counter(found.weight_bits.values()).items())
+        shown = ", ".join(f"{count} of {width} bits" for width, count in widths)
+        lines.append(
+            f"weights of products in the file: {shown}, the others of 8; they are multiplied in 8"
         )
-    operators = ", ".join(f"{count} {name}" for name, count in _integer(quantization).items())
-    return (
-        f"for {quantization.target}, {RUNTIMES[quantization.runtime].title}: "
-        f"{quantization.running_in_integers} of {quantization.products} quantized "
-        f"products run in integers ({operators}); {stays}"
-    )
-
-
-def _weight_bits(bits: Mapping[str, int] | None) -> list[str]:
-    """Return how many products have which bits in the file, where some have fewer than 8."""
-    if not bits:
-        return []
-    counts = sorted(Counter(bits.values()).items())
-    shown = ", ".join(f"{count} of {width} bits" for width, count in counts)
-    return [f"weights of products in the file: {shown}, the others of 8; they are multiplied in 8"]
-
-
-def _fused_attentions(count: int | None) -> list[str]:
-    return [] if count is None else [f"attentions that are one operator: {count}"]
-
-
-def _integer(quantization: QuantizationFindings) -> dict[str, int]:
-    """Return the counted operators that multiply by integers or turn floats into them."""
-    return {name: count for name, count in quantization.operators.items() if INTEGER.search(name)}
-
-
-def _saturation(saturation: SaturationFindings | None) -> list[str]:
-    if saturation is None or saturation.largest_deviation is None:
-        return []
-    return [
-        f"sums of {saturation.products} products, each on its own inputs, are off from "
-        f"exact ones by {saturation.largest_deviation:.2g} of the largest at most"
+    if found.fused_attentions is not None:
+        lines.append(f"attentions that are one operator: {found.fused_attentions}")
+    if (sums := found.saturation) and sums.largest_deviation is not None:
+        lines.append(
+            f"sums of {sums.products} products, each on its own inputs, are off from exact ones by "
+            f"{sums.largest_deviation:.2g} of the largest at most"
+        )
+    if (check := found.product_check) and check.worst:
+        node, likeness = next(iter(check.worst.items()))
+        figures = ", ".join(
+            f"{name.replace('_', ' ')} {value:.4g}" for name, value in likeness.figures.items()
+        )
+        lines.append(
+            f"{check.checked} products and tables compared with their float twins; least like it: "
+            f"{node} ({figures})"
+        )
+    lines += [
+        f"scheme {tried.scheme} was skipped: {tried.skipped}"
+        if tried.refused is None
+        else f"scheme {tried.scheme} was refused: {tried.refused}"
+        for tried in found.tried
     ]
+    return [*lines, *_scores(findings.scores), *_sensitivity(found.sensitivity)]
 
 
-def _product_check(check: ProductCheck | None) -> list[str]:
-    """Return the product that is the least like its float twin; earlier cards have none."""
-    if check is None or not check.worst:
-        return []
-    node, likeness = next(iter(check.worst.items()))
-    figures = ", ".join(
-        f"{name.replace('_', ' ')} {value:.4g}" for name, value in likeness.figures.items()
-    )
-    return [
-        f"{check.checked} products and tables compared with their float twins; least like it: "
-        f"{node} ({figures})"
-    ]
-
-
-def _tried(tried: TriedScheme) -> str:
-    if tried.refused is None:
-        return f"scheme {tried.scheme} was skipped: {tried.skipped}"
-    return f"scheme {tried.scheme} was refused: {tried.refused}"
-
-
-def _scores(scores: ScoreFindings | None) -> list[str]:
+def _scores(scores: ScoreFindings | None) -> Iterator[str]:
+    """Yield the scores, and those by which a drop was judged where these are others."""
     if scores is None:
-        return []
-    before, after = number(scores.score_before), number(scores.score)
-    return [f"score {before} before, {after} now{_chosen(scores)}"]
+        return
+    judged = ""
+    if scores.chosen_on == "selection" and (choice := scores.choice):
+        judged = (
+            f" (held-out, read once; judged by {choice.n} texts set apart: "
+            f"{choice.before:.4g} before, {choice.after:.4g} now)"
+        )
+    yield f"score {number(scores.score_before)} before, {number(scores.score)} now{judged}"
 
 
-def _chosen(scores: ScoreFindings) -> str:
-    """Return the scores by which a drop was judged, where they are not the held-out ones."""
-    if scores.chosen_on != "selection" or not (choice := scores.choice):
-        return ""
-    return (
-        f" (held-out, read once; judged by {choice.n} texts set apart: "
-        f"{choice.before:.4g} before, {choice.after:.4g} now)"
-    )
-
-
-def _sensitivity(sensitivity: SensitivityFindings | None) -> list[str]:
-    """Return the most sensitive parts, and what became of them."""
+def _sensitivity(sensitivity: SensitivityFindings | None) -> Iterator[str]:
+    """Yield the most sensitive parts, and what became of them."""
     if sensitivity is None or not sensitivity.by_node:
-        return []
+        return
     back = sensitivity.returned
-    rows = [
-        f"  {value:10.3g}  {node}{'  (went back)' if node in back else ''}"
-        for node, value in list(sensitivity.by_node.items())[: max(SHOWN_PARTS, len(back))]
+    yield "most sensitive parts:"
+    for node, value in list(sensitivity.by_node.items())[: max(SHOWN_PARTS, len(back))]:
+        yield f"  {value:10.3g}  {node}{'  (went back)' if node in back else ''}"
+
+
+def parity_table(parity: Parity) -> Table:
+    """Return a table of the parity gate: each arrangement of the texts, and the verdict."""
+    table = captioned_table(parity_lines(parity))
+    table.add_column("Arrangement")
+    for heading in ("Predictions", "Max difference", "Agreement"):
+        table.add_column(heading, justify="right")
+    for case in parity.cases:
+        rows = str(case.rows) if case.rows else DASH
+        cells = (case.name, rows, number(case.max_abs_difference), number(case.agreement))
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def parity_lines(parity: Parity) -> list[str]:
+    """Return the verdict, what is judged with its bounds, and every failure."""
+    verdict = "passed" if parity.passed else f"FAILED, {len(parity.failures)} failures"
+    where = f" in {RUNTIMES[parity.runtime].title}" if parity.runtime else ""
+    return [
+        f"parity of {parity.candidate} with {parity.reference}: {verdict}",
+        f"{parity.texts} texts, {parity.rows} predictions{where}; "
+        f"largest reference logit {number(parity.logit_scale)}, "
+        f"spread over texts {number(parity.logit_spread)}",
+        *_logits(parity),
+        f"agreement {number(parity.agreement)} of all predictions; without near-ties "
+        f"{number(parity.decided_agreement)} in the worst arrangement, "
+        f"{number(parity.decided_agreement_high)} at best "
+        f"(allowed {parity.tolerance.min_agreement:g}); near-ties: {number(parity.near_ties)}, "
+        f"turned {number(parity.near_ties_turned)}",
+        *_compared(parity),
+        *(f"failed: {failure}" for failure in parity.failures),
     ]
-    return ["most sensitive parts:", *rows]
+
+
+def _logits(parity: Parity) -> Iterator[str]:
+    """Yield the bounded figures of single logits, or of their distribution over texts."""
+    bounds = parity.tolerance
+    if None not in (bounds.max_abs, bounds.mean_abs, bounds.min_cosine):
+        scale = parity.logit_scale
+        most, mean = (
+            number(None if scale is None else (share or 0.0) * scale)
+            for share in (bounds.max_abs, bounds.mean_abs)
+        )
+        yield (
+            f"difference {number(parity.max_abs_difference)} at most (allowed {most}), "
+            f"{number(parity.mean_abs_difference)} on average in the worst arrangement "
+            f"(allowed {mean}); "
+            f"cosine {number(parity.min_cosine)} at least (allowed {bounds.min_cosine:g})"
+        )
+    if None not in (bounds.max_median, bounds.max_p95, bounds.max_edge):
+        yield (
+            f"difference in spreads: median text {number(parity.median_difference)}, "
+            f"{number(parity.median_difference_low)} at best (allowed {bounds.max_median:g}), "
+            f"95th percentile {number(parity.p95_difference)}, "
+            f"{number(parity.p95_difference_low)} at best (allowed {bounds.max_p95:g}), "
+            f"edge texts {number(parity.edge_difference)} (allowed {bounds.max_edge:g})"
+        )
+    if parity.common_shift is not None and bounds.min_correlation is not None:
+        yield (
+            f"all texts together moved by {number(parity.common_shift)} of the logits' size, "
+            f"{number(parity.logit_size)}; correlation over texts {number(parity.correlation)}, "
+            f"{number(parity.correlation_high)} at best (allowed {bounds.min_correlation:g})"
+        )
+
+
+def _compared(parity: Parity) -> Iterator[str]:
+    """Yield what was compared besides logits; nothing of what older results do not have."""
+    if parity.score_change is not None:
+        least = parity.tolerance.min_score_change
+        allowed = "" if least is None else f" (allowed {least:g})"
+        yield (
+            f"score {parity.score_change:+.2f} points in the worst arrangement, "
+            f"{number(parity.score_change_high)} at best{allowed}"
+        )
+    if parity.inputs_compared is not None:
+        yield "tokens compared" if parity.inputs_compared else "tokens not comparable"
+    if parity.graphs_compared is not None:
+        state = "compared" if parity.graphs_compared else "not compared: the float one is missing"
+        yield f"products of both graphs {state}"

@@ -110,9 +110,8 @@ def _in_full(name: str) -> dict[str, Any]:
 
 
 def schemes(as_json: JsonFlag = False) -> None:
+    from quantize.config import CANDIDATES, SCHEMES, SENSITIVITIES
     from quantize.integers import AUTO, CALIBRATORS, TARGETS
-    from quantize.schemes import CANDIDATES, SCHEMES
-    from quantize.sensitivity import SENSITIVITIES
 
     tried = [row["scheme"] for row in CANDIDATES]
     rows = [

@@ -14,17 +14,17 @@ import typer
 from pydantic import ValidationError
 
 from bertender import api
+from bertender.cli.findings import parity_table
 from bertender.cli.flags import JsonFlag, command_with_flags, settings_of
 from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
 from bertender.comparison.records import CompareConfig, Comparison
-from bertender.comparison.table import markdown_table, terminal_table
+from bertender.comparison.table import html_report, markdown_table, terminal_table
 from bertender.core.config import Record
 from bertender.core.errors import DataError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.machine import save_note
+from bertender.gate.artifacts import Verification, VerifyConfig, verify
 from bertender.gate.judge import require_parity
-from bertender.gate.table import parity_table
-from bertender.gate.verify import Verification, VerifyConfig, verify
 from bertender.tasks.task import TaskConfig
 
 ON_THE_COMMAND_LINE = "COMMANDLINE"
@@ -73,7 +73,7 @@ def verify_command() -> Callable[..., None]:
         artifacts = api.opened(reference), api.opened(candidate)
         config = VerifyConfig.parse(settings_of(VerifyConfig, values))
         task = api.task_of(artifacts, settings_of(TaskConfig, values))
-        from quantize.verification import failures_if_quantized
+        from quantize.graph_check import failures_if_quantized
 
         parity = verify(*artifacts, task, config, failures_if_quantized)
         if out:
@@ -109,8 +109,6 @@ def compare_command() -> Callable[..., None]:
         if out:
             save_result(comparison, out)
         if html:
-            from bertender.comparison.html import html_report
-
             save_text(html_report(comparison), html)
         if as_json:
             _print_result(comparison, left_out)

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.cli.findings import control_lines, graph_lines, pruning_lines, quantization_lines
-from bertender.comparison.cells import DASH, number
 from bertender.comparison.records import measure_size
+from bertender.comparison.table import DASH, number
 from bertender.core.artifact import Artifact, Timing, read_timing
 from bertender.core.card import LeftOutRows
 from bertender.core.findings import Findings, ParitySummary, TrainingFindings

@@ -16,7 +16,7 @@ import typer
 
 from bertender.cli.flags import JsonFlag, command_with_flags, settings_of
 from bertender.cli.output import console, messages, print_json, print_rows, print_words
-from bertender.comparison.cells import DASH
+from bertender.comparison.table import DASH
 from bertender.core.artifact import IMPORT_STAGE, Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.files import check_savable, save_result

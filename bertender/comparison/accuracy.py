@@ -1,10 +1,10 @@
-"""Predictions and score of a classifier over a split, and whether its answer is constant."""
+"""Predictions and score of a classifier, and models that have learned nothing but one label."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,30 @@ from bertender.models.classifier import Classifier
 from bertender.problems.problem import NO_LABEL, Outputs
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Batch, Encode, Example
+from bertender.text.batch import Encode, Example
 from bertender.text.batching import length_buckets
 from bertender.training.config import JudgedConfig, TrainingConfig
 
-# --- from bertender.measure.accuracy
-# A classifier's predictions over a whole split, and their score.
+logger = logging.getLogger(__name__)
 
 FloatArray = npt.NDArray[np.float32]
 
 TOKENS_PER_BATCH = 4096
 EXAMPLES_PER_ENCODING = 64
 """Small, so that one long text pads few others while lengths are counted."""
+FEWEST_OTHERS = 100
+"""Other labels that must be there: a model that finds one of thirty of them misses all 100 in 3 %
+of the cases. Of fewer, as of a first run on a few texts, one label everywhere is said, and refused
+nowhere."""
+SKEWED = 0.9
+"""Share of one label from which a short training may rightly predict nothing else, unless the
+metric gives nothing for that."""
+TEACHER_TEXTS = 512
+TEXTS_AT_ONCE = 64
+"""Most teachers predict two labels on the first of them."""
+USUAL_RATES = (5e-5, 3e-4)
+SETTINGS_OF_RUN = ("learning_rate", "epochs")
+"""Settings that the error of a model which has learned nothing names."""
 
 
 def predict(
@@ -69,9 +81,8 @@ def predict_outputs(
     outputs: dict[int, Outputs] = {}
     with progress_bar(f"predict {classifier.name}", len(examples), "texts") as bar:
         for bucket in reversed(buckets):
-            outputs.update(
-                zip(bucket, classifier.outputs([examples[row] for row in bucket]), strict=True)
-            )
+            found = classifier.outputs([examples[row] for row in bucket])
+            outputs.update(zip(bucket, found, strict=True))
             bar.advance(len(bucket))
     return [outputs[row] for row in range(len(examples))]
 
@@ -89,7 +100,12 @@ def evaluate(
         ModelError: a logit is NaN or infinite, so there is no prediction to score.
     """
     outputs = predict_outputs(classifier, split.examples, tokens_per_batch=tokens_per_batch)
-    _check_finite(classifier, split.examples, outputs)
+    if broken := [row for row, each in enumerate(outputs) if not np.isfinite(each.logits).all()]:
+        raise ModelError(
+            f"{classifier.name} predicts {len(broken)} of {len(outputs)} examples with NaN or "
+            f"infinite logits, first {split.examples[broken[0]]!r}. Train or export the model "
+            "again."
+        )
     problem, labels = classifier.problem, classifier.labels
     decoded = [
         problem.decode(problem.choose(each.logits), each.places, example)
@@ -102,11 +118,12 @@ def evaluate(
 
 def text_lengths(encode: Encode, examples: Sequence[Example]) -> list[int]:
     """Return each example's length: in tokens, or in words where the model reads the text."""
-    return [
-        length
-        for start in range(0, len(examples), EXAMPLES_PER_ENCODING)
-        for length in _lengths(encode(examples[start : start + EXAMPLES_PER_ENCODING]))
-    ]
+    lengths: list[int] = []
+    for start in range(0, len(examples), EXAMPLES_PER_ENCODING):
+        batch = encode(examples[start : start + EXAMPLES_PER_ENCODING])
+        mask = batch.arrays.get("attention_mask")
+        lengths += map(word_count, batch.examples) if mask is None else mask.sum(axis=1).tolist()
+    return lengths
 
 
 def word_count(example: Example) -> int:
@@ -114,46 +131,8 @@ def word_count(example: Example) -> int:
     return sum(len(text.split()) for text in example)
 
 
-def _lengths(batch: Batch) -> Iterator[int]:
-    mask = batch.arrays.get("attention_mask")
-    if mask is None:
-        return map(word_count, batch.examples)
-    return iter(mask.sum(axis=1).tolist())
-
-
-def _check_finite(
-    classifier: Classifier, examples: Sequence[Example], outputs: Sequence[Outputs]
-) -> None:
-    broken = [row for row, each in enumerate(outputs) if not np.isfinite(each.logits).all()]
-    if broken:
-        raise ModelError(
-            f"{classifier.name} predicts {len(broken)} of {len(outputs)} examples with NaN or "
-            f"infinite logits, first {examples[broken[0]]!r}. Train or export the model again."
-        )
-
-
-# --- from bertender.measure.constant
-# One label everywhere: the control that reads no text, and models that are no better than it.
-
-logger = logging.getLogger(__name__)
-
-FEWEST_OTHERS = 100
-"""Other labels that must be there: a model that finds one of thirty of them misses all 100 in 3 %
-of the cases. Of fewer, as of a first run on a few texts, one label everywhere is said, and refused
-nowhere."""
-SKEWED = 0.9
-"""Share of one label from which a short training may rightly predict nothing else, unless the
-metric gives nothing for that."""
-TEACHER_TEXTS = 512
-TEXTS_AT_ONCE = 64
-"""Most teachers predict two labels on the first of them."""
-USUAL_RATES = (5e-5, 3e-4)
-SETTINGS_OF_RUN = ("learning_rate", "epochs")
-"""That a model learned with, and the error of one that learned nothing names."""
-
-
 class ConstantRow(Record):
-    """One label for every text, scored as a model is."""
+    """One label for every text, scored as a model is: the control that reads no text."""
 
     label: str = Field(description="the most frequent one of the training texts")
     score: Score
@@ -166,52 +145,14 @@ class ConstantRow(Record):
 
 def constant_row(task: Task) -> ConstantRow:
     """Return the score of the most frequent training label on the held-out texts."""
-    problem = task.problem
-    targets = task.calibration.label_ids
-    label = most_frequent([each for own in targets for each in problem.labels_of(own)])
-    count = len(task.labels)
+    problem, count = task.problem, len(task.labels)
+    label_ids = [each for own in task.calibration.label_ids for each in problem.labels_of(own)]
+    label = most_frequent(label_ids)
     predictions = [problem.constant(label, count, example) for example in task.dev.examples]
-    return ConstantRow(
-        label=task.labels[label],
-        score=score(
-            task.metric,
-            task.dev.label_ids,
-            predictions,
-            label_count=count,
-            labels=task.labels,
-        ),
+    measured = score(
+        task.metric, task.dev.label_ids, predictions, label_count=count, labels=task.labels
     )
-
-
-def is_below_chance(score: Score, labels: int) -> bool:
-    """Return whether a model scores less than a guess, as one whose labels are swapped does.
-
-    What a guess gives by other metrics depends on the shares of the labels.
-    """
-    chance = {"accuracy": 1 / labels, "matthews": 0.0}.get(score.metric)
-    return chance is not None and score.high < chance
-
-
-def check_labels_fit(classifier: Classifier, task: Task) -> None:
-    """Say where a model scores below chance on the texts to choose by.
-
-    Raises:
-        ConfigError: it does, and its labels were matched with those of the data by a map or a
-            guess: damage to such a model would count as a gain.
-    """
-
-    if not len(task.choices):  # the gate says what it lacks
-        return
-    found, _ = evaluate(classifier, task.choices, task.metric)
-    if not is_below_chance(found, len(task.labels)):
-        return
-    said = (
-        f"{classifier.name} has {found.metric} {found.value:.3f} [{found.low:.3f}, "
-        f"{found.high:.3f}] on {found.n} texts, less than a guess: its labels look swapped"
-    )
-    if label_map := task.source.get("label_map"):
-        raise ConfigError(f"label_map={label_map}: {said}. Give another --label-map.")
-    logger.warning("%s. Compare their order with that of the data (--label-map)", said)
+    return ConstantRow(label=task.labels[label], score=measured)
 
 
 def most_frequent(label_ids: Sequence[int]) -> int:
@@ -230,6 +171,10 @@ def found_constant(task: Task, split: Split, predictions: Iterable[Any]) -> Cons
     (label,) = predicted
     count = truth.total()
     return ConstantFindings(label=task.labels[label], share=truth[label] / count, n=count)
+
+
+def _labels_in(task: Task, predictions: Iterable[Any]) -> set[int]:
+    return {int(label) for each in predictions for label in task.problem.labels_of(each)}
 
 
 def is_fault(constant: ConstantFindings, score: float) -> bool:
@@ -291,7 +236,6 @@ def check_teacher_varied(
         task: some of its texts to choose by are read.
         otherwise: the end of the message: how to go on all the same, where that can be set.
     """
-
     texts = sample(task.choices, TEACHER_TEXTS, task.problem)
     seen: set[int] = set()
     for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -301,17 +245,13 @@ def check_teacher_varied(
             return
     if not len(texts):
         return
-    score, predictions = evaluate(classifier, texts, task.metric)
+    found, predictions = evaluate(classifier, texts, task.metric)
     constant = found_constant(task, texts, predictions)
-    if constant and is_fault(constant, score.value):
+    if constant and is_fault(constant, found.value):
         raise ConstantError(
             f"the teacher {path} {constant.words}: nothing can be learned from it. Give another "
             f"teacher, or train this one again.{otherwise}"
         )
-
-
-def _labels_in(task: Task, predictions: Iterable[Any]) -> set[int]:
-    return {int(label) for each in predictions for label in task.problem.labels_of(each)}
 
 
 def another_rate(config: TrainingConfig) -> str:
@@ -322,3 +262,33 @@ def another_rate(config: TrainingConfig) -> str:
     if config.learning_rate > high:
         return f"a lower learning_rate, as {low:g} to {high:g}"
     return "a learning_rate a few times higher, or lower"
+
+
+def is_below_chance(score: Score, labels: int) -> bool:
+    """Return whether a model scores less than a guess, as one whose labels are swapped does.
+
+    What a guess gives by other metrics depends on the shares of the labels.
+    """
+    chance = {"accuracy": 1 / labels, "matthews": 0.0}.get(score.metric)
+    return chance is not None and score.high < chance
+
+
+def check_labels_fit(classifier: Classifier, task: Task) -> None:
+    """Say where a model scores below chance on the texts to choose by.
+
+    Raises:
+        ConfigError: it does, and its labels were matched with those of the data by a map or a
+            guess: damage to such a model would count as a gain.
+    """
+    if not len(task.choices):  # the gate says what it lacks
+        return
+    found, _ = evaluate(classifier, task.choices, task.metric)
+    if not is_below_chance(found, len(task.labels)):
+        return
+    said = (
+        f"{classifier.name} has {found.metric} {found.value:.3f} [{found.low:.3f}, "
+        f"{found.high:.3f}] on {found.n} texts, less than a guess: its labels look swapped"
+    )
+    if label_map := task.source.get("label_map"):
+        raise ConfigError(f"label_map={label_map}: {said}. Give another --label-map.")
+    logger.warning("%s. Compare their order with that of the data (--label-map)", said)

@@ -1,4 +1,8 @@
-"""The comparison of artifacts: measured once, saved as JSON."""
+"""The comparison of artifacts: measured once, saved as JSON.
+
+All rows classify the same texts on the same machine. The first row is what changes and speedups
+are relative to.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +37,23 @@ from bertender.comparison.records import (
     speedup_over_processes,
     with_speedups_over_onnx_float32,
 )
-from bertender.comparison.runtimes import check_installed, check_used, runtime_of
 from bertender.core.artifact import Artifact, lineage
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.findings import ChosenOn, ConstantFindings, ParitySummary, TextLengths
+from bertender.core.findings import ChosenOn, ConstantFindings, TextLengths
 from bertender.core.machine import FasterRuntime, RuntimeNote, environment, processor_name
 from bertender.core.machine_load import check_load_now
 from bertender.metrics.scores import Change, LabelSet, Score, paired_change
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, preferred, suits
-from bertender.tasks.task import Split, Task
+from bertender.models.runtimes import (
+    DEFAULT_RUNTIME,
+    RUNTIMES,
+    check_installed,
+    check_used,
+    preferred,
+    runtime_of,
+    suits,
+)
+from bertender.tasks.task import Task
 from bertender.text.batch import Encode, Tokenize
-
-# --- from bertender.measure.compare
-# The comparison of artifacts: measured once, saved as JSON, shown by `bertender.report`.
-#
-# All rows classify the same texts on the same machine. The first row is what changes and speedups
-# are relative to.
 
 
 def compare(
@@ -81,15 +86,20 @@ def compare(
         check_load_now()
     of_rows, models = zip(*_in_runtimes(artifacts, config.runtime), strict=True)
     scored = [_scored(model, task, config) for model in models]
-    first, *others = scored
-    changes = [None, *(_change(task, first, other, config) for other in others)]
+    first, labels = scored[0], LabelSet(len(task.labels), task.labels)
+    changes: list[Change | None] = [None]
+    for other in scored[1:]:
+        predictions = first.predictions, other.predictions
+        changes.append(
+            paired_change(task.metric, task.dev.label_ids, *predictions, labels, seed=config.seed)
+        )
     timed = measure_models(models, task.dev.examples, config)
     rows = [
         _row(*cells) for cells in zip(of_rows, models, scored, changes, timed.rows, strict=True)
     ]
-    conditions = _conditions(task, config, timed, first.encode, measured_at)
+    measured_at = measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return Comparison(
-        circumstances=conditions.model_copy(update={"chosen_on": _chosen_on(artifacts)}),
+        circumstances=_conditions(artifacts, task, config, timed, first.encode, measured_at),
         rows=with_speedups_over_onnx_float32(rows, config.seed),
         constant=constant_row(task),
         noise_floor=timed.noise_floor,
@@ -123,18 +133,17 @@ def _in_runtimes(
     rows = []
     first = next((each for each in artifacts if each.card.kind == "onnx"), None)
     for artifact, name in zip(artifacts, row_names(artifacts), strict=True):
-        if artifact.card.kind != "onnx":
-            rows.append((artifact, _timed(artifact, name, DEFAULT_RUNTIME)))
-            continue
-        suiting = [each for each in runtimes if suits(each, artifact)]
-        for runtime in suiting if artifact is first else preferred(suiting, artifact):
-            title = name if len(runtimes) == 1 else f"{name} in {RUNTIMES[runtime].title}"
-            rows.append((artifact, _timed(artifact, title, runtime)))
+        titles = {DEFAULT_RUNTIME: name}
+        if artifact.card.kind == "onnx":
+            suiting = [each for each in runtimes if suits(each, artifact)]
+            titles = {
+                each: name if len(runtimes) == 1 else f"{name} in {RUNTIMES[each].title}"
+                for each in (suiting if artifact is first else preferred(suiting, artifact))
+            }
+        for runtime, title in titles.items():
+            path = artifact.path.resolve()
+            rows.append((artifact, TimedModel(name=title, artifact=path, runtime=runtime)))
     return rows
-
-
-def _timed(artifact: Artifact, title: str, runtime: str) -> TimedModel:
-    return TimedModel(name=title, artifact=artifact.path.resolve(), runtime=runtime)
 
 
 @dataclass(frozen=True)
@@ -154,29 +163,12 @@ def _scored(model: TimedModel, task: Task, config: CompareConfig) -> _Scored:
     score, predictions = evaluate(
         classifier, task.dev, task.metric, tokens_per_batch=config.tokens_per_batch
     )
-    lengths = _lengths_read(classifier.encode, task.dev)
+    encode, lengths = classifier.encode, None
+    if isinstance(encode, Tokenize):
+        read = TextLengths.of(encode.counts(task.dev.examples), encode.max_length)
+        lengths = LengthsRead(max_length=encode.max_length, held_out=read)
     constant = found_constant(task, task.dev, predictions)
-    return _Scored(classifier.encode, lengths, classifier.parameters, score, predictions, constant)
-
-
-def _lengths_read(encode: Encode, split: Split) -> LengthsRead | None:
-    if not isinstance(encode, Tokenize):
-        return None
-    counts = encode.counts(split.examples)
-    return LengthsRead(
-        max_length=encode.max_length, held_out=TextLengths.of(counts, encode.max_length)
-    )
-
-
-def _change(task: Task, first: _Scored, other: _Scored, config: CompareConfig) -> Change:
-    return paired_change(
-        task.metric,
-        task.dev.label_ids,
-        first.predictions,
-        other.predictions,
-        LabelSet(len(task.labels), task.labels),
-        seed=config.seed,
-    )
+    return _Scored(encode, lengths, classifier.parameters, score, predictions, constant)
 
 
 def _row(
@@ -186,7 +178,10 @@ def _row(
     change: Change | None,
     latency: Latency,
 ) -> ComparisonRow:
-    card = artifact.card
+    card, findings = artifact.card, artifact.card.findings
+    checked_in = findings.quantization.runtime if findings.quantization else DEFAULT_RUNTIME
+    # the card's parity is of the runtime that it was checked in
+    was_checked = card.kind != "onnx" or model.runtime == checked_in
     return ComparisonRow(
         name=model.name,
         digest=artifact.digest,
@@ -201,77 +196,11 @@ def _row(
         score=scored.score,
         change=change,
         latency=latency,
-        parity=_parity(artifact, model.runtime),
+        parity=findings.parity if was_checked else None,
         lengths=scored.lengths,
         constant=scored.constant,
         pruned=_pruned_heads(artifact),
     )
-
-
-def _parity(artifact: Artifact, runtime: str) -> ParitySummary | None:
-    """Return the parity of an artifact's card; None of a runtime that it was not checked in."""
-    findings = artifact.card.findings
-    checked_in = findings.quantization.runtime if findings.quantization else DEFAULT_RUNTIME
-    here = artifact.card.kind != "onnx" or runtime == checked_in
-    return findings.parity if here else None
-
-
-def _conditions(
-    task: Task,
-    config: CompareConfig,
-    timed: LatencyReport,
-    encode: Encode,
-    measured_at: str | None,
-) -> Conditions:
-    return Conditions(
-        measured_at=measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        environment=environment(),
-        threads=timed.threads,
-        batch_texts=timed.batch_texts,
-        task=task.name,
-        metric=task.metric,
-        labels=task.labels,
-        n=len(task.dev),
-        task_fingerprint=task.fingerprint(),
-        lengths=_lengths(encode, task.dev),
-        config=config,
-        load=timed.load,
-    )
-
-
-def _chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
-    """Return where the artifacts' settings were chosen: on a share set apart, or on `dev`."""
-    # nothing was chosen for a model that records no data, as a finished one
-    sources = [source for each in artifacts if (source := each.card.task.source)]
-    shares = [source.get("select", 0.0) for source in sources]
-    seen: dict[ChosenOn, bool] = {"dev": not all(shares), "selection": any(shares)}
-    return tuple(name for name, is_there in seen.items() if is_there)
-
-
-def _lengths(encode: Encode, split: Split) -> Lengths:
-    words = [word_count(example) for example in split.examples]
-    reads_tokens = bool(encode(split.examples[:1]).arrays)
-    tokens = text_lengths(encode, split.examples) if reads_tokens else None
-    return Lengths(
-        mean_words=float(np.mean(words)),
-        max_words=max(words),
-        mean_tokens=float(np.mean(tokens)) if tokens else None,
-        max_tokens=max(tokens) if tokens else None,
-    )
-
-
-def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
-    others = [
-        f"{artifact.path} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
-        for artifact in artifacts
-        if (artifact.card.task.problem_type, artifact.card.task.labels)
-        != (task.problem_type, task.labels)
-    ]
-    if others:
-        raise ModelError(
-            f"task {task.name!r} has labels {task.labels}, but {'; '.join(others)}. "
-            "Compare artifacts of one task, and give that task."
-        )
 
 
 def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:
@@ -289,8 +218,62 @@ def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:
     )
 
 
-# --- from bertender.measure.runtime_note
-# What a comparison over several runtimes says of the machine that it was made on.
+def _conditions(
+    artifacts: Sequence[Artifact],
+    task: Task,
+    config: CompareConfig,
+    timed: LatencyReport,
+    encode: Encode,
+    measured_at: str,
+) -> Conditions:
+    examples = task.dev.examples
+    words = [word_count(example) for example in examples]
+    reads_tokens = bool(encode(examples[:1]).arrays)
+    tokens = text_lengths(encode, examples) if reads_tokens else None
+    return Conditions(
+        measured_at=measured_at,
+        environment=environment(),
+        threads=timed.threads,
+        batch_texts=timed.batch_texts,
+        task=task.name,
+        metric=task.metric,
+        labels=task.labels,
+        n=len(task.dev),
+        task_fingerprint=task.fingerprint(),
+        lengths=Lengths(
+            mean_words=float(np.mean(words)),
+            max_words=max(words),
+            mean_tokens=float(np.mean(tokens)) if tokens else None,
+            max_tokens=max(tokens) if tokens else None,
+        ),
+        config=config,
+        load=timed.load,
+        chosen_on=texts_chosen_on(artifacts),
+    )
+
+
+def texts_chosen_on(artifacts: Sequence[Artifact]) -> tuple[ChosenOn, ...]:
+    """Return where the artifacts' settings were chosen: on a share set apart, or on `dev`."""
+    # nothing was chosen for a model that records no data, as a finished one
+    sources = [source for each in artifacts if (source := each.card.task.source)]
+    shares = [source.get("select", 0.0) for source in sources]
+    seen: dict[ChosenOn, bool] = {"dev": not all(shares), "selection": any(shares)}
+    return tuple(name for name, is_there in seen.items() if is_there)
+
+
+def _check_same_labels(artifacts: Sequence[Artifact], task: Task) -> None:
+    others = [
+        f"{artifact.path} has {artifact.card.task.labels}, of task {artifact.card.task.name!r}"
+        for artifact in artifacts
+        if (artifact.card.task.problem_type, artifact.card.task.labels)
+        != (task.problem_type, task.labels)
+    ]
+    if others:
+        raise ModelError(
+            f"task {task.name!r} has labels {task.labels}, but {'; '.join(others)}. "
+            "Compare artifacts of one task, and give that task."
+        )
+
 
 Samples = Callable[[ComparisonRow], Sequence[Rounds]]
 
@@ -304,14 +287,13 @@ def runtime_note(comparison: Comparison) -> RuntimeNote | None:
     times.
     """
     conditions = comparison.circumstances
-    rows = _of_one_model(comparison.rows)
-    runtimes = {row.runtime for row in rows if row.runtime is not None}
-    if len(runtimes) == 1 or not rows or conditions.config.noisy:
+    on_cpu = {name: row for name, row in RUNTIMES.items() if not row.needs_gpu}
+    onnx = [row for row in comparison.rows if row.runtime in on_cpu and row.size.parameters]
+    rows = [row for row in onnx if row.size.parameters == onnx[0].size.parameters]
+    if len({row.runtime for row in rows}) < 2 or conditions.config.noisy:
         return None
-    batches = f"batches of {conditions.batch_texts}"
-    uses: tuple[tuple[str, Samples], ...] = (("one text", _single), (batches, _batch))
     versions = conditions.environment.versions
-    packages = (RUNTIMES[name].package for name in sorted(RUNTIMES) if _is_of_cpu(name))
+    packages = [on_cpu[name].package for name in sorted(on_cpu)]
     return RuntimeNote(
         measured_at=conditions.measured_at,
         processor=processor_name(conditions.environment),
@@ -320,17 +302,15 @@ def runtime_note(comparison: Comparison) -> RuntimeNote | None:
         task=conditions.task,
         parameters=rows[0].size.parameters or 0,
         versions={package: versions.get(package, "") for package in packages},
-        uses=tuple(_faster(use, samples, rows) for use, samples in uses),
+        uses=(
+            _faster("one text", lambda row: row.latency.single_ms, rows),
+            _faster(
+                f"batches of {conditions.batch_texts}",
+                lambda row: row.latency.batch_rounds_ms,
+                rows,
+            ),
+        ),
     )
-
-
-def _of_one_model(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
-    onnx = [row for row in rows if _is_of_cpu(row.runtime) and row.size.parameters]
-    return [row for row in onnx if row.size.parameters == onnx[0].size.parameters]
-
-
-def _is_of_cpu(runtime: str | None) -> bool:
-    return runtime is not None and not RUNTIMES[runtime].needs_gpu
 
 
 def _faster(use: str, samples: Samples, rows: Sequence[ComparisonRow]) -> FasterRuntime:
@@ -343,26 +323,9 @@ def _faster(use: str, samples: Samples, rows: Sequence[ComparisonRow]) -> Faster
     other = next(row for row in ranked if row.runtime != best.runtime)
     return FasterRuntime(
         use=use,
-        runtime=_runtime_title(best),
-        row=_row_title(best),
-        other_runtime=_runtime_title(other),
-        other_row=_row_title(other),
+        runtime=RUNTIMES[best.runtime or DEFAULT_RUNTIME].title,
+        row=f"{best.name} ({best.precision})",
+        other_runtime=RUNTIMES[other.runtime or DEFAULT_RUNTIME].title,
+        other_row=f"{other.name} ({other.precision})",
         speedup=speedup_over_processes(samples(other), samples(best)),
     )
-
-
-def _single(row: ComparisonRow) -> Sequence[Rounds]:
-    return row.latency.single_ms
-
-
-def _batch(row: ComparisonRow) -> Sequence[Rounds]:
-    return row.latency.batch_rounds_ms
-
-
-def _runtime_title(row: ComparisonRow) -> str:
-    assert row.runtime is not None
-    return RUNTIMES[row.runtime].title
-
-
-def _row_title(row: ComparisonRow) -> str:
-    return f"{row.name} ({row.precision})"

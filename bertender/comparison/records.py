@@ -19,13 +19,69 @@ from bertender.core.machine_load import MachineLoad
 from bertender.metrics.scores import Change, Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
-# --- from bertender.measure.samples
-# Statistics of raw timings: percentiles, and a speedup with its interval.
-
+MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
+"""Endings of files that hold a graph or weights; an ONNX graph may have weights next to it."""
 RESAMPLES = 1000
 
 Rounds = Sequence[Sequence[float]]
 """Milliseconds of a process, rounds x texts."""
+
+
+class LatencyConfig(Config):
+    """Settings of a timing: its size, and the number of threads."""
+
+    panel: ClassVar[str] = "Timing"
+
+    single_texts: int = Field(50, ge=1, description="texts timed one by one in a round")
+    batch_size: int = Field(32, ge=1, description="texts of the timed batch, of mixed lengths")
+    processes: int = Field(
+        3,
+        ge=1,
+        description="repetitions in fresh processes, one for each engine; a speedup's interval is "
+        "over them and their rounds; 1: once, in this process",
+    )
+    rounds: int = Field(4, ge=2, description="timed rounds of each process")
+    warmup_rounds: int = Field(1, ge=0, description="whole rounds before the first timed one")
+    warmup_texts: int = Field(5, ge=0, description="untimed texts at the start of every turn")
+    threads: int = Field(0, ge=0, description="of PyTorch and every runtime alike; 0: every core")
+    seed: int = Field(0, ge=0, description="which texts are drawn")
+    noisy: bool = Field(
+        False, description="time on a busy machine as well, and mark the figures as noisy"
+    )
+
+
+class CompareConfig(LatencyConfig):
+    """Settings of `compare`: the timings, and the batches of the scoring."""
+
+    panel: ClassVar[str] = "Timing"
+    main: ClassVar[tuple[str, ...]] = ("runtime", "threads", "batch_size", "processes", "noisy")
+
+    runtime: Annotated[tuple[RuntimeName, ...], BeforeValidator(parts_of)] = Field(
+        (DEFAULT_RUNTIME,),
+        min_length=1,
+        description="runtimes of onnx artifacts by commas, each a row where it suits: "
+        + ", ".join(RUNTIMES),
+    )
+    tokens_per_batch: int = Field(
+        TOKENS_PER_BATCH, ge=1, description="most tokens of a batch while scoring"
+    )
+
+
+def _of_one_process(config: Any) -> Any:
+    """Return the settings of an earlier file, when this process timed everything itself."""
+    return {"processes": 1, **config} if isinstance(config, dict) else config
+
+
+def _by_process(depth: int) -> BeforeValidator:
+    """Return what gives samples of an earlier file, which had one process, a level for it."""
+
+    def nested(samples: Any) -> Any:
+        first = samples
+        for _ in range(depth - 1):
+            first = first[0] if first else ()
+        return samples if isinstance(first, (list, tuple)) else [samples]
+
+    return BeforeValidator(nested)
 
 
 class Percentiles(Record):
@@ -34,6 +90,42 @@ class Percentiles(Record):
     p50_ms: float
     p95_ms: float
     p99_ms: float
+
+
+class Latency(Record):
+    """One classifier's times. Those by process are raw; everything else is computed from them."""
+
+    name: str
+    single: Percentiles = Field(description="one text at its natural length, tokenised and run")
+    batch: Percentiles = Field(description="one batch, padded to its longest, tokenised and run")
+    texts_per_second: float = Field(description="texts of all timed batches over their time")
+    speedup: Speedup = Field(description="over the first row: single texts, by medians of rounds")
+    single_ms: Annotated[tuple[tuple[tuple[float, ...], ...], ...], _by_process(3)] = Field(
+        description="raw: processes x rounds x texts"
+    )
+    batch_ms: Annotated[tuple[tuple[float, ...], ...], _by_process(2)] = Field(
+        description="raw: processes x rounds, a batch each"
+    )
+
+    @property
+    def batch_rounds_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """The batches as single texts are stored: processes x rounds x 1."""
+        return tuple(tuple((value,) for value in rounds) for rounds in self.batch_ms)
+
+
+class LatencyReport(Record):
+    """Interleaved measurements, and how they were made."""
+
+    config: Annotated[LatencyConfig, BeforeValidator(_of_one_process)]
+    threads: int = Field(description="that `config.threads` resolved to")
+    batch_texts: int = Field(description="texts in a batch; fewer than asked in a small split")
+    rows: tuple[Latency, ...]
+    noise_floor: Latency | None = Field(
+        None, description="the first row, opened and timed a second time; None where it was not"
+    )
+    load: MachineLoad | None = Field(
+        None, description="of the busiest process; None in files that do not record it"
+    )
 
 
 def percentiles(samples_ms: npt.NDArray[np.float64]) -> Percentiles:
@@ -74,105 +166,15 @@ def speedup_over_processes(
         ]
     )  # (processes, rounds)
     value = float(np.median(np.median(ratios, axis=1)))
-    count = len(ratios)
-    spread = np.median(np.median(_resampled(ratios, seed), axis=2), axis=1) / value  # (resamples,)
+    count, rounds = ratios.shape
+    generator = np.random.default_rng(seed)
+    processes = generator.integers(0, count, (RESAMPLES, count))
+    draws = generator.integers(0, rounds, (RESAMPLES, count, rounds))
+    resampled = ratios[processes[:, :, None], draws]  # (resamples, processes, rounds)
+    spread = np.median(np.median(resampled, axis=2), axis=1) / value  # (resamples,)
     widened = spread ** math.sqrt(count / (count - 1)) if count > 1 else spread
     low, high = np.percentile(value * widened, [2.5, 97.5])
     return Speedup(value=value, low=float(low), high=float(high))
-
-
-def _resampled(ratios: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
-    """Return ratios (resamples, processes, rounds): processes drawn, and rounds of each."""
-    generator = np.random.default_rng(seed)
-    count, rounds = ratios.shape
-    processes = generator.integers(0, count, (RESAMPLES, count))
-    draws = generator.integers(0, rounds, (RESAMPLES, count, rounds))
-    resampled: npt.NDArray[np.float64] = ratios[processes[:, :, None], draws]
-    return resampled
-
-
-# --- from bertender.measure.latency_records
-# Records of a timing: its settings and results, raw samples included.
-
-
-class LatencyConfig(Config):
-    """Settings of a timing: its size, and the number of threads."""
-
-    panel: ClassVar[str] = "Timing"
-
-    single_texts: int = Field(50, ge=1, description="texts timed one by one in a round")
-    batch_size: int = Field(32, ge=1, description="texts of the timed batch, of mixed lengths")
-    processes: int = Field(
-        3,
-        ge=1,
-        description="repetitions in fresh processes, one for each engine; a speedup's interval is "
-        "over them and their rounds; 1: once, in this process",
-    )
-    rounds: int = Field(4, ge=2, description="timed rounds of each process")
-    warmup_rounds: int = Field(1, ge=0, description="whole rounds before the first timed one")
-    warmup_texts: int = Field(5, ge=0, description="untimed texts at the start of every turn")
-    threads: int = Field(0, ge=0, description="of PyTorch and every runtime alike; 0: every core")
-    seed: int = Field(0, ge=0, description="which texts are drawn")
-    noisy: bool = Field(
-        False, description="time on a busy machine as well, and mark the figures as noisy"
-    )
-
-
-def of_one_process(config: Any) -> Any:
-    """Return the settings of an earlier file, when this process timed everything itself."""
-    return {"processes": 1, **config} if isinstance(config, dict) else config
-
-
-def _nested(samples: Any, depth: int) -> Any:
-    """Return samples by process; those of an earlier file have one process, and no level for it."""
-    first = samples
-    for _ in range(depth - 1):
-        first = first[0] if first else ()
-    return samples if isinstance(first, (list, tuple)) else [samples]
-
-
-class Latency(Record):
-    """One classifier's times. Those by process are raw; everything else is computed from them."""
-
-    name: str
-    single: Percentiles = Field(description="one text at its natural length, tokenised and run")
-    batch: Percentiles = Field(description="one batch, padded to its longest, tokenised and run")
-    texts_per_second: float = Field(description="texts of all timed batches over their time")
-    speedup: Speedup = Field(description="over the first row: single texts, by medians of rounds")
-    single_ms: Annotated[
-        tuple[tuple[tuple[float, ...], ...], ...],
-        BeforeValidator(lambda samples: _nested(samples, 3)),
-    ] = Field(description="raw: processes x rounds x texts")
-    batch_ms: Annotated[
-        tuple[tuple[float, ...], ...], BeforeValidator(lambda samples: _nested(samples, 2))
-    ] = Field(description="raw: processes x rounds, a batch each")
-
-    @property
-    def batch_rounds_ms(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
-        """The batches as single texts are stored: processes x rounds x 1."""
-        return tuple(tuple((value,) for value in rounds) for rounds in self.batch_ms)
-
-
-class LatencyReport(Record):
-    """Interleaved measurements, and how they were made."""
-
-    config: Annotated[LatencyConfig, BeforeValidator(of_one_process)]
-    threads: int = Field(description="that `config.threads` resolved to")
-    batch_texts: int = Field(description="texts in a batch; fewer than asked in a small split")
-    rows: tuple[Latency, ...]
-    noise_floor: Latency | None = Field(
-        None, description="the first row, opened and timed a second time; None where it was not"
-    )
-    load: MachineLoad | None = Field(
-        None, description="of the busiest process; None in files that do not record it"
-    )
-
-
-# --- from bertender.measure.size
-# Size of a model: parameters, the bytes of its weights, the bytes of its whole artifact.
-
-MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")
-"""Endings of files that hold a graph or weights; an ONNX graph may have weights next to it."""
 
 
 class Size(Record):
@@ -197,27 +199,6 @@ def measure_size(artifact: Artifact, parameters: int | None) -> Size:
             record.size_bytes for name, record in files.items() if name.endswith(MODEL_SUFFIXES)
         ),
         artifact_size_bytes=sum(record.size_bytes for record in files.values()),
-    )
-
-
-# --- from bertender.measure.comparison
-# The records of a comparison: what `measure.compare` fills in and `bertender.report` shows.
-
-
-class CompareConfig(LatencyConfig):
-    """Settings of `compare`: the timings, and the batches of the scoring."""
-
-    panel: ClassVar[str] = "Timing"
-    main: ClassVar[tuple[str, ...]] = ("runtime", "threads", "batch_size", "processes", "noisy")
-
-    runtime: Annotated[tuple[RuntimeName, ...], BeforeValidator(parts_of)] = Field(
-        (DEFAULT_RUNTIME,),
-        min_length=1,
-        description="runtimes of onnx artifacts by commas, each a row where it suits: "
-        + ", ".join(RUNTIMES),
-    )
-    tokens_per_batch: int = Field(
-        TOKENS_PER_BATCH, ge=1, description="most tokens of a batch while scoring"
     )
 
 
@@ -250,7 +231,7 @@ class Conditions(Record):
     n: int = Field(description="held-out examples that every row classified")
     task_fingerprint: str = Field(description="sha256 of the task's data")
     lengths: Lengths
-    config: Annotated[CompareConfig, BeforeValidator(of_one_process)]
+    config: Annotated[CompareConfig, BeforeValidator(_of_one_process)]
     load: MachineLoad | None = Field(
         None, description="while the rows were timed; None in files that do not record it"
     )
@@ -328,21 +309,6 @@ class Comparison(Record):
     )
 
 
-# --- from bertender.measure.same_model
-# The compared row that is the same model in ONNX Runtime float32, found by digests.
-#
-# A change of runtime, from PyTorch to ONNX Runtime, is worth about as much as a change of the
-# model.
-# A speedup over the same model in ONNX Runtime float32 leaves it out.
-
-
-def with_speedups_over_onnx_float32(
-    rows: Sequence[ComparisonRow], seed: int
-) -> tuple[ComparisonRow, ...]:
-    """Return the rows, each with its speedup over its own float32 graph where that is a row."""
-    return tuple(_with_speedup(row, onnx_float32_of(row, rows), seed) for row in rows)
-
-
 def onnx_float32_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> ComparisonRow | None:
     """Return the first float32 graph among the rows that is the same model as `row`, or None.
 
@@ -367,8 +333,18 @@ def onnx_float32_of(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> Compar
     return next((graph for is_same in related for graph in graphs if is_same(graph)), None)
 
 
-def _with_speedup(row: ComparisonRow, graph: ComparisonRow | None, seed: int) -> ComparisonRow:
-    if graph is None:
-        return row
-    ratio = speedup_over_processes(graph.latency.single_ms, row.latency.single_ms, seed)
-    return row.model_copy(update={"speedup_over_onnx_float32": ratio})
+def with_speedups_over_onnx_float32(
+    rows: Sequence[ComparisonRow], seed: int
+) -> tuple[ComparisonRow, ...]:
+    """Return the rows, each with its speedup over its own float32 graph where that is a row.
+
+    A change of runtime, from PyTorch to ONNX Runtime, is worth about as much as a change of the
+    model. This speedup leaves it out.
+    """
+    made = []
+    for row in rows:
+        if graph := onnx_float32_of(row, rows):
+            over = speedup_over_processes(graph.latency.single_ms, row.latency.single_ms, seed)
+            row = row.model_copy(update={"speedup_over_onnx_float32": over})
+        made.append(row)
+    return tuple(made)

@@ -1,60 +1,39 @@
-"""The comparison table with its notes, for a terminal and in Markdown, from a saved Comparison."""
+"""The comparison table with its notes: for a terminal, in Markdown and HTML.
+
+Everything comes from a saved Comparison; nothing is measured here. What is missing is a dash, never
+a 0. By default a table has the columns that a choice is made by, and fits a terminal of 100
+columns; `wide` shows all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from rich.box import HORIZONTALS
 from rich.table import Table
 from rich.text import Text
 
-from bertender.comparison.accuracy import ConstantRow, is_below_chance
-from bertender.comparison.cells import (
-    DASH,
-    Cell,
-    captioned_table,
-    markdown_rows,
-    short,
-    speedup_cell,
+from bertender.comparison.accuracy import is_below_chance
+from bertender.comparison.records import (
+    Comparison,
+    ComparisonRow,
+    Conditions,
+    LengthsRead,
+    PrunedHeads,
 )
-from bertender.comparison.records import Comparison, ComparisonRow, Conditions, Lengths, LengthsRead
 from bertender.core.findings import ChosenOn
-from bertender.core.machine import Environment, has_int8_acceleration
+from bertender.core.machine import Speedup, has_int8_acceleration
 from bertender.core.machine_load import BUSY_SHARE
+from bertender.core.progress import visible
 from bertender.metrics.scores import Score
 from bertender.models.runtimes import RUNTIMES
 
-# --- from bertender.report.pareto
-# The Pareto front: what is worth a look where several things count.
-
-Key = TypeVar("Key")
-
-
-def pareto_front(costs: Mapping[Key, Sequence[float]]) -> list[Key]:
-    """Return the keys that no other dominates, in order.
-
-    One dominates another where it costs no more in anything, and less in something.
-
-    Args:
-        costs: of each key the same things; a gain, as a score, is a cost below 0.
-    """
-    return [
-        key
-        for key, own in costs.items()
-        if not any(_dominates(other, own) for other in costs.values())
-    ]
-
-
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    return tuple(one) != tuple(other) and all(a <= b for a, b in zip(one, other, strict=True))
-
-
-# --- from bertender.report.notes
-# Notes of a comparison's table: what was measured, its conditions, and its limits.
-
+DASH = "-"
 NOISY = "~"
-"""Stands before every figure that was timed on a busy machine."""
+"""Before every figure that was timed on a busy machine."""
+MEGABYTE = 10**6
 CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
     (): "no row records which texts its settings were chosen on",
     ("selection",): "settings were chosen on texts set apart, that no row learned from",
@@ -65,6 +44,209 @@ CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
 FEWEST_FOR_A_FRONT = 3
 """Rows; two can be compared by eye."""
 VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
+
+Cell = tuple[str, ...]
+"""A value and what belongs to it (an interval): stacked in a terminal, one line in Markdown."""
+Key = TypeVar("Key")
+
+
+def number(value: float | None) -> str:
+    """Return a number with four digits, or a dash for None."""
+    return DASH if value is None else f"{value:.4g}"
+
+
+def short(value: float | None) -> str:
+    """Return a non-negative number with about three digits, or a dash for None."""
+    if value is None:
+        return DASH
+    if value >= 99.95:
+        return f"{value:.0f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
+
+
+def two_digits(value: float) -> str:
+    """Return a number with two digits, or all before the point."""
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
+
+
+def speedup_cell(speedup: Speedup | None) -> Cell:
+    """Return a speedup and its interval, or a dash."""
+    if speedup is None:
+        return (DASH,)
+    digits = 1 if speedup.value >= 2 else 2  # 1.04 and 1.00 are not the same result
+    interval = f"[{speedup.low:.{digits}f}, {speedup.high:.{digits}f}]"
+    return f"{speedup.value:.{digits}f}x", interval
+
+
+def captioned_table(lines: Sequence[str], **settings: Any) -> Table:
+    """Return an empty terminal table: the first line is its title, the others are below it."""
+    title, *notes = lines
+    return Table(
+        title=Text(title),
+        caption=Text("\n".join(notes)),
+        title_justify="left",
+        caption_justify="left",
+        box=HORIZONTALS,
+        **settings,
+    )
+
+
+def markdown_rows(
+    headings: Sequence[Cell], rows: Sequence[Sequence[Cell]], numeric: Sequence[bool]
+) -> list[str]:
+    """Return the lines of a Markdown table, numbers aligned right."""
+    rule = ["---:" if right else "---" for right in numeric]
+    lines = [
+        [visible(" ".join(cell)).replace("|", "\\|") for cell in row] for row in (headings, *rows)
+    ]
+    return [f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:])]
+
+
+def pareto_front(costs: Mapping[Key, Sequence[float]]) -> list[Key]:
+    """Return the keys that no other dominates, in order.
+
+    One dominates another where it costs no more in anything, and less in something.
+
+    Args:
+        costs: of each key the same things; a gain, as a score, is a cost below 0.
+    """
+
+    def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+        return tuple(one) != tuple(other) and all(a <= b for a, b in zip(one, other, strict=True))
+
+    return [
+        key
+        for key, own in costs.items()
+        if not any(dominates(other, own) for other in costs.values())
+    ]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column, for every renderer; `unit` may name fields of the Conditions in braces."""
+
+    title: str
+    unit: str
+    cell: Callable[[ComparisonRow], Cell]
+    numeric: bool = True
+    timed: bool = False
+    optional: bool = False
+    """Left out where no row has a value."""
+
+    def heading(self, conditions: Conditions) -> Cell:
+        unit = self.unit.format_map(dict(conditions))
+        return (self.title, unit) if unit else (self.title,)
+
+
+def _score(score: Score) -> Cell:
+    return f"{score.value:.3f}", f"[{score.low:.3f}, {score.high:.3f}]"
+
+
+def _change(row: ComparisonRow) -> Cell:
+    if row.change is None:
+        return (DASH,)
+    return f"{row.change.value:+.1f}", f"[{row.change.low:+.1f}, {row.change.high:+.1f}]"
+
+
+def _parity(row: ComparisonRow) -> Cell:
+    if row.parity is None:
+        return (DASH,)
+    verdict, agreement = "passed" if row.parity.passed else "FAILED", row.parity.agreement
+    return verdict, DASH if agreement is None else f"{agreement:.3f}"
+
+
+NAME = Column("Artifact", "", lambda row: (row.name,), numeric=False)
+NAME_AND_KIND = Column(
+    "Artifact",
+    "",
+    lambda row: (row.name, f"({row.runtime or row.kind} {row.precision})"),
+    numeric=False,
+)
+RUNS_AS = Column("Runs as", "", lambda row: (row.runtime or row.kind, row.precision), numeric=False)
+DISK = Column("Disk", "MB", lambda row: (short(row.size.artifact_size_bytes / MEGABYTE),))
+SCORE = Column("Score", "{metric}", lambda row: _score(row.score))
+CHANGE = Column("Change", "points", _change)
+P50 = Column("p50", "ms", lambda row: (short(row.latency.single.p50_ms),), timed=True)
+SPEEDUP = Column("Speedup", "over first", lambda row: speedup_cell(row.latency.speedup), timed=True)
+OVER_ONNX = Column(
+    "Over ONNX",
+    "own float32",
+    lambda row: speedup_cell(row.speedup_over_onnx_float32),
+    timed=True,
+    optional=True,
+)
+DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
+"""Columns that a choice is made by."""
+COLUMNS = (
+    NAME,
+    RUNS_AS,
+    Column("Params", "M", lambda row: (short(row.size.millions),)),
+    DISK,
+    SCORE,
+    CHANGE,
+    P50,
+    Column("p95", "ms", lambda row: (short(row.latency.single.p95_ms),), timed=True),
+    Column("p99", "ms", lambda row: (short(row.latency.single.p99_ms),), timed=True),
+    Column(
+        "Batch", "{batch_texts}, ms", lambda row: (short(row.latency.batch.p50_ms),), timed=True
+    ),
+    Column("Texts/s", "batch", lambda row: (short(row.latency.texts_per_second),), timed=True),
+    SPEEDUP,
+    OVER_ONNX,
+    Column("Parity", "agreement", _parity),
+)
+"""All of them, for `wide`."""
+
+
+def terminal_table(comparison: Comparison, wide: bool = False) -> Table:
+    """Render the comparison for a terminal, as wide as its cells; intervals are below."""
+    table = captioned_table(comparison_lines(comparison), show_lines=True, padding=0)
+    columns = columns_of(comparison, wide)
+    for column in columns:
+        table.add_column(
+            Text("\n".join(column.heading(comparison.circumstances))),
+            justify="right" if column.numeric else "left",
+            no_wrap=True,
+        )
+    for row in table_rows(comparison, columns):
+        table.add_row(*(Text("\n".join(cell)) for cell in row))
+    return table
+
+
+def markdown_table(comparison: Comparison, wide: bool = False) -> str:
+    """Render the comparison in Markdown: what was measured, the table, its conditions."""
+    title, *notes = comparison_lines(comparison)
+    columns = columns_of(comparison, wide)
+    lines = markdown_rows(
+        [column.heading(comparison.circumstances) for column in columns],
+        table_rows(comparison, columns),
+        [column.numeric for column in columns],
+    )
+    return "\n".join([f"**{title}**", "", *lines, "", *(f"- {note}" for note in notes), ""])
+
+
+def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
+    """Return the columns to show."""
+    return [
+        column
+        for column in (COLUMNS if wide else DEFAULT_COLUMNS)
+        if not column.optional or any(column.cell(row) != (DASH,) for row in comparison.rows)
+    ]
+
+
+def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[Cell]]:
+    """Return the cells of every row, with those that were timed on a busy machine marked."""
+    noisy = is_noisy(comparison)
+    rows = [
+        [marked(column.cell(row), noisy and column.timed) for column in columns]
+        for row in comparison.rows
+    ]
+    if constant := comparison.constant:  # it needs no model, and has two cells
+        cells = {NAME.title: (constant.name,), SCORE.title: _score(constant.score)}
+        rows.append([cells.get(column.title, (DASH,)) for column in columns])
+    return rows
 
 
 def is_noisy(comparison: Comparison) -> bool:
@@ -90,36 +272,48 @@ def in_one_sentence(comparison: Comparison, name: str) -> str:
     score = f"{row.score.metric} {right:.2f} instead of {first_right:.2f}"
     if row.score.metric == "accuracy":
         score = f"{right:.0%} right instead of {first_right:.0%}".replace("%", " %")
-    time = f"{_two_digits(ms)} ms a text instead of {_two_digits(first_ms)}"
+    time = f"{two_digits(ms)} ms a text instead of {two_digits(first_ms)}"
     noisy = " (timed on a busy machine)" if is_noisy(comparison) else ""
     return (
-        f"{row.name} in place of {first.name}: {_two_digits(mb)} MB instead of "
-        f"{_two_digits(first_mb)}, {time}{noisy}, {score}"
+        f"{row.name} in place of {first.name}: {two_digits(mb)} MB instead of "
+        f"{two_digits(first_mb)}, {time}{noisy}, {score}"
     )
-
-
-def _two_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 99.5 else f"{value:.2g}"
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
     """Return all that a reader needs to judge the table: what was measured first, then how."""
-    lines = conditions_lines(comparison.circumstances)
-    if any(row.speedup_over_onnx_float32 for row in comparison.rows):
+    rows, conditions = comparison.rows, comparison.circumstances
+    lines = conditions_lines(conditions)
+    if any(row.speedup_over_onnx_float32 for row in rows):
         lines.append(
             "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
             "change of runtime is not in it"
         )
-    lines += [
-        f"`{row.name}` {row.constant.words}" for row in comparison.rows if row.constant is not None
-    ]
+    lines += [f"`{row.name}` {row.constant.words}" for row in rows if row.constant is not None]
     lines += [
         f"`{row.name}` scores less than a guess: its labels look swapped (--label-map)"
-        for row in comparison.rows
-        if is_below_chance(row.score, len(comparison.circumstances.labels))
+        for row in rows
+        if is_below_chance(row.score, len(conditions.labels))
     ]
-    lines += _cut(comparison)
-    lines += _front(comparison)
+    truncated: dict[LengthsRead, list[str]] = {}
+    for row in rows:
+        if row.lengths and row.lengths.held_out.longer:
+            truncated.setdefault(row.lengths, []).append(f"`{row.name}`")
+    lines += [
+        f"{', '.join(names)}: {read.held_out.in_words('held-out', read.max_length)}"
+        for read, names in truncated.items()
+    ]
+    if len(rows) >= FEWEST_FOR_A_FRONT:
+        costs = {
+            place: (row.size.artifact_size_bytes, row.latency.single.p50_ms, -row.score.value)
+            for place, row in enumerate(rows)
+        }
+        front = ", ".join(f"`{rows[place].name}`" for place in pareto_front(costs))
+        (time,) = marked(("p50",), is_noisy(comparison))
+        lines.append(
+            f"Pareto front of disk, {time} and score, by point estimates: {front}; each of the "
+            "other rows is dominated by one of these"
+        )
     if again := comparison.noise_floor:
         value, interval = marked(speedup_cell(again.speedup), is_noisy(comparison))
         lines.append(f"noise floor, the same model ({again.name}) twice: {value} {interval}")
@@ -131,90 +325,43 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _cut(comparison: Comparison) -> list[str]:
-    """Return a line about the texts that rows have truncated, one for rows that did alike."""
-    alike: dict[LengthsRead, list[str]] = {}
-    for row in comparison.rows:
-        if row.lengths and row.lengths.held_out.longer:
-            alike.setdefault(row.lengths, []).append(f"`{row.name}`")
-    return [
-        f"{', '.join(names)}: {read.held_out.in_words('held-out', read.max_length)}"
-        for read, names in alike.items()
-    ]
-
-
-def _front(comparison: Comparison) -> list[str]:
-    """Return a line that names the Pareto front of the rows; none of fewer than three rows."""
-    rows = comparison.rows
-    if len(rows) < FEWEST_FOR_A_FRONT:
-        return []
-    costs = {
-        place: (row.size.artifact_size_bytes, row.latency.single.p50_ms, -row.score.value)
-        for place, row in enumerate(rows)
-    }
-    names = ", ".join(f"`{rows[place].name}`" for place in pareto_front(costs))
-    (time,) = marked(("p50",), is_noisy(comparison))
-    return [
-        f"Pareto front of disk, {time} and score, by point estimates: {names}; each of the other "
-        "rows is dominated by one of these"
-    ]
-
-
-def _flags(environment: Environment) -> str:
-    denied = [f"{flag} denied by the kernel" for flag in environment.denied_flags]
-    return ", ".join(filter(None, (" ".join(environment.cpu_flags), *denied))) or "no vector flags"
-
-
 def conditions_lines(conditions: Conditions) -> list[str]:
-    """Return what a reader needs to judge the table: what was measured first, then how."""
-    environment, config = conditions.environment, conditions.config
-    versions = environment.versions
+    """Return what was measured, on which machine, and how."""
+    environment, config, lengths = conditions.environment, conditions.config, conditions.lengths
+    runtimes = [RUNTIMES[name] for name in config.runtime]
+    *engines, last = ["PyTorch", *(runtime.title for runtime in runtimes)]
+    denied = [f"{flag} denied by the kernel" for flag in environment.denied_flags]
+    flags = ", ".join(filter(None, (" ".join(environment.cpu_flags), *denied)))
     int8 = "with" if has_int8_acceleration(environment) else "without"
+    on_gpu = [runtime.title for runtime in runtimes if runtime.needs_gpu]
+    devices = "every row ran on the CPU"
+    if on_gpu:
+        devices = f"rows of {' and '.join(on_gpu)} ran on {environment.gpu}, the others on the CPU"
+    texts = f"texts of {short(lengths.mean_words)} words on average, {lengths.max_words} at most"
+    if lengths.mean_tokens is not None:
+        texts += f" ({short(lengths.mean_tokens)} and {lengths.max_tokens} tokens)"
+    rounds = f"{config.rounds} rounds"
+    if config.processes > 1:
+        rounds = f"{config.processes} fresh processes of {rounds} each"
+    shown = dict.fromkeys((*VERSIONS_SHOWN, *(runtime.package for runtime in runtimes)))
+    versions = ", ".join(f"{name} {environment.versions.get(name, DASH)}" for name in shown)
+    chosen_on = conditions.chosen_on
     return [
         f"{conditions.task}: {conditions.metric}, n = {conditions.n}; "
         "brackets are 95 % intervals; change and speedup are against the first row",
-        f"{environment.cpu_model}, {int8} int8 dot products "
-        f"({_flags(environment)}); {environment.cores} cores, "
-        f"{conditions.threads} threads for {_engines(config.runtime)} alike",
-        *_choices(conditions.chosen_on),
-        f"{_devices(environment, config.runtime)}; parity is with the model that a row was made "
-        "from, in the runtime that it was checked in",
-        f"{_lengths(conditions.lengths)}; single texts at their natural length, batches padded "
-        "to their longest; tokenisation included",
-        f"{_rounds(config.processes, config.rounds)}, rows interleaved, {config.single_texts} "
-        f"single texts and a batch of {conditions.batch_texts} a round; seed {config.seed}; "
-        f"{conditions.measured_at}",
+        f"{environment.cpu_model}, {int8} int8 dot products ({flags or 'no vector flags'}); "
+        f"{environment.cores} cores, {conditions.threads} threads for {', '.join(engines)} and "
+        f"{last} alike",
+        *([] if chosen_on is None else [f"scored on the held-out texts; {CHOICES[*chosen_on]}"]),
+        f"{devices}; parity is with the model that a row was made from, in the runtime that it was "
+        "checked in",
+        f"{texts}; single texts at their natural length, batches padded to their longest; "
+        "tokenisation included",
+        f"{rounds}, rows interleaved, {config.single_texts} single texts and a batch of "
+        f"{conditions.batch_texts} a round; seed {config.seed}; {conditions.measured_at}",
         _load(conditions),
-        ", ".join(f"{name} {versions.get(name, DASH)}" for name in _versions(config.runtime))
-        + f", Python {environment.python}",
+        f"{versions}, Python {environment.python}",
     ]
-
-
-def _engines(runtimes: Sequence[str]) -> str:
-    *others, last = ["PyTorch", *(RUNTIMES[name].title for name in runtimes)]
-    return f"{', '.join(others)} and {last}"
-
-
-def _devices(environment: Environment, runtimes: Sequence[str]) -> str:
-    titles = [RUNTIMES[name].title for name in runtimes if RUNTIMES[name].needs_gpu]
-    if not titles:
-        return "every row ran on the CPU"
-    return f"rows of {' and '.join(titles)} ran on {environment.gpu}, the others on the CPU"
-
-
-def _versions(runtimes: Sequence[str]) -> list[str]:
-    """Return the packages whose versions are shown, each once."""
-    return [*dict.fromkeys((*VERSIONS_SHOWN, *(RUNTIMES[name].package for name in runtimes)))]
-
-
-def _choices(chosen_on: Sequence[ChosenOn] | None) -> list[str]:
-    """Return what was chosen and what scored; nothing for files that do not record it."""
-    return [] if chosen_on is None else [f"scored on the held-out texts; {CHOICES[*chosen_on]}"]
-
-
-def _rounds(processes: int, rounds: int) -> str:
-    each = f"{rounds} rounds"
-    return each if processes == 1 else f"{processes} fresh processes of {each} each"
 
 
 def _load(conditions: Conditions) -> str:
@@ -229,155 +376,99 @@ def _load(conditions: Conditions) -> str:
     )
 
 
-def _lengths(lengths: Lengths) -> str:
-    words = f"texts of {short(lengths.mean_words)} words on average, {lengths.max_words} at most"
-    if lengths.mean_tokens is None:
-        return words
-    return f"{words} ({short(lengths.mean_tokens)} and {lengths.max_tokens} tokens)"
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{{ title }}</title>
+<style>
+body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #1b1f24 }
+table { border-collapse: collapse }
+th, td { padding: .3rem .6rem; border-bottom: 1px solid #d5d9de; text-align: left }
+.number { text-align: right; font-variant-numeric: tabular-nums }
+.beside { color: #5b6570; font-size: .85em }
+.heads td { width: 1.6rem; height: 1.6rem; padding: 0; border: 1px solid #fff; text-align: center }
+.heads th { border: 0 }
+</style>
+<h1>{{ title }}</h1>
+<table>
+<tr>
+{%- for column in columns %}
+<th{% if column.numeric %} class="number"{% endif %}>{{ column.heading(conditions) | join(", ") }}\
+</th>
+{%- endfor %}
+</tr>
+{%- for row in rows %}
+<tr>
+{%- for cell in row %}
+<td{% if columns[loop.index0].numeric %} class="number"{% endif %}>{{ cell[0] }}
+{%- for part in cell[1:] %}<div class="beside">{{ part }}</div>{% endfor %}</td>
+{%- endfor %}
+</tr>
+{%- endfor %}
+</table>
+<ul>
+{%- for note in notes %}
+<li>{{ note }}</li>
+{%- endfor %}
+</ul>
+{%- for name, layers in maps %}
+<h2>Heads of {{ name }}</h2>
+<p>A layer a row; the darker, the more important before the first cut. &times; marks what was
+cut.</p>
+<table class="heads">
+{%- for layer, heads in layers %}
+<tr><th>layer {{ layer }}</th>
+{%- for head in heads %}
+<td title="{{ head.words }}" style="background: {{ head.colour }}">
+{%- if not head.remains %}&times;{% endif %}</td>
+{%- endfor %}
+</tr>
+{%- endfor %}
+</table>
+{%- endfor %}
+</html>
+"""
 
 
-# --- from bertender.report.table
-# The comparison table, for a terminal and in Markdown, from a saved Comparison only.
-#
-# Nothing is measured here. What is missing is a dash, never a 0. By default a table has the
-# columns
-# that a choice is made by, and fits a terminal of 100 columns; `wide` shows all.
+def html_report(comparison: Comparison) -> str:
+    """Render the comparison as one HTML page: the table, its conditions, and maps of heads.
 
-MEGABYTE = 10**6
+    Every word is escaped, and the file asks no other for anything.
+    """
+    from jinja2 import Environment, StrictUndefined  # which other tables do not need
 
-
-def _no_model(constant: ConstantRow) -> Cell:
-    return (DASH,)
+    title, *notes = comparison_lines(comparison)
+    columns = columns_of(comparison, wide=True)
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(PAGE)
+    return page.render(
+        title=title,
+        notes=notes,
+        conditions=comparison.circumstances,
+        columns=columns,
+        rows=table_rows(comparison, columns),
+        maps=[(row.name, heat_map(row.pruned)) for row in comparison.rows if row.pruned],
+    )
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column, for every renderer; `unit` may name fields of the Conditions in braces."""
+class HeadCell:
+    """A head on a map of layers x heads in colour."""
 
-    title: str
-    unit: str
-    cell: Callable[[ComparisonRow], Cell]
-    constant: Callable[[ConstantRow], Cell] = _no_model
-    """The cell of the row that needs no model."""
-    numeric: bool = True
-    timed: bool = False
-    optional: bool = False
-    """Left out where no row has a value."""
-
-    def heading(self, conditions: Conditions) -> Cell:
-        unit = self.unit.format_map(dict(conditions))
-        return (self.title, unit) if unit else (self.title,)
+    words: str
+    colour: str
+    remains: bool
 
 
-def terminal_table(comparison: Comparison, wide: bool = False) -> Table:
-    """Render the comparison for a terminal, as wide as its cells; intervals stand below."""
-    conditions = comparison.circumstances
-    table = captioned_table(comparison_lines(comparison), show_lines=True, padding=0)
-    columns = columns_of(comparison, wide)
-    for column in columns:
-        table.add_column(
-            Text("\n".join(column.heading(conditions))),
-            justify="right" if column.numeric else "left",
-            no_wrap=True,
-        )
-    for row in table_rows(comparison, columns):
-        table.add_row(*(Text("\n".join(cell)) for cell in row))
-    return table
-
-
-def markdown_table(comparison: Comparison, wide: bool = False) -> str:
-    """Render the comparison in Markdown: what was measured, the table, its conditions."""
-    conditions = comparison.circumstances
-    title, *notes = comparison_lines(comparison)
-    columns = columns_of(comparison, wide)
-    lines = markdown_rows(
-        [column.heading(conditions) for column in columns],
-        table_rows(comparison, columns),
-        [column.numeric for column in columns],
-    )
-    return "\n".join([f"**{title}**", "", *lines, "", *(f"- {note}" for note in notes), ""])
-
-
-def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
-    """Return the columns to show."""
-    return [
-        column
-        for column in (COLUMNS if wide else DEFAULT_COLUMNS)
-        if not column.optional or any(column.cell(row) != (DASH,) for row in comparison.rows)
-    ]
-
-
-def table_rows(comparison: Comparison, columns: Sequence[Column]) -> list[list[Cell]]:
-    """Return the cells of every row, with those that were timed on a busy machine marked."""
-    noisy = is_noisy(comparison)
-    rows = [
-        [marked(column.cell(row), noisy and column.timed) for column in columns]
-        for row in comparison.rows
-    ]
-    constant = comparison.constant
-    return [*rows, [column.constant(constant) for column in columns]] if constant else rows
-
-
-def _name(row: ComparisonRow) -> Cell:
-    return row.name, f"({row.runtime or row.kind} {row.precision})"
-
-
-def _score(score: Score) -> Cell:
-    return f"{score.value:.3f}", f"[{score.low:.3f}, {score.high:.3f}]"
-
-
-def _change(row: ComparisonRow) -> Cell:
-    if row.change is None:
-        return (DASH,)
-    return f"{row.change.value:+.1f}", f"[{row.change.low:+.1f}, {row.change.high:+.1f}]"
-
-
-def _parity(row: ComparisonRow) -> Cell:
-    if row.parity is None:
-        return (DASH,)
-    verdict = "passed" if row.parity.passed else "FAILED"
-    agreement = row.parity.agreement
-    return verdict, DASH if agreement is None else f"{agreement:.3f}"
-
-
-NAME = Column(
-    "Artifact", "", lambda row: (row.name,), constant=lambda it: (it.name,), numeric=False
-)
-NAME_AND_KIND = Column("Artifact", "", _name, constant=lambda it: (it.name,), numeric=False)
-RUNS_AS = Column("Runs as", "", lambda row: (row.runtime or row.kind, row.precision), numeric=False)
-DISK = Column("Disk", "MB", lambda row: (short(row.size.artifact_size_bytes / MEGABYTE),))
-SCORE = Column(
-    "Score", "{metric}", lambda row: _score(row.score), constant=lambda it: _score(it.score)
-)
-CHANGE = Column("Change", "points", _change)
-P50 = Column("p50", "ms", lambda row: (short(row.latency.single.p50_ms),), timed=True)
-SPEEDUP = Column("Speedup", "over first", lambda row: speedup_cell(row.latency.speedup), timed=True)
-OVER_ONNX = Column(
-    "Over ONNX",
-    "own float32",
-    lambda row: speedup_cell(row.speedup_over_onnx_float32),
-    timed=True,
-    optional=True,
-)
-
-DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
-"""Columns that a choice is made by."""
-COLUMNS = (
-    NAME,
-    RUNS_AS,
-    Column("Params", "M", lambda row: (short(row.size.millions),)),
-    DISK,
-    SCORE,
-    CHANGE,
-    P50,
-    Column("p95", "ms", lambda row: (short(row.latency.single.p95_ms),), timed=True),
-    Column("p99", "ms", lambda row: (short(row.latency.single.p99_ms),), timed=True),
-    Column(
-        "Batch", "{batch_texts}, ms", lambda row: (short(row.latency.batch.p50_ms),), timed=True
-    ),
-    Column("Texts/s", "batch", lambda row: (short(row.latency.texts_per_second),), timed=True),
-    SPEEDUP,
-    OVER_ONNX,
-    Column("Parity", "agreement", _parity),
-)
-"""All of them, for `wide`."""
+def heat_map(pruned: PrunedHeads) -> list[tuple[int, list[HeadCell]]]:
+    """Return a row for each layer, by its number: its heads, the darker the more important."""
+    most = max((score for layer in pruned.importance for score in layer), default=0.0) or 1.0
+    rows = []
+    for layer, scores, remaining in zip(pruned.layers, pruned.importance, pruned.kept, strict=True):
+        cells = []
+        for head, score in enumerate(scores):
+            state = "remains" if head in remaining else "cut"
+            words = f"layer {layer}, head {head}: {score:.4g}, {state}"
+            colour = f"hsl(210 70% {95 - 50 * score / most:.0f}%)"
+            cells.append(HeadCell(words, colour, head in remaining))
+        rows.append((layer, cells))
+    return rows

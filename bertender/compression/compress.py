@@ -20,7 +20,6 @@ from bertender.comparison.accuracy import check_teacher_varied
 from bertender.comparison.compare import compare
 from bertender.comparison.latency import TimedModel, measure_models
 from bertender.comparison.records import CompareConfig, LatencyConfig
-from bertender.comparison.runtimes import check_installed
 from bertender.compression.candidates import Candidate, all_candidates, starts_of, variants_of
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import (
@@ -54,6 +53,7 @@ from bertender.core.files import save_result
 from bertender.core.machine import environment, processor_name
 from bertender.core.machine_load import busiest
 from bertender.models.classifier import open_classifier
+from bertender.models.runtimes import check_installed
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.stage import folder_digest
 from bertender.tasks.task import Task

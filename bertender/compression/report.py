@@ -10,8 +10,7 @@ from pydantic import Field
 from rich.table import Table
 from rich.text import Text
 
-from bertender.comparison.cells import DASH, captioned_table, number, short
-from bertender.comparison.table import pareto_front
+from bertender.comparison.table import DASH, captioned_table, number, pareto_front, short
 from bertender.compression.candidates import Candidate, Variant
 from bertender.compression.config import CompressConfig
 from bertender.core.config import Record

@@ -11,9 +11,6 @@ from bertender.core.config import Record
 from bertender.core.machine import Speedup
 from bertender.core.machine_load import MachineLoad
 
-# --- from bertender.core.findings.part
-# The base of every part of an artifact's findings.
-
 
 class Part(Record):
     """A part of the findings. What is None is left out where it is written."""
@@ -23,9 +20,6 @@ class Part(Record):
         values: dict[str, Any] = serialize(self)
         return {name: value for name, value in values.items() if value is not None}
 
-
-# --- from bertender.core.findings.scores
-# The scores that an artifact was chosen by, and those on held-out texts.
 
 ChosenOn = Literal["selection", "dev"]
 """Texts of the training file that are set apart, or the held-out ones."""
@@ -64,10 +58,6 @@ class ScoreFindings(Part):
     constant: ConstantFindings | None = Field(
         None, description="where the model predicts one label for all held-out texts"
     )
-
-
-# --- from bertender.core.findings.control
-# The control of a distilled student: the same student, trained on the labels alone.
 
 
 class Gain(Part):
@@ -116,10 +106,6 @@ class ControlFindings(Part):
         return next(run.score for run in self.runs if run.epochs == self.epochs)
 
 
-# --- from bertender.core.findings.graph
-# Findings of an exported graph: its operators, and how large its numbers become.
-
-
 class GraphFindings(Part):
     """A graph as it was written."""
 
@@ -136,10 +122,6 @@ class LargestNumber(Part):
     place: str = Field(description="operator and node that give it, or the name of a weight")
     largest: float
     texts: int
-
-
-# --- from bertender.core.findings.lengths
-# Findings on texts that are longer than a model reads.
 
 
 class TextLengths(Part):
@@ -185,10 +167,6 @@ class LengthFindings(Part):
         ]
 
 
-# --- from bertender.core.findings.parity
-# Findings of the parity gate in an artifact's card.
-
-
 class ParitySummary(Record):
     """Distance of a model's logits from those of the model that it was made from."""
 
@@ -207,10 +185,6 @@ class ParitySummary(Record):
     near_ties: int | None = None
     near_ties_turned: int | None = None
     score_change: float | None = None
-
-
-# --- from bertender.core.findings.pruning
-# Findings of a pruning: what was cut, what remained, and its scores.
 
 
 class RescaledPart(Part):
@@ -305,10 +279,6 @@ class PruningFindings(Part):
     latency: LatencyFindings | None = None
 
 
-# --- from bertender.core.findings.quantization
-# Findings of a quantization, and what the gates measured of its graph.
-
-
 class SaturationFindings(Part):
     """Deviation of this CPU's sums of integer products."""
 
@@ -396,9 +366,6 @@ class QuantizationFindings(Part):
     tried: tuple[TriedScheme, ...] = Field((), description="schemes before the one that passed")
 
 
-# --- from bertender.core.findings.training
-# Findings of a training run: its losses, and the scores after each epoch.
-
 Losses = tuple[dict[str, float], ...]
 """The weighted parts of the loss, as it fell."""
 Epochs = tuple[dict[str, float], ...]
@@ -434,12 +401,6 @@ class TrainingFindings(Part):
     )
     augmented_texts: int | None = Field(None, description="that were made of them")
     together: dict[str, OtherTask] = Field({}, description="by the name of the other task")
-
-
-# --- from bertender.core.findings
-# Findings: the figures that a stage measured while it wrote an artifact.
-#
-# Each part is built where it is measured, and the card of the artifact holds them all.
 
 
 class Findings(Part):

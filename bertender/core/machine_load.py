@@ -1,12 +1,18 @@
-"""Load of the machine by other work while something is timed."""
+"""Load of the machine by other work while something is timed.
+
+Times that were taken next to other work measure that work more than a model. Every timing runs
+under `watched_load`: it refuses a machine that is busy before the first text, watches it
+meanwhile, and refuses the figures of one that became busy.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +22,13 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.errors import MachineBusyError
 
-# --- from bertender.core.machine_load
-# Load of a machine by other work while something was timed.
-
 BUSY_SHARE = 0.05
 """Of the cores' time; below it, others hardly change a time."""
+SAMPLE_S = 1.0
+PROC_STAT = Path("/proc/stat")
+IDLE_FIELDS = ("idle", "iowait")
+COUNTED_ELSEWHERE = ("guest", "guest_nice")
+"""Linux counts them in `user` and `nice` too."""
 
 
 class MachineLoad(Record):
@@ -52,20 +60,6 @@ class MachineLoad(Record):
         )
 
 
-# --- from bertender.measure.load
-# Load of the machine by other work while something is timed.
-#
-# Times that were taken next to other work measure that work more than a model. Every timing runs
-# under `watched_load`: it refuses a machine that is busy before the first text, watches it
-# meanwhile, and refuses the figures of one that became busy.
-
-SAMPLE_S = 1.0
-PROC_STAT = Path("/proc/stat")
-IDLE_FIELDS = ("idle", "iowait")
-COUNTED_ELSEWHERE = ("guest", "guest_nice")
-"""Linux counts them in `user` and `nice` too."""
-
-
 @dataclass(frozen=True)
 class CpuSeconds:
     """CPU seconds of the usable cores since they started, and the measurement's part of them."""
@@ -80,35 +74,22 @@ def cpu_seconds() -> CpuSeconds | None:
     """Read the counters of now; None where the system has no /proc/stat."""
     if not PROC_STAT.is_file():
         return None
-    cores = [each._asdict() for each in _usable(psutil.cpu_times(percpu=True))]
+    cores = [each._asdict() for each in psutil.cpu_times(percpu=True)]
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if usable and max(usable) < len(cores):
+        cores = [cores[number] for number in sorted(usable)]
     total = sum(
         seconds for core in cores for name, seconds in core.items() if name not in COUNTED_ELSEWHERE
     )
     idle = sum(core.get(name, 0.0) for core in cores for name in IDLE_FIELDS)
     steal = sum(core.get("steal", 0.0) for core in cores)
-    return CpuSeconds(total, total - idle - steal, steal, _own_seconds())
-
-
-def _usable(cores: Sequence[Any]) -> Sequence[Any]:
-    """Return the cores that this process may use, where the system lists them."""
-    numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    if not numbers or max(numbers) >= len(cores):
-        return cores
-    return [cores[number] for number in sorted(numbers)]
-
-
-def _own_seconds() -> float:
-    """Return the processor time of this process, of its children and of theirs, ended or not."""
-    own = psutil.Process()
-    return sum(_seconds_of(process) for process in (own, *own.children(recursive=True)))
-
-
-def _seconds_of(process: Any) -> float:
-    try:
-        times = process.cpu_times()
-    except psutil.Error:  # it ended just now: its parent's times hold it
-        return 0.0
-    return float(times.user + times.system + times.children_user + times.children_system)
+    # of this process, of its children and of theirs, ended or not
+    own, this = 0.0, psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.Error):  # it ended just now: its parent's times hold it
+            times = process.cpu_times()
+            own += times.user + times.system + times.children_user + times.children_system
+    return CpuSeconds(total, total - idle - steal, steal, own)
 
 
 class LoadMeter:
@@ -116,31 +97,25 @@ class LoadMeter:
 
     def __init__(self) -> None:
         self.began = cpu_seconds()
-        self._load: MachineLoad | None = None
+
+    @cached_property
+    def load(self) -> MachineLoad:
+        """The load from the meter's creation until this is first read."""
+        began, ended = self.began, cpu_seconds()
+        if began is None or ended is None or ended.total <= began.total:
+            return MachineLoad(other_work=None, steal=None)
+        total = ended.total - began.total
+        others = (ended.busy - began.busy) - (ended.own - began.own)
+        steal = ended.steal - began.steal
+        return MachineLoad(
+            # counters move in ticks, so that a quiet machine can come out below 0
+            other_work=round(min(max(others / total, 0.0), 1.0), 4),
+            steal=round(min(max(steal / total, 0.0), 1.0), 4),
+        )
 
     def stop(self) -> MachineLoad:
-        """Return the load since the meter's creation, now and whenever it is asked again."""
-        if self._load is None:
-            self._load = _load_between(self.began, cpu_seconds())
-        return self._load
-
-    @property
-    def load(self) -> MachineLoad:
-        """The load while the meter ran."""
-        return self.stop()
-
-
-def _load_between(began: CpuSeconds | None, ended: CpuSeconds | None) -> MachineLoad:
-    if began is None or ended is None or ended.total <= began.total:
-        return MachineLoad(other_work=None, steal=None)
-    total = ended.total - began.total
-    others = (ended.busy - began.busy) - (ended.own - began.own)
-    steal = ended.steal - began.steal
-    return MachineLoad(
-        # counters move in ticks, so that a quiet machine can come out below 0
-        other_work=round(min(max(others / total, 0.0), 1.0), 4),
-        steal=round(min(max(steal / total, 0.0), 1.0), 4),
-    )
+        """Return the load while the meter ran."""
+        return self.load
 
 
 @contextmanager

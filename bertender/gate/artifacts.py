@@ -1,116 +1,209 @@
-"""Writing of onnx artifacts that agree with their source, and of no others."""
+"""The gate for artifacts: new graphs that agree with their source, and `verify` for two artifacts.
+
+What opens models loads PyTorch and is imported where it runs: settings are read without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Annotated, ClassVar, TypeAlias
+
+from pydantic import Field
 
 from bertender.comparison.accuracy import check_labels_fit
-from bertender.core.artifact import Artifact, new_artifact, write_golden
-from bertender.core.errors import ModelError
-from bertender.core.findings import Findings
-from bertender.gate.cases import Arrangement, inputs_comparable
+from bertender.core.artifact import Artifact, Draft, new_artifact, write_golden
+from bertender.core.config import Config
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.machine import Environment, environment
+from bertender.gate.cases import inputs_comparable
 from bertender.gate.config import GateConfig
-from bertender.gate.golden import Conditions, golden_examples, golden_texts
-from bertender.gate.judge import check_parity, labelled_sample, require_parity
-from bertender.gate.tolerances import TOLERANCES
-from bertender.models.classifier import Classifier, onnx_classifier, open_classifier
-from bertender.models.runtimes import DEFAULT_RUNTIME
+from bertender.gate.golden import golden_examples, golden_texts
+from bertender.gate.judge import (
+    TOLERANCES,
+    Parity,
+    check_parity,
+    labelled_sample,
+    require_parity,
+)
+from bertender.models.classifier import Classifier
+from bertender.models.runtimes import (
+    DEFAULT_RUNTIME,
+    RUNTIMES,
+    RuntimeName,
+    check_installed,
+    check_used,
+    runtime_of,
+    tolerance_in,
+)
 from bertender.tasks.task import Task
 
-
-@dataclass(frozen=True)
-class Proof:
-    """Report of a stage on the graph that it has written."""
-
-    reference: Classifier | None = None
-    """Reference that the graph must agree with; None for its source."""
-    tolerance: str | None = None
-    """The row of TOLERANCES; None for the one that its precision names."""
-    findings: Findings = field(default_factory=Findings)
-    """For the artifact's card, without parameters and parity."""
+GraphFailures: TypeAlias = Callable[[Artifact, Artifact, Task], tuple[str, ...] | None]
+"""(reference, candidate, task) -> what is wrong in the candidate's graph; None where there are no
+two graphs to compare"""
 
 
-@dataclass(frozen=True)
-class GraphWriter:
-    """A stage's function that writes a graph."""
-
-    stage: str
-    precision: str
-    """Of the new graph: the row of the gate's tolerances."""
-    write: Callable[[Path], Proof]
-    """Puts model.onnx, config.json and the tokenizer into a directory, and reports what the graph
-    must agree with."""
-    runtime: str = DEFAULT_RUNTIME
-    """The row of RUNTIMES whose logits must agree."""
-
-
-def write_proven(
-    source: Artifact, task: Task, config: GateConfig, out: Path, writer: GraphWriter
-) -> Artifact:
-    """Write an onnx artifact of `source`, and prove that its outputs agree with those of `source`.
-
-    Args:
-        source: what the new model must agree with; it becomes the artifact's parent.
-        task: both classify its texts to choose by: its selection, or its held-out texts.
-        config: the stage's config.
-        out: directory of the artifact.
-        writer: of the stage.
+def open_source(source: Artifact, task: Task) -> Classifier:
+    """Open what a new graph must agree with.
 
     Raises:
-        ConfigError: the task is of another problem type than the source.
-        ParityError: the outputs are too far apart; `out` is not changed.
+        ConfigError: the task is of another problem type, or its labels look swapped.
     """
+    from bertender.models.classifier import open_classifier
+
     task.check_problem(source)
     opened = open_classifier(source)
     check_labels_fit(opened, task)
-    with new_artifact(
+    return opened
+
+
+def new_graph(
+    source: Artifact, stage: str, config: GateConfig, out: Path, precision: str
+) -> AbstractContextManager[Draft]:
+    """Write an onnx artifact of `source` at `out`: all of it when the block ends, or nothing."""
+    return new_artifact(
         out,
         kind="onnx",
         family=source.card.family,
         task=source.card.task,
-        stage=writer.stage,
+        stage=stage,
         config=config,
         seed=config.seed,
-        precision=writer.precision,
+        precision=precision,
         max_length=source.card.max_length,
         parent=source,
-    ) as draft:
-        proof = writer.write(draft.directory)
-        candidate = onnx_classifier(
-            draft.directory,
-            source.card.task,
-            name=out.name,
-            parameters=opened.parameters,
-            runtime=writer.runtime,
-        )
-        _check_same_vocabulary(opened, candidate)
-        # a scheme may be chosen by whether it passes, so that these are not the texts that score
-        examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)
-        tolerance = TOLERANCES[proof.tolerance or writer.precision]
-        parity = check_parity(
-            proof.reference or opened,
-            candidate,
-            examples,
-            tolerance,
-            arrangement=Arrangement(seed=config.seed),
-            truth=truth,
-        )
-        require_parity(parity)
-        measured = {"parameters": opened.parameters, "parity": parity.summary()}
-        draft.findings = proof.findings.model_copy(update=measured)
-        if chosen := golden_examples(examples, config.golden_texts, config.seed):
-            # another machine rounds as far as the precision lets it
-            conditions = Conditions(writer.runtime, writer.precision, parity)
-            write_golden(golden_texts(candidate, chosen, conditions), draft.directory)
-    return Artifact.load(out)
+    )
 
 
-def _check_same_vocabulary(source: Classifier, written: Classifier) -> None:
-    """Raise ModelError where a graph has another tokenizer than the model that it is of."""
-    if not inputs_comparable(source, written):
+def require_agreement(
+    draft: Draft,
+    source: Artifact,
+    opened: Classifier,
+    task: Task,
+    config: GateConfig,
+    *,
+    name: str,
+    precision: str,
+    runtime: str = DEFAULT_RUNTIME,
+    reference: Classifier | None = None,
+    tolerance: str | None = None,
+) -> None:
+    """Prove that the graph of a draft agrees with its source; store golden texts next to it.
+
+    Args:
+        draft: has model.onnx, config.json and the tokenizer; what was proven joins its findings.
+        source: what the graph is of.
+        opened: the same as a classifier, of `open_source`.
+        task: both classify its texts to choose by: its selection, or its held-out texts.
+        config: the stage's config.
+        name: of the artifact.
+        precision: of the graph: a row of TOLERANCES.
+        runtime: the row of RUNTIMES whose logits must agree.
+        reference: the model that the graph must agree with, where that is not the source.
+        tolerance: the row of TOLERANCES, where that is not the precision's own.
+
+    Raises:
+        ModelError: the graph has another tokenizer than the model that it is of.
+        ParityError: the outputs are too far apart.
+    """
+    from bertender.models.classifier import onnx_classifier
+
+    candidate = onnx_classifier(
+        draft.directory,
+        source.card.task,
+        name=name,
+        parameters=opened.parameters,
+        runtime=runtime,
+    )
+    if not inputs_comparable(opened, candidate):
         raise ModelError(
-            f"the tokenizer written with {written.name} has another vocabulary than that of "
-            f"{source.name}, whose files were copied. Build {source.name} again."
+            f"the tokenizer written with {candidate.name} has another vocabulary than that of "
+            f"{opened.name}, whose files were copied. Build {opened.name} again."
         )
+    # a scheme may be chosen by whether it passes, so that these are not the texts that score
+    examples, truth = labelled_sample(task, task.choices, config.parity_texts, config.seed)
+    bounds = TOLERANCES[tolerance or precision]
+    parity = check_parity(
+        reference or opened, candidate, examples, bounds, seed=config.seed, truth=truth
+    )
+    require_parity(parity)
+    proven = {"parameters": opened.parameters, "parity": parity.summary()}
+    draft.findings = draft.findings.model_copy(update=proven)
+    if chosen := golden_examples(examples, config.golden_texts, config.seed):
+        # another machine rounds as far as the precision lets it
+        golden = golden_texts(
+            candidate, chosen, runtime=runtime, tolerance=precision, parity=parity
+        )
+        write_golden(golden, draft.directory)
+
+
+class VerifyConfig(Config):
+    """Settings of `verify`."""
+
+    panel: ClassVar[str] = "Gate"
+
+    texts: int | None = Field(
+        None, ge=1, description="held-out texts to compare; all of them by default"
+    )
+    tolerance: Annotated[str | None, TOLERANCES.validator()] = Field(
+        None,
+        description="float32, float16, bfloat16, float16-activations, bfloat16-activations, "
+        "int8, int4, int3, int2 or served; by default the candidate's precision, or what the "
+        "runtime computes floats in",
+    )
+    runtime: RuntimeName = Field(
+        DEFAULT_RUNTIME, description=f"runtime of an onnx candidate: {', '.join(RUNTIMES)}"
+    )
+    seed: int = Field(0, ge=0, description="which texts are drawn, and in which order")
+
+
+class Verification(Parity):
+    """Findings of the gate, and where they were made."""
+
+    environment: Environment | None = Field(None, description="None in older results")
+
+
+def verify(
+    reference: Artifact,
+    candidate: Artifact,
+    task: Task,
+    config: VerifyConfig,
+    graph_failures: GraphFailures,
+) -> Verification:
+    """Compare two artifacts; a failure is in the result, not raised.
+
+    Only the candidate runs in `config.runtime`: so a runtime can be checked against another.
+    """
+    from bertender.models.classifier import open_classifier
+
+    check_installed(config.runtime)
+    check_used([candidate], config.runtime)
+    task.check_problem(reference)
+    ours, theirs = (each.card.task.problem_type for each in (reference, candidate))
+    if ours != theirs:
+        raise ConfigError(
+            f"{reference.path} was made for {ours!r} and {candidate.path} for {theirs!r}, so that "
+            "their outputs cannot be compared. Give two artifacts of one task."
+        )
+    examples, truth = labelled_sample(task, task.dev, config.texts or len(task.dev), config.seed)
+    usual = tolerance_in(config.runtime, candidate.card.precision)
+    tolerance = TOLERANCES[config.tolerance or usual]
+    parity = check_parity(
+        open_classifier(reference),
+        open_classifier(candidate, runtime=config.runtime),
+        examples,
+        tolerance,
+        seed=config.seed,
+        # texts of another task are texts, too, but their labels are not these models'
+        truth=truth if task.labels == reference.card.task.labels else None,
+    )
+    in_graphs = graph_failures(reference, candidate, task)
+    compared = in_graphs is not None if candidate.card.stage == "quantize" else None
+    failures = (*parity.failures, *(in_graphs or ()))
+    update = {
+        "runtime": runtime_of(candidate, config.runtime),
+        "failures": failures,
+        "graphs_compared": compared,
+    }
+    return Verification(**{**dict(parity), **update}, environment=environment())

@@ -1,38 +1,49 @@
-"""A reference's and a candidate's logits side by side, and the figures of the parity gate."""
+"""A reference's and a candidate's logits of the same texts side by side, and what they differ by.
+
+The reference reads each text alone, unpadded; its outputs are the truth. The candidate reads the
+same texts in every case.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from bertender.core.config import Record
-from bertender.gate.tolerances import Tolerance
+from bertender.core.errors import ModelError
+from bertender.core.progress import progress_bar
+from bertender.gate.cases import BATCH_SIZES, Case, Question, arrange, ask, questions_of
 from bertender.metrics.scores import Change, LabelSet, paired_change
-from bertender.problems.problem import Problem
+from bertender.models.classifier import Classifier
+from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
-
-if TYPE_CHECKING:
-    from bertender.gate.cases import Case, Question
-
-# --- from bertender.measure.paired_logits
-# A reference's and a candidate's logits of the same texts, for the parity gate.
+from bertender.text.batch import Example
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 NOBODY: IntArray = np.empty(0, dtype=np.int64)
+LEAST_SPREAD = 0.05
+"""Of the root mean square of the centred logits."""
+LEAST_SPREAD_LOGITS = 0.05
+"""In logits. Where two move in opposite directions, each by a fifth of it, as the median text of 8
+bits may, a probability changes by half a hundredth at most: p (1 - p) times the 0.02 by which their
+distance changes."""
 ROUNDING = 1e-5
 """Of the largest logit: what float32 may add to each."""
 STRONG = 0.25
 """The direction of logits that are all near 0 is noise: cosines count from this share of the
 largest logit on."""
+FISHER_ROWS = 3
+"""Rows that the interval of a correlation does without."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class PairedLogits:
         return 2 * self.problem.margin(self.expected)
 
     @cached_property
-    def agrees(self) -> npt.NDArray[np.bool_]:
+    def agrees(self) -> BoolArray:
         """Whether the predictions are equal (rows,)."""
         first, second = (self.problem.choose(each) for each in (self.expected, self.actual))
         return np.asarray((first == second).all(axis=tuple(range(1, first.ndim))))
@@ -102,8 +113,8 @@ class PairedLogits:
 
         Rows of edge cases have that of all these texts: they are too few for one of their own.
         """
-        wide, shifts = self.wide_cases(), np.zeros_like(self.moved)
-        if wide:
+        shifts = np.zeros_like(self.moved)
+        if wide := self.rows_of_cases(edge=False):
             shifts[self.edge_rows] = self.moved[~self.edge_rows].mean(axis=0)
         for case in wide:
             shifts[case] = self.moved[case].mean(axis=0)
@@ -125,11 +136,11 @@ class PairedLogits:
         model that gives nearly all texts one label, the spread is little of the size, and a shift
         that turns none of them would be many spreads.
         """
-        rests = _shares(self.moved - self.shifts, self.spread)
-        apart = np.maximum(self.relative_shifts, rests)
+        unshifted = _shares(self.moved - self.shifts, self.spread)
+        apart = np.maximum(self.relative_shifts, unshifted)
         return np.asarray(np.minimum(apart, _shares(self.moved, self.spread)))
 
-    def correlation(self, case: npt.NDArray[np.bool_]) -> float | None:
+    def correlation(self, case: BoolArray) -> float | None:
         """Return how the logits of both models go together over the texts of a case.
 
         Pearson's coefficient of all labels together, each without its average: a shift changes
@@ -149,51 +160,41 @@ class PairedLogits:
         lengths = np.linalg.norm(expected) * np.linalg.norm(actual)
         return float((expected * actual).sum() / lengths)
 
-    def decided(self, tolerance: Tolerance) -> npt.NDArray[np.bool_]:
-        """Whether the reference's prediction is not a near-tie (rows,)."""
-        if tolerance.tie_spreads is not None:
-            # logits that each move by d can turn a prediction whose gap is within 2 d
-            return np.asarray(self.gaps / 2 > tolerance.tie_spreads * self.spread)
-        return np.asarray(self.gaps > (tolerance.tie_margin or 0.0) * self.scale)
-
     @cached_property
-    def edge_rows(self) -> npt.NDArray[np.bool_]:
+    def edge_rows(self) -> BoolArray:
         """Which rows are of edge cases (rows,)."""
         return np.array([case.edge for case in self.cases], dtype=bool)[self.case_ids]
 
-    def wide_cases(self) -> list[npt.NDArray[np.bool_]]:
-        """Return the rows of each case that is not an edge case and has outputs."""
-        return self._cases_of(edge=False)
-
-    def edge_cases(self) -> list[npt.NDArray[np.bool_]]:
-        """Return the rows of each edge case that has outputs."""
-        return self._cases_of(edge=True)
-
-    def predictions(self, logits: FloatArray, case: npt.NDArray[np.bool_]) -> list[Any]:
-        """Return the predictions of each text in a case, by some logits (all rows, labels).
-
-        The rows of a text lie next to each other, and in a case each text is there once.
-        """
-        starts = np.flatnonzero(np.diff(self.text_ids[case], prepend=-1))[1:]
-        chosen = self.problem.choose(logits)
-        parts = (np.split(each[case], starts) for each in (chosen, self.places))
-        return [
-            self.problem.decode(labels, places, self.texts[text].example)
-            for text, labels, places in zip(self.texts_in(case), *parts, strict=True)
-        ]
-
-    def texts_in(self, case: npt.NDArray[np.bool_]) -> list[int]:
-        """Return which texts are in a case, in the order of `predictions`."""
-        text_ids = self.text_ids[case]
-        return list(text_ids[np.flatnonzero(np.diff(text_ids, prepend=-1))].tolist())
-
-    def _cases_of(self, edge: bool) -> list[npt.NDArray[np.bool_]]:
+    def rows_of_cases(self, *, edge: bool) -> list[BoolArray]:
+        """Return the rows of each case that has outputs: of the edge cases, or of the others."""
         chosen = (index for index, case in enumerate(self.cases) if case.edge is edge)
         masks = (self.case_ids == index for index in chosen)
         return [mask for mask in masks if mask.any()]
 
+    def score_change(self, case: BoolArray, truth: Truth) -> Change:
+        """Return what the candidate's predictions gain in one arrangement of the task's texts."""
+        # the rows of a text lie next to each other, and in a case each text is there once
+        starts = np.flatnonzero(np.diff(self.text_ids[case], prepend=-1))
+        texts = self.text_ids[case][starts].tolist()
+        places = np.split(self.places[case], starts[1:])
+
+        def predictions(logits: FloatArray) -> list[Any]:
+            chosen = np.split(self.problem.choose(logits)[case], starts[1:])
+            return [
+                self.problem.decode(labels, own, self.texts[text].example)
+                for text, labels, own in zip(texts, chosen, places, strict=True)
+            ]
+
+        return paired_change(
+            truth.metric,
+            [truth.label_ids[text] for text in texts],
+            predictions(self.expected),
+            predictions(self.actual),
+            LabelSet(self.expected.shape[1], truth.labels),
+        )
+
     def describe(self, row: int) -> str:
-        """Return which text a row is, and where it stood."""
+        """Return which text a row is of, and in which case."""
         case = self.cases[int(self.case_ids[row])].name
         return f"{self.texts[int(self.text_ids[row])].quote()} ({case})"
 
@@ -209,14 +210,137 @@ def _shares(moved: FloatArray, unit: float) -> FloatArray:
     return np.asarray(np.sqrt((moved**2).mean(axis=1)) / (unit or 1.0))
 
 
-# --- from bertender.measure.parity_checks
-# Measurements of the parity gate on logits, and the checks that bound them: rows of CHECKS.
+def pair_logits(
+    reference: Classifier,
+    candidate: Classifier,
+    examples: Sequence[Example],
+    *,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    seed: int = 0,
+) -> PairedLogits:
+    """Ask both classifiers; the reference one text at a time, the candidate in every case.
 
-BoolArray = npt.NDArray[np.bool_]
+    Whatever makes rows incomparable (an error of the candidate, a wrong shape, NaN) is described
+    in `problems`, and the rows are left out.
+    """
+    texts = questions_of(reference, candidate, examples)
+    cut = sum(text.tokens is not None for text in texts)
+    edges = (len(texts) - len(examples) - cut) // 2
+    cases = arrange(len(examples), edges, cut, batch_sizes, seed)
+    problems: list[str] = []
+    known: list[Outputs] = []
+    replies: list[tuple[int, int, npt.NDArray[np.float32]]] = []
+    """(case, text, the candidate's logits)"""
+    times = len(texts) + sum(len(batch) for case in cases for batch in case.batches)
+    with progress_bar(f"parity {candidate.name}", times) as bar:
+        for text in texts:
+            known += ask(reference, [text])
+            bar.advance()
+        for number, case in enumerate(cases):
+            for batch in case.batches:
+                try:
+                    outputs = ask(candidate, [texts[index] for index in batch])
+                    pairs = zip(outputs, (known[index].places for index in batch), strict=True)
+                    logits = [_logits_at(own, places) for own, places in pairs]
+                except Exception as error:  # runtimes share no base class; all are reported
+                    said = str(error).splitlines()[0] if str(error) else ""
+                    failed = f"{case.name}: the candidate failed with {type(error).__name__}"
+                    problems.append(f"{failed}: {said}")
+                    break
+                replies += [(number, *reply) for reply in zip(batch, logits, strict=True)]
+                bar.advance(len(batch))
+
+    def stacked(parts: Sequence[npt.NDArray[Any]]) -> FloatArray:
+        """Return logits below one another, (rows, labels); no rows where there are no parts."""
+        nothing = np.empty((0, len(reference.labels)))
+        return np.asarray(np.concatenate([nothing, *parts]), dtype=np.float64)
+
+    counts = [len(logits) for _, _, logits in replies]
+    case_ids, text_ids = (
+        np.repeat(np.array([reply[place] for reply in replies], dtype=np.int64), counts)
+        for place in (0, 1)
+    )
+    own = [known[text] for _, text, _ in replies]
+    expected = stacked([each.logits for each in own])
+    actual = stacked([logits for _, _, logits in replies])
+    finite = np.isfinite(expected).all(axis=1) & np.isfinite(actual).all(axis=1)
+    right = stacked([each.logits for each in known])
+    owners = [text for text, each in zip(texts, known, strict=True) for _ in each.places]
+    probable = reference.problem.probable
+    size, spread = _size_and_spread(
+        probable, stacked([each.logits for each in known[: len(examples)]])
+    )
+    return PairedLogits(
+        texts=texts,
+        cases=cases,
+        text_ids=text_ids[finite],
+        case_ids=case_ids[finite],
+        expected=expected[finite],
+        actual=actual[finite],
+        scale=float(np.abs(right[np.isfinite(right)]).max(initial=0.0)),
+        spread=spread,
+        size=size,
+        problems=(
+            *problems,
+            *_non_finite("reference", right, owners),
+            *_non_finite("candidate", actual, [texts[text] for text in text_ids]),
+        ),
+        places=np.concatenate([NOBODY, *(each.places for each in own)])[finite],
+        problem=reference.problem,
+    )
 
 
-FISHER_ROWS = 3
-"""Rows that the interval of a correlation does without."""
+def _logits_at(outputs: Outputs, places: IntArray) -> npt.NDArray[np.float32]:
+    """Return the logits at the places that the reference predicts at.
+
+    Raises:
+        ModelError: there are none at one of them.
+    """
+    if np.array_equal(outputs.places, places):
+        return outputs.logits
+    rows = {place: row for row, place in enumerate(outputs.places.tolist())}
+    if missing := [place for place in places.tolist() if place not in rows]:
+        raise ModelError(f"no prediction for word {missing[0] + 1}, which its reference predicts")
+    return outputs.logits[[rows[place] for place in places.tolist()]]
+
+
+def _size_and_spread(
+    probable: Callable[[FloatArray], FloatArray], logits: FloatArray
+) -> tuple[float, float]:
+    """Return the size of finite logits (texts, labels), and their spread over texts; 0 of none.
+
+    Of a model that hardly distinguishes texts, the spread is a share of the logits, or what hardly
+    changes a probability: what rounding adds to so little decides nothing.
+    """
+    finite = probable(logits[np.isfinite(logits).all(axis=1)])
+    if not len(finite):
+        return 0.0, 0.0
+    average = float(np.sqrt(np.square(finite.mean(axis=0)).mean()))
+    spread = float(np.sqrt(finite.var(axis=0).mean()))
+    spread = max(spread, LEAST_SPREAD * float(np.hypot(average, spread)), LEAST_SPREAD_LOGITS)
+    return average + spread, spread
+
+
+def _non_finite(who: str, logits: FloatArray, texts: Sequence[Question]) -> list[str]:
+    """Return how many predictions are not finite; `texts` are those of the logits' rows."""
+    broken = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
+    if not broken:
+        return []
+    return [
+        f"{who} logits are NaN or infinite in {len(broken)} of {len(logits)} predictions, "
+        f"allowed 0; first: {texts[broken[0]].quote()}"
+    ]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The labels of the task's texts, and the metric that scores predictions by them."""
+
+    label_ids: Sequence[Any] | IntArray
+    """Of the texts, in the order of the examples."""
+    metric: str
+    labels: tuple[str, ...] = ()
+    """The names, for metrics that read names."""
 
 
 class Figures(Record):
@@ -272,175 +396,78 @@ class Figures(Record):
     near_ties_turned: int | None = Field(None, description="those that the candidate turned")
 
 
-@dataclass(frozen=True)
-class Unit:
-    """The unit of a figure and its bound."""
-
-    size: Callable[[PairedLogits], float]
-    name: str
-
-
-LARGEST = Unit(lambda paired: paired.scale, "the largest reference logit")
-SPREAD = Unit(lambda paired: paired.spread, "the spread of the reference's logits over texts")
-
-
-@dataclass(frozen=True)
-class Check:
-    """A row of CHECKS: a bound of the tolerance on one figure, and how bad each row is."""
-
-    figure: str
-    bound: str
-    badness: Callable[[PairedLogits, Tolerance], FloatArray]
-    at_most: bool = False
-    unit: Unit | None = None
-    """The figure and the bound are shares of it; for the message."""
-    scaled: bool = False
-    """The figure is in logits, not in shares of the unit."""
-
-    def failure(self, figures: Figures, paired: PairedLogits, tolerance: Tolerance) -> str | None:
-        """Return measured and allowed value and the worst text; None when the check passes."""
-        value, share = getattr(figures, self.figure), getattr(tolerance, self.bound)
-        if value is None or share is None:
-            return None
-        size = self.unit.size(paired) if self.unit else 1.0
-        allowed = share * size if self.scaled else share
-        if value <= allowed if self.at_most else value >= allowed:
-            return None
-        limit = f"at {'most' if self.at_most else 'least'} {allowed:.4g}"
-        if self.unit:
-            limit += f" ({share:g} x {self.unit.name}, {size:.4g})"
-        worst = paired.describe(int(self.badness(paired, tolerance).argmax()))
-        return f"{self.figure} is {value:.4g}, allowed {limit}; worst: {worst}"
-
-
-def _relative(paired: PairedLogits, tolerance: Tolerance) -> FloatArray:
-    return paired.relative_differences * ~paired.edge_rows
-
-
-CHECKS = (
-    Check(
-        "max_abs_difference",
-        "max_abs",
-        lambda paired, _: paired.differences.max(axis=1),
-        at_most=True,
-        unit=LARGEST,
-        scaled=True,
-    ),
-    Check(
-        "mean_abs_difference",
-        "mean_abs",
-        lambda paired, _: paired.differences.mean(axis=1),
-        at_most=True,
-        unit=LARGEST,
-        scaled=True,
-    ),
-    Check("min_cosine", "min_cosine", lambda paired, _: -np.nan_to_num(paired.cosines, nan=1.0)),
-    Check("median_difference_low", "max_median", _relative, at_most=True, unit=SPREAD),
-    Check("p95_difference_low", "max_p95", _relative, at_most=True, unit=SPREAD),
-    Check(
-        "edge_difference",
-        "max_edge",
-        lambda paired, _: paired.relative_differences * paired.edge_rows,
-        at_most=True,
-        unit=SPREAD,
-    ),
-    Check("correlation_high", "min_correlation", _relative),
-    Check(
-        "decided_agreement_high",
-        "min_agreement",
-        lambda paired, tolerance: paired.gaps * (paired.decided(tolerance) & ~paired.agrees),
-    ),
-    Check(
-        "score_change_high",
-        "min_score_change",
-        lambda paired, _: paired.gaps * ~paired.agrees,
-    ),
-)
-
-
-@dataclass(frozen=True)
-class Truth:
-    """The labels of the task's texts, and the metric that scores predictions by them."""
-
-    label_ids: Sequence[Any] | IntArray
-    """Of the texts, in the order of the examples."""
-    metric: str
-    labels: tuple[str, ...] = ()
-    """The names, for metrics that read names."""
-
-
 def measure_figures(
-    paired: PairedLogits, tolerance: Tolerance, truth: Truth | None = None
+    paired: PairedLogits, decided: BoolArray, truth: Truth | None = None
 ) -> Figures:
     """Return the figures of some logits; those of the score need the truth.
 
     Means, percentiles, decided agreement and score are those of the worst arrangement: damage that
     only batches show would be halved by the texts that stood alone.
+
+    Args:
+        paired: the logits.
+        decided: whether the reference's prediction is not a near-tie (rows,).
+        truth: of the texts.
     """
+    relative, agrees = paired.relative_differences, paired.agrees
+    cases, edges = paired.rows_of_cases(edge=False), paired.rows_of_cases(edge=True)
     strong = paired.cosines[~np.isnan(paired.cosines)]
-    relative, decided = paired.relative_differences, paired.decided(tolerance)
-    cases, edges = paired.wide_cases(), paired.edge_cases()
-    agreements = [paired.agrees[decided & case] for case in cases if (decided & case).any()]
-    changes = [_score_change(paired, case, truth) for case in cases] if truth else []
+    agreements = [agrees[decided & case] for case in cases if (decided & case).any()]
+    correlations = [
+        (value, _high_correlation(value, int(case.sum())))
+        for case in cases
+        if (value := paired.correlation(case)) is not None
+    ]
+    changes = [paired.score_change(case, truth) for case in cases] if truth else []
     return Figures(
         max_abs_difference=largest(paired.differences),
-        mean_abs_difference=largest(np.array([paired.differences[case].mean() for case in cases])),
-        min_cosine=float(strong.min()) if len(strong) else None,
-        median_difference=largest(np.array([np.median(relative[case]) for case in cases])),
-        median_difference_low=max((_low(relative[case], 0.5) for case in cases), default=None),
-        p95_difference=largest(np.array([np.quantile(relative[case], 0.95) for case in cases])),
-        p95_difference_low=max((_low(relative[case], 0.95) for case in cases), default=None),
-        edge_difference=largest(np.array([np.median(relative[case]) for case in edges])),
+        mean_abs_difference=_most(paired.differences[case].mean() for case in cases),
+        min_cosine=_least(strong),
+        median_difference=_most(np.median(relative[case]) for case in cases),
+        median_difference_low=_most(_low(relative[case], 0.5) for case in cases),
+        p95_difference=_most(np.quantile(relative[case], 0.95) for case in cases),
+        p95_difference_low=_most(_low(relative[case], 0.95) for case in cases),
+        edge_difference=_most(np.median(relative[case]) for case in edges),
         common_shift=largest(paired.relative_shifts),
-        **_correlations(paired, cases),
-        agreement=mean(paired.agrees) if len(paired) else None,
-        decided_agreement=min(map(mean, agreements), default=None),
-        decided_agreement_high=min(map(_high_share, agreements), default=None),
-        score_change=min((change.value for change in changes), default=None),
-        score_change_high=min((change.high for change in changes), default=None),
+        correlation=_least(value for value, _ in correlations),
+        correlation_high=_least(high for _, high in correlations),
+        agreement=float(agrees.mean()) if len(paired) else None,
+        decided_agreement=_least(each.mean() for each in agreements),
+        decided_agreement_high=_least(map(_high_share, agreements)),
+        score_change=_least(change.value for change in changes),
+        score_change_high=_least(change.high for change in changes),
         near_ties=int((~decided).sum()),
-        near_ties_turned=int((~decided & ~paired.agrees).sum()),
+        near_ties_turned=int((~decided & ~agrees).sum()),
     )
 
 
-def _score_change(paired: PairedLogits, case: BoolArray, truth: Truth) -> Change:
-    """Return what the candidate's predictions gain in one arrangement of the task's texts."""
-    return paired_change(
-        truth.metric,
-        [truth.label_ids[text] for text in paired.texts_in(case)],
-        paired.predictions(paired.expected, case),
-        paired.predictions(paired.actual, case),
-        LabelSet(paired.expected.shape[1], truth.labels),
-    )
+def largest(values: FloatArray) -> float | None:
+    """Return the largest value, or None of none."""
+    return float(values.max()) if values.size else None
+
+
+def _most(values: Iterable[Any]) -> float | None:
+    return max(map(float, values), default=None)
+
+
+def _least(values: Iterable[Any]) -> float | None:
+    return min(map(float, values), default=None)
 
 
 def _high_share(truths: BoolArray) -> float:
     """Return the upper end of the 95 % interval (Clopper and Pearson's) of a share."""
-    from scipy.stats import binomtest
+    from scipy.stats import binomtest  # scipy takes a second to import
 
     interval = binomtest(int(truths.sum()), len(truths)).proportion_ci(0.95, method="exact")
     return float(interval.high)
 
 
-def _correlations(paired: PairedLogits, cases: Sequence[BoolArray]) -> dict[str, float | None]:
-    """Return the figures of the correlation; None where the reference has no order."""
-    values = [
-        (value, _high_correlation(value, int(case.sum())))
-        for case in cases
-        if (value := paired.correlation(case)) is not None
-    ]
-    return {
-        "correlation": min((value for value, _ in values), default=None),
-        "correlation_high": min((high for _, high in values), default=None),
-    }
-
-
 def _high_correlation(value: float, rows: int) -> float:
     """Return the upper end of the 95 % interval (Fisher's) of a correlation; of too few rows 1."""
-    if abs(value) >= 1:  # but for rounding
-        return value
     from scipy.stats import norm
 
+    if abs(value) >= 1:  # but for rounding
+        return value
     left = rows - FISHER_ROWS
     half = norm.ppf(0.975) / math.sqrt(left) if left > 0 else math.inf
     return math.tanh(math.atanh(value) + half)
@@ -455,13 +482,3 @@ def _low(values: FloatArray, quantile: float) -> float:
 
     low = quantile_test(values, p=quantile).confidence_interval(0.95).low
     return float(values.min() if np.isnan(low) else low)
-
-
-def largest(values: FloatArray) -> float | None:
-    """Return the largest value, or None of none."""
-    return float(values.max()) if values.size else None
-
-
-def mean(values: FloatArray | BoolArray) -> float:
-    """Return the mean; of truths their share."""
-    return float(values.mean())

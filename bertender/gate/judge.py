@@ -1,42 +1,272 @@
-"""The parity gate: does a candidate agree with its reference in every batch that it may meet?"""
+"""The parity gate: does a candidate agree with its reference in every batch that it may meet?
+
+TOLERANCES bounds a candidate's distance from its reference, a row for each precision, of two kinds.
+Where the candidate computes the same numbers in another way (another runtime, weights of fewer
+bits), every single logit is bounded: one that moves further is wrong. Where it rounds activations
+to a few hundred steps, single texts move far for no fault, so the distribution is judged: the
+median and the 95th percentile over texts, whether their order is still there, the predictions that
+are not near-ties, and the score. What a wrong number inside the graph does, too little to show in
+the logits, is found where it sits, by the checks of `quantize`.
+
+Each model encodes the texts itself. Every check that fails is reported at once, with the figure,
+its bound and the worst text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
-from bertender.comparison.accuracy import word_count
-from bertender.core.config import Record
+from bertender.core.config import Record, Table
 from bertender.core.errors import ParityError
 from bertender.core.findings import ParitySummary
 from bertender.gate.cases import (
-    Arrangement,
+    BATCH_SIZES,
     input_problems,
     inputs_comparable,
-    pair_logits,
     questions_of,
+    sampled_rows,
 )
 from bertender.gate.config import PARITY_TEXTS
 from bertender.gate.figures import (
-    CHECKS,
+    BoolArray,
     Figures,
+    FloatArray,
     PairedLogits,
     Truth,
     largest,
-    mean,
     measure_figures,
     no_logits,
+    pair_logits,
 )
-from bertender.gate.tolerances import Tolerance
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import are_unnamed
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example
 
-ORDINARY = Arrangement()
+
+class Tolerance(Record):
+    """Bounds of the parity gate; None is not judged.
+
+    Single logits are bounded as shares of the largest reference logit, distributions as shares of
+    the spread of the reference's logits over the texts, or of their size where all texts move
+    alike (`PairedLogits.relative_differences`): logits have no unit of their own. An untrained
+    model's are near 0.1, a confident one's near 10, and rounding grows with them.
+    """
+
+    max_abs: float | None = Field(None, description="most that one logit may differ")
+    mean_abs: float | None = Field(None, description="most that logits may differ on average")
+    min_cosine: float | None = Field(
+        None, description="least cosine of a row's logits with the reference's"
+    )
+    max_median: float | None = Field(
+        None, description="most for the low end of the median text's interval, of the spread"
+    )
+    max_p95: float | None = Field(
+        None, description="most for the low end of the 95th percentile's interval, likewise"
+    )
+    max_edge: float | None = Field(
+        None, description="most that the median of a case of edge texts may differ, of the spread"
+    )
+    min_correlation: float | None = Field(
+        None,
+        description="least for the upper end of the interval of the logits' correlation over texts",
+    )
+    min_agreement: float = Field(
+        description="least share of equal predictions, near-ties left out, that the 95 % interval "
+        "of what was seen must reach"
+    )
+    tie_margin: float | None = Field(
+        None,
+        description="a row whose two largest reference logits are no further apart, as a share of "
+        "the largest reference logit, is a near-tie",
+    )
+    tie_spreads: float | None = Field(
+        None, description="the same, in spreads of the reference's logits"
+    )
+    min_score_change: float | None = Field(
+        None, description="least change of the score, in points, that its 95 % interval must reach"
+    )
+
+
+FOUR_BITS = Tolerance(
+    max_median=0.3,
+    max_p95=1.3,
+    max_edge=2.0,
+    min_correlation=0.4,
+    min_agreement=0.97,
+    tie_spreads=1.3,
+    min_score_change=-2.0,
+)
+
+TOLERANCES = Table(
+    "tolerance",
+    {
+        # Another runtime with the same weights. Measured on a 6 x 384 encoder on SST-2 dev, ONNX
+        # Runtime against PyTorch, batches of 1 to 32: max 2e-6, mean 2e-7. 1e-3 leaves room for
+        # deeper models and other kernels; a dropped attention mask differs by 0.5. Two logits that
+        # may each move by max_abs can swap when they are within twice that, and only then: those
+        # rows are the near-ties, every other prediction must be equal.
+        "float32": Tolerance(
+            max_abs=1e-3, mean_abs=1e-4, min_cosine=0.9999, min_agreement=1.0, tie_margin=2e-3
+        ),
+        # Weights of 11 significant bits, on a CPU, which computes most operators in float32 from
+        # them. Same encoder: max 1.7e-3, mean 2.0e-4, fused or not, no prediction other than its
+        # reference's. Untrained models of 32 neurons, whose logits nearly cancel, reach a mean of
+        # 2.2e-3 and a cosine of 0.9997.
+        "float16": Tolerance(
+            max_abs=1.5e-2, mean_abs=3e-3, min_cosine=0.999, min_agreement=1.0, tie_margin=3e-2
+        ),
+        # Matrices of 8 significant bits, everything else as in float32. Same encoder: max 4.8e-3,
+        # mean 6.8e-4, no prediction other than its reference's; the untrained ones reach a mean of
+        # 6.6e-3.
+        "bfloat16": Tolerance(
+            max_abs=4e-2, mean_abs=1e-2, min_cosine=0.999, min_agreement=1.0, tie_margin=8e-2
+        ),
+        # Everything computed in bfloat16, as OpenVINO does on CPUs that have it: activations are
+        # rounded to 8 significant bits at every operator, and a deep model can be steep at a text.
+        # An encoder of 12 layers moved one of 300 texts by 0.16 of its largest logit and the median
+        # one by 3e-4 spreads (95th percentile: 0.012, edge texts: 0.001), at the same score; in
+        # PyTorch's bfloat16, 0.03 and 7e-4. With 6 layers: 0.01, 1e-3, 0.007 and 0.002. Untrained
+        # models of 32 neurons, whose logits nearly cancel, reach a median of 0.13 and 0.26.
+        "bfloat16-activations": Tolerance(
+            max_median=0.2,
+            max_p95=0.5,
+            max_edge=0.8,
+            min_agreement=0.99,
+            tie_spreads=0.4,
+            min_score_change=-0.5,
+        ),
+        # Everything computed in float16, as on GPUs: 11 significant bits at every operator, three
+        # more than bfloat16 has, so an eighth of its bounds on logits. An encoder of 12 layers on
+        # an H200 moved one of 300 texts by 0.011 of its largest logit and the median one by 2e-4
+        # spreads (95th percentile: 0.003, edge texts: 9e-4), at the same score. With the outputs
+        # of each module of PyTorch rounded so, 40 texts of each of seven encoders: 0.011, 6e-4 and
+        # 0.002 at most. The row float16, of single logits, would refuse a sound one sooner or
+        # later: by its largest of enough texts.
+        "float16-activations": Tolerance(
+            max_median=0.025,
+            max_p95=0.0625,
+            max_edge=0.1,
+            min_agreement=0.99,
+            tie_spreads=0.05,
+            min_score_change=-0.5,
+        ),
+        # 8-bit weights per channel and 8-bit activations. The scale of a dynamic activation is that
+        # of the whole batch tensor, padding included, so a text's logits legitimately change with
+        # its neighbours. How these bounds were set, on which models, and what they catch:
+        # docs/how-to/gate.md.
+        "int8": Tolerance(
+            max_median=0.2,
+            max_p95=1.0,
+            max_edge=1.5,
+            min_correlation=0.5,
+            min_agreement=0.98,
+            tie_spreads=1.0,
+            min_score_change=-1.0,
+        ),
+        # 4-bit weights in groups of 32: of products, with floats for activations and 8-bit tables,
+        # or of tables, with 8-bit products. Tables alone move trained encoders no further than the
+        # row int8 allows, and untrained ones of 32 neurons, whose logits nearly cancel, a little
+        # further. Weights of 3 and 2 bits are trained: a model that has learned to bear them is
+        # asked for no less.
+        "int4": FOUR_BITS,
+        "int3": FOUR_BITS,
+        "int2": FOUR_BITS,
+        # A graph with learned scales, and the fake-quantized PyTorch model that they are from. Both
+        # round the same numbers; sums in another order bring a few activations to the next of 256
+        # steps, and each layer passes that on.
+        "fake-quantized": Tolerance(
+            max_median=0.1, max_p95=0.4, max_edge=0.8, min_agreement=0.99, tie_spreads=0.4
+        ),
+        # The same model file behind an endpoint. Only the batches differ, and in fp32 they change
+        # nothing but the order of sums. An int8 endpoint meets this with one text a request
+        # (batch_sizes=(1,)); in batches it is as far from itself as the row int8 allows.
+        "served": Tolerance(
+            max_abs=1e-4, mean_abs=1e-5, min_cosine=0.99999, min_agreement=1.0, tie_margin=2e-4
+        ),
+    },
+)
+
+
+def decided_rows(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
+    """Return whether the reference's prediction is not a near-tie (rows,)."""
+    if tolerance.tie_spreads is not None:
+        # logits that each move by d can turn a prediction whose gap is within 2 d
+        return np.asarray(paired.gaps / 2 > tolerance.tie_spreads * paired.spread)
+    return np.asarray(paired.gaps > (tolerance.tie_margin or 0.0) * paired.scale)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of CHECKS: a bound of the tolerance on one figure."""
+
+    figure: str
+    bound: str
+    at_most: bool = False
+    unit: Literal["scale", "spread", None] = None
+    """The figure and the bound are shares of it: the largest logit, or the spread over texts."""
+    scaled: bool = False
+    """The figure is in logits, not in shares of the unit."""
+
+
+CHECKS = (
+    Check("max_abs_difference", "max_abs", at_most=True, unit="scale", scaled=True),
+    Check("mean_abs_difference", "mean_abs", at_most=True, unit="scale", scaled=True),
+    Check("min_cosine", "min_cosine"),
+    Check("median_difference_low", "max_median", at_most=True, unit="spread"),
+    Check("p95_difference_low", "max_p95", at_most=True, unit="spread"),
+    Check("edge_difference", "max_edge", at_most=True, unit="spread"),
+    Check("correlation_high", "min_correlation"),
+    Check("decided_agreement_high", "min_agreement"),
+    Check("score_change_high", "min_score_change"),
+)
+UNITS = {
+    "scale": "the largest reference logit",
+    "spread": "the spread of the reference's logits over texts",
+}
+
+
+def failures_of(
+    figures: Figures, paired: PairedLogits, tolerance: Tolerance, decided: BoolArray
+) -> list[str]:
+    """Return measured and allowed value and the worst text of every check that fails."""
+    failures = []
+    for check in CHECKS:
+        value, share = getattr(figures, check.figure), getattr(tolerance, check.bound)
+        if value is None or share is None:
+            continue
+        size = getattr(paired, check.unit) if check.unit else 1.0
+        allowed = share * size if check.scaled else share
+        if value <= allowed if check.at_most else value >= allowed:
+            continue
+        limit = f"at {'most' if check.at_most else 'least'} {allowed:.4g}"
+        if check.unit:
+            limit += f" ({share:g} x {UNITS[check.unit]}, {size:.4g})"
+        worst = paired.describe(int(_badness(paired, decided)[check.figure].argmax()))
+        failures.append(f"{check.figure} is {value:.4g}, allowed {limit}; worst: {worst}")
+    return failures
+
+
+def _badness(paired: PairedLogits, decided: BoolArray) -> Mapping[str, FloatArray]:
+    """Return how bad each row is (rows,), by the figure that it is bad for."""
+    relative, turned = paired.relative_differences, ~paired.agrees
+    of_texts = relative * ~paired.edge_rows
+    return {
+        "max_abs_difference": paired.differences.max(axis=1),
+        "mean_abs_difference": paired.differences.mean(axis=1),
+        "min_cosine": -np.nan_to_num(paired.cosines, nan=1.0),
+        "median_difference_low": of_texts,
+        "p95_difference_low": of_texts,
+        "edge_difference": relative * paired.edge_rows,
+        "correlation_high": of_texts,
+        "decided_agreement_high": paired.gaps * (decided & turned),
+        "score_change_high": paired.gaps * turned,
+    }
 
 
 class CaseParity(Record):
@@ -94,7 +324,8 @@ def check_parity(
     examples: Sequence[Example],
     tolerance: Tolerance,
     *,
-    arrangement: Arrangement = ORDINARY,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    seed: int = 0,
     truth: Truth | None = None,
 ) -> Parity:
     """Compare a candidate's logits with its reference's on real text.
@@ -104,22 +335,22 @@ def check_parity(
         candidate: what is checked; asked in every arrangement.
         examples: texts of the task, all of which are used: see `parity_sample`.
         tolerance: a row of TOLERANCES.
-        arrangement: how the candidate's batches are laid out.
+        batch_sizes: of the candidate's batches over all examples.
+        seed: which texts are in a batch together.
         truth: the labels of the examples; without them the score is not judged.
 
     Returns:
         A Parity, whose `failures` name everything that is wrong. A candidate that raises is a
         failure like others; an error of the reference is raised.
     """
-    problems = _input_problems(reference, candidate, examples)
-    comparable = examples and len(reference.labels) == len(candidate.labels)
-    paired = (
-        pair_logits(reference, candidate, examples, arrangement)
-        if comparable
-        else no_logits(len(reference.labels))
-    )
-    figures = measure_figures(paired, tolerance, truth)
-    failures = (check.failure(figures, paired, tolerance) for check in CHECKS)
+    problems = _problems_of_inputs(reference, candidate, examples)
+    if examples and len(reference.labels) == len(candidate.labels):
+        paired = pair_logits(reference, candidate, examples, batch_sizes=batch_sizes, seed=seed)
+    else:
+        paired = no_logits(len(reference.labels))
+    decided = decided_rows(paired, tolerance)
+    figures = measure_figures(paired, decided, truth)
+    of_cases = [paired.case_ids == index for index in range(len(paired.cases))]
     return Parity(
         reference=reference.name,
         candidate=candidate.name,
@@ -130,35 +361,42 @@ def check_parity(
         logit_spread=paired.spread or None,
         logit_size=paired.size or None,
         inputs_compared=inputs_comparable(reference, candidate),
-        cases=_cases(paired),
-        failures=(*problems, *paired.problems, *filter(None, failures)),
+        cases=tuple(
+            CaseParity(
+                name=case.name,
+                rows=int(rows.sum()),
+                max_abs_difference=largest(paired.differences[rows]),
+                agreement=float(paired.agrees[rows].mean()) if rows.any() else None,
+            )
+            for case, rows in zip(paired.cases, of_cases, strict=True)
+        ),
+        failures=(
+            *problems,
+            *paired.problems,
+            *failures_of(figures, paired, tolerance, decided),
+        ),
         **figures.model_dump(),
     )
 
 
-def parity_sample(
-    examples: Sequence[Example], count: int = PARITY_TEXTS, seed: int = 0
-) -> tuple[Example, ...]:
-    """Return at most `count` examples, the shortest and the longest among them."""
-    return tuple(examples[row] for row in _sampled_rows(examples, count, seed))
-
-
-def labelled_sample(
-    task: Task, split: Split, count: int, seed: int
-) -> tuple[tuple[Example, ...], Truth]:
-    """Return the `parity_sample` of a split of a task, and the truth of it."""
-    rows = _sampled_rows(split.examples, count, seed)
-    label_ids = [split.label_ids[row] for row in rows]
-    truth = Truth(label_ids, task.metric, task.labels)
-    return tuple(split.examples[row] for row in rows), truth
-
-
-def _sampled_rows(examples: Sequence[Example], count: int, seed: int) -> list[int]:
-    if len(examples) <= count:
-        return [*range(len(examples))]
-    by_length = sorted(range(len(examples)), key=lambda index: word_count(examples[index]))
-    between = np.random.default_rng(seed).choice(by_length[1:-1], max(count - 2, 0), replace=False)
-    return sorted([by_length[0], by_length[-1], *between.tolist()][:count])
+def _problems_of_inputs(
+    reference: Classifier, candidate: Classifier, examples: Sequence[Example]
+) -> list[str]:
+    problems = []
+    expected, actual = reference.labels, candidate.labels
+    if len(expected) != len(actual):
+        problems.append(
+            f"label count is {len(actual)} {actual}, must be {len(expected)} {expected}"
+        )
+    elif expected != actual and not (are_unnamed(expected) or are_unnamed(actual)):
+        kind = "label order" if sorted(expected) == sorted(actual) else "label names"
+        problems.append(f"{kind}: {actual}, must be {expected}: predictions would have wrong names")
+    if not examples:
+        return [*problems, "no examples to compare, allowed at least 1: give texts of the task"]
+    # the edge texts show where texts are truncated
+    questions = questions_of(reference, reference, examples)
+    whole = tuple(question.example for question in questions if question.tokens is None)
+    return [*problems, *input_problems(reference, candidate, whole)]
 
 
 def require_parity(parity: Parity) -> None:
@@ -173,42 +411,18 @@ def require_parity(parity: Parity) -> None:
     )
 
 
-def _input_problems(
-    reference: Classifier, candidate: Classifier, examples: Sequence[Example]
-) -> list[str]:
-    problems = []
-    expected, actual = reference.labels, candidate.labels
-    if len(expected) != len(actual):
-        problems.append(
-            f"label count is {len(actual)} {actual}, must be {len(expected)} {expected}"
-        )
-    elif expected != actual and not (are_unnamed(expected) or are_unnamed(actual)):
-        kind = "label order" if sorted(expected) == sorted(actual) else "label names"
-        problems.append(f"{kind}: {actual}, must be {expected}: predictions would have wrong names")
-    if not examples:
-        problems.append("no examples to compare, allowed at least 1: give texts of the task")
-    return [*problems, *input_problems(reference, candidate, _asked_of(reference, examples))]
+def parity_sample(
+    examples: Sequence[Example], count: int = PARITY_TEXTS, seed: int = 0
+) -> tuple[Example, ...]:
+    """Return at most `count` examples, the shortest and the longest among them."""
+    return tuple(examples[row] for row in sampled_rows(examples, count, seed))
 
 
-def _asked_of(reference: Classifier, examples: Sequence[Example]) -> tuple[Example, ...]:
-    """Return the examples and the edge texts, which show where texts are truncated."""
-    if not examples:
-        return ()
-    questions = questions_of(reference, reference, examples)
-    return tuple(question.example for question in questions if question.tokens is None)
-
-
-def _share(truths: npt.NDArray[np.bool_]) -> float | None:
-    return mean(truths) if len(truths) else None
-
-
-def _cases(paired: PairedLogits) -> tuple[CaseParity, ...]:
-    return tuple(
-        CaseParity(
-            name=case.name,
-            rows=int((paired.case_ids == index).sum()),
-            max_abs_difference=largest(paired.differences[paired.case_ids == index]),
-            agreement=_share(paired.agrees[paired.case_ids == index]),
-        )
-        for index, case in enumerate(paired.cases)
-    )
+def labelled_sample(
+    task: Task, split: Split, count: int, seed: int
+) -> tuple[tuple[Example, ...], Truth]:
+    """Return the `parity_sample` of a split of a task, and the truth of it."""
+    rows = sampled_rows(split.examples, count, seed)
+    label_ids = [split.label_ids[row] for row in rows]
+    truth = Truth(label_ids, task.metric, task.labels)
+    return tuple(split.examples[row] for row in rows), truth

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from bertender.comparison.records import CompareConfig, Comparison
-    from bertender.gate.verify import Verification, VerifyConfig
+    from bertender.gate.artifacts import Verification, VerifyConfig
     from bertender.models.own_models import ExpectedModel
     from bertender.tasks.task import Task
     from bertender.text.batch import Example
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from distill.pretraining.corpus import Corpus
     from distill.pruning.config import PruneConfig
     from export.config import ExportConfig
-    from quantize.quantize_config import QuantizeConfig
+    from quantize.config import QuantizeConfig
     from serve.check import EndpointCheck
     from serve.config import EndpointConfig
 
@@ -449,7 +449,7 @@ class Quantize(Stage):
 
     @property
     def config(self) -> type[QuantizeConfig]:
-        from quantize.quantize_config import QuantizeConfig
+        from quantize.config import QuantizeConfig
 
         return QuantizeConfig
 
@@ -465,7 +465,7 @@ class Quantize(Stage):
         from quantize.quantizer import quantize
 
         source = sources[0]
-        if source.card.kind == "torch" and not _trains(config):
+        if source.card.kind == "torch" and not config.trains:
             check_writable(out, source)
             source = exported(source, task)
 
@@ -475,39 +475,29 @@ class Quantize(Stage):
         return quantize(source, task, config, out, write_onnx=write)
 
     def wants(self, config: QuantizeConfig, position: int) -> Want:
-        return TORCH_CLASSIFIER if _trains(config) else GRAPH_TO_QUANTIZE
+        return TORCH_CLASSIFIER if config.trains else GRAPH_TO_QUANTIZE
 
     def check_model(self, config: QuantizeConfig, position: int, model: PreTrainedModel) -> None:
         from quantize.attention import check_attention
-        from quantize.schemes import AUTO_SCHEME, SCHEMES
+        from quantize.config import AUTO_SCHEME
+        from quantize.quantizer import WRITERS
 
         if config.scheme != AUTO_SCHEME:
-            SCHEMES[config.scheme].check(model)
+            WRITERS[config.scheme].check(model)
         if config.fused_attention:
             check_attention(model)
-        if _trains(config):  # which exports the trained model, with default settings
+        if config.trains:  # which exports the trained model, with default settings
             STAGES["export"].check_model(STAGES["export"].config(), position, model)
 
     def makes(self, config: QuantizeConfig) -> Product:
-        """Return what is written; a scheme that is chosen on the way has 8 bits."""
-        from quantize.schemes import AUTO_SCHEME, SCHEMES
-
-        is_auto = config.scheme == AUTO_SCHEME
-        precision = "int8" if is_auto else SCHEMES[config.scheme].precision(config)
-        return Product(self.name, "onnx", precision=precision)
+        return Product(self.name, "onnx", precision=config.graph_precision)
 
     def check(self, config: QuantizeConfig, task: Task) -> None:
-        from bertender.comparison.runtimes import check_installed
+        from bertender.models.runtimes import check_installed
         from quantize.integers import target_of
 
         target_of(config.target)
         check_installed(config.runtime)
-
-
-def _trains(config: QuantizeConfig) -> bool:
-    from quantize.schemes import AUTO_SCHEME, SCHEMES
-
-    return config.scheme != AUTO_SCHEME and SCHEMES[config.scheme].source == "torch"
 
 
 def exported(source: Artifact, task: Task) -> Artifact:
@@ -538,16 +528,16 @@ class Verify(Report):
 
     @property
     def config(self) -> type[VerifyConfig]:
-        from bertender.gate.verify import VerifyConfig
+        from bertender.gate.artifacts import VerifyConfig
 
         return VerifyConfig
 
     def work(
         self, sources: Sequence[Artifact], task: Task, config: VerifyConfig, out: Path
     ) -> Verification:
+        from bertender.gate.artifacts import verify
         from bertender.gate.judge import require_parity
-        from bertender.gate.verify import verify
-        from quantize.verification import failures_if_quantized
+        from quantize.graph_check import failures_if_quantized
 
         reference, candidate = sources
         parity = verify(reference, candidate, task, config, failures_if_quantized)
@@ -557,7 +547,7 @@ class Verify(Report):
         return parity
 
     def check(self, config: VerifyConfig, task: Task) -> None:
-        from bertender.comparison.runtimes import check_installed
+        from bertender.models.runtimes import check_installed
 
         check_installed(config.runtime)
 
@@ -583,7 +573,7 @@ class Compare(Report):
         return compare(sources, task, config)
 
     def check(self, config: CompareConfig, task: Task) -> None:
-        from bertender.comparison.runtimes import check_installed
+        from bertender.models.runtimes import check_installed
 
         check_installed(*config.runtime)
 

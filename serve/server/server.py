@@ -18,10 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Self
 
-from bertender.comparison.runtimes import check_installed
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
 from bertender.core.errors import ConfigError, DamagedArtifactError, PortTakenError, ServingError
+from bertender.models.runtimes import check_installed
 from serve.config import PORT_FIELDS, SERVED_RUNTIMES, STANDARD_OUTPUT, ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.repository.write import Models, by_name, model_names, write_repository

@@ -14,7 +14,7 @@ from bertender.cli.flags import command_with_flags, settings_of
 from bertender.comparison.records import CompareConfig
 from bertender.core.config import Config
 from bertender.core.errors import UnknownNameError
-from bertender.gate.verify import VerifyConfig
+from bertender.gate.artifacts import VerifyConfig
 from bertender.tasks.task import TaskConfig
 from distill.distillation.config import DistillConfig, GeneralConfig
 from distill.methods import GENERAL_METHODS

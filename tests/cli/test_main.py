@@ -24,7 +24,7 @@ from bertender.comparison.records import CompareConfig
 from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
-from bertender.gate.verify import VerifyConfig
+from bertender.gate.artifacts import VerifyConfig
 from bertender.tasks.task import Task, TaskConfig
 from serve.bulk import ClassifyConfig
 from serve.client.access import AccessConfig

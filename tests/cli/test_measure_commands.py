@@ -12,13 +12,12 @@ from safetensors.numpy import load_file, save_file
 
 from bertender.cli import measuring
 from bertender.cli.measuring import print_comparison
-from bertender.comparison.html import html_report
 from bertender.comparison.records import Comparison
-from bertender.comparison.table import markdown_table
+from bertender.comparison.table import html_report, markdown_table
 from bertender.core import machine_load as load
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.machine_load import CpuSeconds
-from bertender.gate.verify import Verification
+from bertender.gate.artifacts import Verification
 from tests.cli.made import FAST, Made
 from tests.front import fail, invoke, last_line, succeed
 from tests.toys import NoConfig

@@ -18,32 +18,33 @@ from bertender.compression.training import Training
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.tasks.task import Task
-from quantize.context import QuantizationContext, Written
+from quantize.config import SCHEMES, Scheme
+from quantize.context import QuantizationContext, Writer, Written
 from quantize.post_training import write_dynamic
-from quantize.schemes import SCHEMES, Scheme
+from quantize.quantizer import WRITERS
 from tests.compression.toy_costs import candidate, plan, result
 
 SETTINGS = {"students": (), "schemes": ("wrong", "dynamic"), "noisy": True, "processes": 1}
 
 
-def _write_wrong(context: QuantizationContext, target: Path) -> Written:
-    """Quantize, and favour the first label whatever the text."""
-    written = write_dynamic(context, target)
-    model = onnx.load(target)
-    (bias,) = (each for each in model.graph.initializer if each.name.endswith("classifier.bias"))
-    favoured = numpy_helper.to_array(bias) + np.array([50, 0], dtype=np.float32)
-    bias.CopyFrom(numpy_helper.from_array(favoured, bias.name))
-    onnx.save(model, target)
-    return written
+class Unfair(Writer):
+    """Quantizes, and favours the first label whatever the text."""
+
+    def write(self, context: QuantizationContext, target: Path) -> Written:
+        written = write_dynamic(context, target)
+        model = onnx.load(target)
+        (bias,) = (each for each in model.graph.initializer if each.name.endswith("fier.bias"))
+        favoured = numpy_helper.to_array(bias) + np.array([50, 0], dtype=np.float32)
+        bias.CopyFrom(numpy_helper.from_array(favoured, bias.name))
+        onnx.save(model, target)
+        return written
 
 
-def _write_nothing(context: QuantizationContext, target: Path) -> Written:
-    """Refuse, as a scheme does that has no form for such a model."""
-    raise ModelError("no form for it")
+class Impossible(Writer):
+    """Refuses, as a scheme does that has no form for such a model."""
 
-
-WRONG = Scheme(summary="an unfair bias", write=_write_wrong)
-IMPOSSIBLE = Scheme(summary="nothing", write=_write_nothing)
+    def write(self, context: QuantizationContext, target: Path) -> Written:
+        raise ModelError("no form for it")
 
 
 def test_the_next_variant_takes_the_place_of_one_that_breaks_a_limit(
@@ -97,11 +98,12 @@ def test_what_predicts_one_label_everywhere_is_not_chosen(
 
 
 @pytest.mark.one_path
-@pytest.mark.parametrize("wrong", [WRONG, IMPOSSIBLE], ids=["unfair", "impossible"])
+@pytest.mark.parametrize("wrong", [Unfair(), Impossible()], ids=["unfair", "impossible"])
 def test_the_next_scheme_takes_the_place_of_one_that_is_refused(
-    wrong: Scheme, trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wrong: Writer, trained: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SCHEMES, "wrong", wrong)
+    monkeypatch.setitem(SCHEMES, "wrong", Scheme("wrong"))
+    monkeypatch.setitem(WRITERS, "wrong", wrong)
     start = Start(name="teacher", layers=4)
     entrant = result(candidate(4, start, scheme="wrong"))
     other = result(candidate(4, start, scheme="dynamic"))

@@ -25,7 +25,7 @@ from distill.pruning.pruner import prune
 from distill.teachers.encoders import load_classifier
 from export.config import ExportConfig
 from export.exporter import export
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from tests.distill.architectures import ARCHITECTURES
 from tests.distill.distillation.general_settings import settings_of

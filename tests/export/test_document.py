@@ -13,7 +13,7 @@ from bertender.core.artifact import Artifact
 from bertender.models.classifier import onnx_file
 from bertender.models.onnx_session import open_session
 from bertender.tasks.task import Task
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 
 

@@ -20,8 +20,8 @@ from export.exporter import export, write_onnx
 from quantize import four_bit
 from quantize import post_training as dynamic
 from quantize import post_training as qdq
+from quantize.config import SCHEMES
 from quantize.quantizer import quantize
-from quantize.schemes import SCHEMES
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
 from tests.quantize.contexts import config_of

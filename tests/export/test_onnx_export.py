@@ -26,7 +26,7 @@ from bertender.text.batch import Batch
 from export import exporter as onnx_export
 from export.config import ExportConfig
 from export.exporter import OWN_WRITERS, export, write_onnx
-from export.precision import LARGEST, fit_half_range
+from export.precision import LARGEST_FITTING, fit_half_range
 from tests.exports import PlainExport
 from tests.toy_models import (
     LONGEST,
@@ -176,7 +176,7 @@ def test_only_single_finite_numbers_beyond_float16_are_brought_into_it(
     fit_half_range(model)
     written = model.graph
     beyond = 65504 < abs(value) < np.inf
-    expected = np.float32(np.sign(value) * LARGEST if beyond else value)
+    expected = np.float32(np.sign(value) * LARGEST_FITTING if beyond else value)
     assert numpy_helper.to_array(written.node[0].attribute[0].t) == expected
     assert (numpy_helper.to_array(written.initializer[0]) == np.float32(value)).all()
 

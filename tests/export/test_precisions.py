@@ -14,7 +14,8 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, ParityError
-from bertender.gate.tolerances import TOLERANCES
+from bertender.core.findings import LargestNumber
+from bertender.gate.judge import TOLERANCES
 from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.own_models import FUSIONS
 from bertender.tasks.task import Task
@@ -26,11 +27,10 @@ from export.precision import (
     FLOAT16_LARGEST,
     PRECISIONS,
     SAFE_SHARE,
-    Reach,
     check_overflow,
     largest_numbers,
 )
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from tests.exports import PlainExport
 from tests.toy_models import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
@@ -207,12 +207,15 @@ def test_weights_count_and_masks_do_not(tmp_path: Path, teacher: Artifact, task:
 def test_half_of_what_float16_holds_is_allowed(
     largest: float, refused: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reaches = [Reach(place="Add /a", largest=largest), Reach(place="Add /b", largest=1.0)]
+    reaches = [
+        LargestNumber(place=f"Add /{name}", largest=value, texts=5)
+        for name, value in (("a", largest), ("b", 1.0))
+    ]
     if not refused:
-        check_overflow(reaches, 5, allow=False)
+        check_overflow(reaches, allow=False)
         return
     with pytest.raises(ModelError, match=r"1 places .* on 5 texts: Add /a reaches 3\.3e\+04;"):
-        check_overflow(reaches, 5, allow=False)
+        check_overflow(reaches, allow=False)
     with caplog.at_level(logging.WARNING):
-        check_overflow(reaches, 5, allow=True)
+        check_overflow(reaches, allow=True)
     assert "Add /a" in caplog.text

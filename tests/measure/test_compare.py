@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from bertender.comparison.accuracy import constant_row, evaluate, most_frequent
-from bertender.comparison.compare import _chosen_on, compare, row_names
+from bertender.comparison.compare import compare, row_names, texts_chosen_on
 from bertender.comparison.latency import TimedModel
 from bertender.comparison.records import CompareConfig, Comparison
 from bertender.comparison.table import comparison_lines
@@ -24,8 +24,7 @@ from bertender.core.errors import ConfigError, MachineBusyError, ModelError
 from bertender.core.findings import Findings
 from bertender.core.machine import environment
 from bertender.core.machine_load import CpuSeconds, MachineLoad
-from bertender.gate.judge import check_parity
-from bertender.gate.tolerances import TOLERANCES
+from bertender.gate.judge import TOLERANCES, check_parity
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
@@ -153,7 +152,7 @@ def test_where_settings_were_chosen_is_in_the_cards(
     sources = [{} if share is None else {"select": share} for share in shares]
     tasks = [teacher.card.task.model_copy(update={"source": source}) for source in sources]
     cards = [teacher.card.model_copy(update={"task": task}) for task in tasks]
-    assert _chosen_on([replace(teacher, card=card) for card in cards]) == chosen_on
+    assert texts_chosen_on([replace(teacher, card=card) for card in cards]) == chosen_on
 
 
 def test_conditions_are_complete(comparison: Comparison, task: Task) -> None:

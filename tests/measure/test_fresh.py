@@ -17,6 +17,7 @@ from bertender.comparison.latency import (
     TakeTurn,
     TimedModel,
     TimingRequest,
+    Turns,
     measure_models,
     open_engines,
 )
@@ -126,7 +127,7 @@ def test_a_process_that_was_disturbed_is_refused_at_once(
     @contextmanager
     def opened(request: TimingRequest) -> Iterator[TakeTurn]:
         numbers.append(request.process)
-        yield request.opened().take
+        yield Turns(request.classifiers(), request.examples, request.config, 0).take
 
     @contextmanager
     def watched(noisy: bool) -> Iterator[Any]:

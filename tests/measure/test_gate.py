@@ -1,4 +1,4 @@
-"""The tail that exporting and quantizing share: an artifact appears only when it is proven."""
+"""What exporting and quantizing share: an artifact appears only when it is proven."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.gate.artifacts import GraphWriter, write_proven
+from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.gate.config import GateConfig
 from bertender.tasks.task import Task
 
 
-def test_a_writer_that_writes_no_graph_leaves_nothing(
+def test_a_stage_that_writes_no_graph_leaves_nothing(
     teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    def write(directory: Path) -> None:
-        (directory / "half.txt").write_text("half")
-
-    with pytest.raises(ModelError):
-        writer = GraphWriter("export", "float32", write)
-        write_proven(teacher, task, GateConfig(), tmp_path / "out", writer)
+    config, out = GateConfig(), tmp_path / "out"
+    opened = open_source(teacher, task)
+    with pytest.raises(ModelError), new_graph(teacher, "export", config, out, "float32") as draft:
+        (draft.directory / "half.txt").write_text("half")
+        require_agreement(draft, teacher, opened, task, config, name="out", precision="float32")
     assert not any(tmp_path.iterdir())

@@ -15,13 +15,13 @@ import pytest
 from bertender.core.artifact import GOLDEN_NAME, Artifact, GoldenTexts, read_golden, write_golden
 from bertender.core.errors import ArtifactError
 from bertender.gate.golden import MOST_BYTES, GoldenPrediction, check_golden, golden_examples
-from bertender.gate.tolerances import TOLERANCES
+from bertender.gate.judge import TOLERANCES
 from bertender.models.classifier import open_classifier
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 
 

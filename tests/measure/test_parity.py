@@ -12,10 +12,16 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, ParityError, UnknownNameError
-from bertender.gate.cases import EDGE_TEXTS, Arrangement
-from bertender.gate.figures import CHECKS, Truth
-from bertender.gate.judge import Parity, check_parity, parity_sample, require_parity
-from bertender.gate.tolerances import TOLERANCES
+from bertender.gate.cases import EDGE_TEXTS
+from bertender.gate.figures import Truth
+from bertender.gate.judge import (
+    CHECKS,
+    TOLERANCES,
+    Parity,
+    check_parity,
+    parity_sample,
+    require_parity,
+)
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example, Tokenize
@@ -371,9 +377,7 @@ def test_an_answer_that_depends_on_the_neighbours_fails_in_batches_only() -> Non
     differences = {case.name: case.max_abs_difference for case in parity.cases}
     assert differences["batch of 1"] == 0.0 and differences["truncated, alone"] == 0.0
     assert differences["batch of 32"] and differences["one word beside truncated"]
-    alone = check_parity(
-        reference, candidate, EXAMPLES, TOLERANCES["float32"], arrangement=Arrangement((1,))
-    )
+    alone = check_parity(reference, candidate, EXAMPLES, TOLERANCES["float32"], batch_sizes=(1,))
     assert alone.passed  # the gate of an endpoint that is asked for one text at a time
 
 

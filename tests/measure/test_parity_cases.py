@@ -12,14 +12,12 @@ from bertender.gate.cases import (
     CUT_ROWS,
     CUT_TOKENS,
     EDGE_TEXTS,
-    Arrangement,
     Question,
     arrange,
     ask,
     questions_of,
 )
-from bertender.gate.judge import Parity, check_parity
-from bertender.gate.tolerances import TOLERANCES
+from bertender.gate.judge import TOLERANCES, Parity, check_parity
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Tokenize
@@ -145,7 +143,7 @@ def test_a_model_that_reads_the_padding_behind_cls_fails(lively: Classifier, tas
 
 def test_one_text_at_a_time_has_no_batches_of_lengths(lively: Classifier, task: Task) -> None:
     parity = check_parity(
-        lively, lively, task.dev.examples, TOLERANCES["float32"], arrangement=Arrangement((1,))
+        lively, lively, task.dev.examples, TOLERANCES["float32"], batch_sizes=(1,)
     )
     assert [case.name for case in parity.cases][-1] == "cut to lengths, alone"
 
@@ -165,7 +163,7 @@ def test_texts_are_cut_only_where_both_read_tokens(lively: Classifier) -> None:
 
 def test_every_question_is_in_a_case() -> None:
     for sizes in ((1,), (1, 4, 32)):
-        cases = arrange(10, 3, 5, Arrangement(sizes))
+        cases = arrange(10, 3, 5, sizes)
         assert {row for case in cases for batch in case.batches for row in batch} == set(range(21))
 
 

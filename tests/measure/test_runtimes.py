@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from bertender.cli.findings import parity_lines
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig, Comparison
 from bertender.comparison.table import comparison_lines, markdown_table
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, RuntimeMissingError
-from bertender.gate.table import parity_lines
-from bertender.gate.verify import VerifyConfig, verify
+from bertender.gate.artifacts import VerifyConfig, verify
 from bertender.models.runtimes import RUNTIMES, Runtime
 from bertender.tasks.task import Task
 from tests.runtimes import EVERY_RUNTIME, needs

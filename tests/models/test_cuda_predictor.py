@@ -14,18 +14,16 @@ import onnxruntime
 import pytest
 
 import bertender
-from bertender.comparison import runtimes
 from bertender.comparison.compare import timed_models
-from bertender.comparison.runtimes import check_installed
 from bertender.compression.config import CompressConfig
 from bertender.core import hardware as gpu
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError
 from bertender.core.hardware import gpu_name, gpu_problem
 from bertender.models.classifier import onnx_file
-from bertender.models.runtimes import RUNTIMES, Runtime, suits
+from bertender.models.runtimes import RUNTIMES, Runtime, check_installed, check_used, suits
 from bertender.tasks.task import Task
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from serve.config import ServeCommandConfig
 from serve.repository.write import write_repository
@@ -160,10 +158,10 @@ def test_of_quantized_artifacts_no_row_is_compared_on_it(
     with pytest.raises(ConfigError, match=message):
         bertender.open_model(small, runtime=CUDA)
     with pytest.raises(ConfigError, match=message):
-        runtimes.check_used([exported, small], CUDA)
+        check_used([exported, small], CUDA)
     with pytest.raises(ConfigError, match=message):
-        runtimes.check_used([small], "onnxruntime", CUDA)
-    runtimes.check_used([exported, small], "onnxruntime", CUDA)
+        check_used([small], "onnxruntime", CUDA)
+    check_used([exported, small], "onnxruntime", CUDA)
     with pytest.raises(ConfigError, match=message):
         write_repository(small, tmp_path / "repository", ServeCommandConfig(runtime=CUDA))
 

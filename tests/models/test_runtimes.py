@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 
 import bertender
-from bertender.comparison import runtimes
-from bertender.comparison.runtimes import check_installed
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, RuntimeMissingError, UnknownNameError
 from bertender.core.machine import BF16_FLAGS
-from bertender.gate.tolerances import TOLERANCES
+from bertender.gate.judge import TOLERANCES
 from bertender.models import runtimes as cpu_flags
 from bertender.models.classifier import onnx_file, open_classifier
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, check_installed, tolerance_in
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch
 from tests.runtimes import ATOL, EVERY_RUNTIME, needs
@@ -146,7 +144,7 @@ def test_a_cpu_without_bfloat16_is_named(graph: Artifact, monkeypatch: pytest.Mo
 def test_what_a_runtime_computes_in_has_a_tolerance_of_its_own(
     runtime: str, precision: str, expected: str
 ) -> None:
-    assert runtimes.tolerance_in(runtime, precision) == expected
+    assert tolerance_in(runtime, precision) == expected
     assert expected in TOLERANCES
 
 

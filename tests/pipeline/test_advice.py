@@ -12,9 +12,8 @@ from bertender.cli.main import COMMANDS
 from bertender.core.machine import Environment
 from bertender.models.runtimes import RUNTIMES, Runtime
 from export.precision import PRECISIONS
+from quantize.config import SCHEMES, QuantizeConfig
 from quantize.integers import TARGETS, target_of
-from quantize.quantize_config import QuantizeConfig
-from quantize.schemes import SCHEMES
 from tests.core.machines import bare
 
 MACHINES: dict[str, Environment] = {

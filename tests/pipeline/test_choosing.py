@@ -28,7 +28,7 @@ from distill.finetuning.config import MultiTaskConfig
 from distill.finetuning.finetune import finetune_tasks
 from export.config import ExportConfig
 from export.exporter import export
-from quantize.schemes import SCHEMES
+from quantize.config import SCHEMES
 from tests.front import write_toy_files
 from tests.quantize.contexts import SETTINGS, context_of
 from tests.toy_models import save_encoder, tiny_classifier

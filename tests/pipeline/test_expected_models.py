@@ -25,8 +25,8 @@ from distill.pretraining.config import OBJECTIVES
 from distill.students.student import StudentShape
 from distill.teachers.encoders import load_masked_language_model
 from export.precision import OPTIMIZATIONS
+from quantize.config import SCHEMES
 from quantize.graph import take_inventory
-from quantize.schemes import SCHEMES
 from tests.exports import PlainExport
 from tests.front import ToyFiles, write_toy_files
 from tests.listening import interrupted_at

@@ -18,9 +18,8 @@ from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
-from bertender.gate.judge import check_parity, labelled_sample
-from bertender.gate.tolerances import TOLERANCES
-from bertender.gate.verify import VerifyConfig, verify
+from bertender.gate.artifacts import VerifyConfig, verify
+from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
 from bertender.metrics.scores import METRICS
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
@@ -37,10 +36,9 @@ from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from export.config import ExportConfig
 from export.exporter import export, write_onnx
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
+from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import quantize
-from quantize.schemes import SCHEMES as ROWS
-from quantize.verification import failures_if_quantized
 from serve.backend.model import open_artifact
 from serve.client.endpoint import Endpoint
 from serve.config import BackendParameters, ServeConfig
@@ -127,10 +125,9 @@ def test_a_scheme_quantizes_it(
     scheme: str, graph: Artifact, teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
     config = QuantizeConfig(scheme=scheme, **SCHEMES[scheme])
-    row = ROWS[scheme]
-    source = teacher if row.source == "torch" else graph
+    source = teacher if config.trains else graph
     made = quantize(source, task, config, tmp_path / "made", write_onnx=written(task))
-    assert made.card.precision == row.precision(config)
+    assert made.card.precision == config.graph_precision
     found = made.card.findings.quantization
     assert found.weight_bits is None or len(found.weight_bits) < found.products, "a classifier of 8"
     assert evaluate(open_classifier(made), task.dev, task.metric)[0].value > 0.8

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertender.core.artifact import Artifact
-from bertender.models.classifier import onnx_file
+from bertender.models.classifier import onnx_file, open_classifier
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import write_onnx
-from quantize.context import QuantizationContext
-from quantize.integers import AUTO, TARGETS, target_of
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
+from quantize.context import Batches, QuantizationContext, Written
+from quantize.integers import AUTO, TARGETS, Range, target_of
+from quantize.product_check import (
+    NO_RANGES,
+    ProductFindings,
+    compare_products,
+    find_parts,
+    sample_rows,
+)
+from quantize.quantizer import WRITERS
 
 HERE = target_of(AUTO)[0]
 """Row of TARGETS for this machine, whose integers every runtime adds exactly here."""
@@ -58,4 +67,18 @@ def context_of(
     def write(trained: Artifact, directory: Path) -> None:
         write_onnx(trained, task, ExportConfig(), directory)
 
-    return QuantizationContext(source, graph, work, task, config, TARGETS[target], folder, write)
+    paths, opened = (graph, work, folder), open_classifier(source)
+    return QuantizationContext(source, task, config, TARGETS[target], *paths, opened, write)
+
+
+def write(scheme: str, context: QuantizationContext, graph: Path) -> Written:
+    """Write the graph of a scheme."""
+    return WRITERS[scheme].write(context, graph)
+
+
+def compared(
+    floats: Path, graph: Path, texts: Batches, ranges: Mapping[str, Range] = NO_RANGES
+) -> tuple[ProductFindings, ...]:
+    """Compare the products of a quantized graph with the float ones."""
+    groups = find_parts(floats, graph)
+    return compare_products(groups, sample_rows(graph, groups, texts), ranges)

@@ -23,16 +23,19 @@ from bertender.recipes.stage import Product
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize.attention import fuse_attention, in_plain_form
+from quantize.config import QuantizeConfig
 from quantize.context import QuantizationContext
 from quantize.graph import FOUR_BIT_LOOKUP, FUSED_ATTENTION
-from quantize.graph_check import check_attentions, compare_attentions, compare_rest
+from quantize.graph_check import (
+    check_attentions,
+    compare_attentions,
+    compare_float_nodes,
+    failures_if_quantized,
+)
 from quantize.post_training import write_dynamic
-from quantize.product_check import compare_products
-from quantize.quantize_config import QuantizeConfig
 from quantize.quantizer import quantize, write_graph
-from quantize.verification import failures_if_quantized
 from tests.exports import PlainExport
-from tests.quantize.contexts import HERE, context_of, target_for
+from tests.quantize.contexts import HERE, compared, context_of, target_for
 
 LAYERS = 4
 IN_PLAIN_EXPORTS = [name for name, row in FUSIONS.items() if not row.obstacle_in_a_plain_export]
@@ -199,8 +202,10 @@ def test_a_fault_of_an_operator_is_found(
     plain, texts = in_plain_form(context.graph, fused, tmp_path), context.texts(16, "compare")
     attentions = compare_attentions(plain, fused, texts)
     found = {
-        "product": any(each.failures for each in compare_products(context.graph, plain, texts)),
-        "rest": any(not each.is_tolerated for each in compare_rest(context.graph, plain, texts)),
+        "product": any(each.failures for each in compared(context.graph, plain, texts)),
+        "rest": any(
+            not each.is_tolerated for each in compare_float_nodes(context.graph, plain, texts)
+        ),
         "operator": any(not each.is_tolerated for each in attentions),
     }
     assert found == {name: name == where for name in found}

@@ -14,14 +14,14 @@ from quantize.integers import (
     TARGETS,
     Histogram,
     Integers,
+    SearchedRange,
     affine,
-    divergences,
-    squared_errors,
 )
 
 GRIDS = sorted({target.activations for target in TARGETS.values()})
 """Rows of INTEGERS that activations are written in."""
 UNSIGNED, SYMMETRIC = INTEGERS["uint8"], INTEGERS["int8-symmetric"]
+SEARCHED = {name: row for name, row in CALIBRATORS.items() if isinstance(row, SearchedRange)}
 every_calibrator = pytest.mark.parametrize("name", CALIBRATORS)
 every_grid = pytest.mark.parametrize("grid", GRIDS)
 
@@ -108,12 +108,11 @@ def test_a_flat_distribution_is_hardly_clipped(name: str) -> None:
 
 @every_grid
 @pytest.mark.parametrize("values", DISTRIBUTIONS)
-@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if row.errors])
+@pytest.mark.parametrize("name", SEARCHED)
 def test_no_other_range_has_less_error_on_the_integers_that_are_written(
     name: str, values: str, grid: str
 ) -> None:
-    row, seen, integers = CALIBRATORS[name], histogram(DISTRIBUTIONS[values](), 512), INTEGERS[grid]
-    assert row.errors is not None
+    row, seen, integers = SEARCHED[name], histogram(DISTRIBUTIONS[values](), 512), INTEGERS[grid]
     (found,) = row.errors(seen, [row.clip(seen, 99.99, integers)], integers)
     shares = np.arange(1, 26) / 25
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)
@@ -126,11 +125,10 @@ def test_no_other_range_has_less_error_on_the_integers_that_are_written(
     assert np.isfinite(whole) and found <= whole
 
 
-@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if row.errors])
+@pytest.mark.parametrize("name", SEARCHED)
 def test_a_lopsided_tensor_is_clipped_for_symmetric_integers(name: str) -> None:
     """Their steps are twice as wide there: what is best of unsigned ones is not."""
-    row, seen = CALIBRATORS[name], histogram(lopsided())
-    assert row.errors is not None
+    row, seen = SEARCHED[name], histogram(lopsided())
     low, high = row.clip(seen, 99.99, SYMMETRIC)
     of_unsigned = row.clip(seen, 99.99, UNSIGNED)
     assert low == -high and high != pytest.approx(of_unsigned[1], rel=0.02)
@@ -142,13 +140,15 @@ def test_divergence_of_symmetric_integers_by_hand() -> None:
     """A step a bin changes nothing; bins that share a step become equal, except empty ones."""
     counts = np.array([8, 0, 2, 6, 4, 4])
     seen = Histogram(-3.0, 3.0, counts)
-    assert divergences(seen, [(-3.0, 3.0)], SYMMETRIC) == pytest.approx([0], abs=1e-9)
+    assert SEARCHED["entropy"].errors(seen, [(-3.0, 3.0)], SYMMETRIC) == pytest.approx(
+        [0], abs=1e-9
+    )
     coarse = Integers(-1, 1, symmetric=True)  # 0 takes the four bins in the middle
     shares = counts / counts.sum()
     spread = np.array([8, 0, 4, 4, 4, 4]) / counts.sum()
     filled = shares > 0
     by_hand = (shares[filled] * np.log(shares[filled] / spread[filled])).sum()
-    assert divergences(seen, [(-3.0, 3.0)], coarse) == pytest.approx([by_hand])
+    assert SEARCHED["entropy"].errors(seen, [(-3.0, 3.0)], coarse) == pytest.approx([by_hand])
 
 
 @pytest.mark.parametrize("percentile", [90.0, 99.0])
@@ -183,7 +183,7 @@ def test_the_squared_error_is_that_of_every_value(values: str, grid: str) -> Non
         ((seen.centers - affine(*each, integers).rounded(seen.centers)) ** 2 * seen.counts).sum()
         for each in ranges
     ]
-    np.testing.assert_allclose(squared_errors(seen, ranges, integers), wanted, rtol=1e-9)
+    np.testing.assert_allclose(SEARCHED["mse"].errors(seen, ranges, integers), wanted, rtol=1e-9)
 
 
 @every_grid

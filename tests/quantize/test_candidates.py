@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,9 @@ from bertender.core.errors import (
 )
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
+from quantize.config import AUTO_SCHEME, CANDIDATES, SCHEMES, QuantizeConfig, candidates
 from quantize.context import QuantizationContext
-from quantize.quantize_config import QuantizeConfig
-from quantize.quantizer import quantize
-from quantize.schemes import AUTO_SCHEME, CANDIDATES, SCHEMES, candidates, next_command
+from quantize.quantizer import WRITERS, next_command, quantize
 
 REFUSALS = (ParityError("moved"), AccuracyError("lost"), GateError("runs in float"))
 OTHERS = (ModelError("saturates"), HubCodeError("wants code"), ModelError("cannot be opened"))
@@ -40,7 +38,7 @@ def check(monkeypatch: pytest.MonkeyPatch, scheme: str, error: Exception) -> Non
     def write(context: Any, target: Path) -> Any:
         raise error
 
-    monkeypatch.setitem(SCHEMES, scheme, replace(SCHEMES[scheme], write=write))
+    monkeypatch.setattr(WRITERS[scheme], "write", write)
 
 
 def test_no_scheme_is_the_first_that_passes(
@@ -187,7 +185,7 @@ def test_the_next_command_can_be_typed(
     settings: dict[str, Any], wanted: dict[str, Any], float_model: Artifact, task: Task
 ) -> None:
     config = config_with(**settings)
-    said = next_command(config.scheme, config, float_model, task, Path("out folder"))
+    said = next_command(config, float_model, task, Path("out folder"))
     words = shlex.split(said.removeprefix("Try next: "))
     assert words[:2] == ["bertender", "quantize"] and words[-2:] == ["--out", "out folder"]
     assert Artifact.load(Path(words[2])).card.kind == SCHEMES[wanted["scheme"]].source
@@ -205,7 +203,7 @@ def test_whoever_types_each_next_command_comes_to_an_end(
     drop = {"max_drop": 1.0} if scheme == "mixed" else {}
     said, config = "", config_with(scheme=scheme, **drop)
     for _ in range(sum(len(row.then) for row in SCHEMES.values()) + 1):
-        said = next_command(config.scheme, config, float_model, task, Path("out"))
+        said = next_command(config, float_model, task, Path("out"))
         if not said.startswith("Try next: "):
             break
         words = shlex.split(said.removeprefix("Try next: "))
@@ -226,7 +224,7 @@ def test_what_was_turned_off_stays_off(
     value: bool, flag: str, float_model: Artifact, task: Task
 ) -> None:
     config = TunedConfig(scheme="dynamic", parity_texts=value)
-    assert flag in shlex.split(next_command("dynamic", config, float_model, task, Path("out")))
+    assert flag in shlex.split(next_command(config, float_model, task, Path("out")))
 
 
 def flags(words: list[str]) -> dict[str, Any]:

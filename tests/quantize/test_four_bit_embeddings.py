@@ -24,12 +24,12 @@ from export.config import ExportConfig
 from export.exporter import export
 from quantize import four_bit as four_bit_tables
 from quantize import post_training as dynamic
+from quantize.config import QuantizeConfig
 from quantize.context import QuantizationContext
-from quantize.four_bit import in_groups, round_in_groups, write_four_bit_embeddings
+from quantize.four_bit import in_groups
 from quantize.graph import FOUR_BIT_LOOKUP, take_inventory
-from quantize.product_check import compare_products
-from quantize.quantize_config import QuantizeConfig
-from tests.quantize.contexts import context_of
+from quantize.q_bert import round_in_groups
+from tests.quantize.contexts import compared, context_of, write
 from tests.toy_models import save_artifact, tiny_classifier
 
 Array = npt.NDArray[Any]
@@ -84,7 +84,7 @@ def test_rows_of_zeros_stay_zeros() -> None:
 
 def test_the_largest_table_alone_has_4_bits(context: QuantizationContext, tmp_path: Path) -> None:
     """Every text reads the same positions and segments: their error would add up."""
-    written = write_four_bit_embeddings(context, tmp_path / "model.onnx")
+    written = write("four-bit-embeddings", context, tmp_path / "model.onnx")
     graph = onnx.load(tmp_path / "model.onnx").graph
     small = [node.name for node in graph.node if node.op_type == FOUR_BIT_LOOKUP]
     assert small == [TOKENS] and written.tables_of_4_bits == 1
@@ -98,7 +98,7 @@ def test_a_table_that_two_texts_look_up_in_is_one(task: Task, tmp_path: Path) ->
     source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
     floats = export(source, task, ExportConfig(), tmp_path / "onnx")
     context = context_of(floats, task, tmp_path, scheme="four-bit-embeddings")
-    written = write_four_bit_embeddings(context, tmp_path / "model.onnx")
+    written = write("four-bit-embeddings", context, tmp_path / "model.onnx")
     graph = onnx.load(tmp_path / "model.onnx").graph
     lookups = [node for node in graph.node if node.op_type == FOUR_BIT_LOOKUP]
     assert len(lookups) == 2 and len({node.input[0] for node in lookups}) == 1
@@ -110,7 +110,7 @@ def test_a_table_of_an_odd_width_has_8_bits(task: Task, tmp_path: Path) -> None:
     source = save_artifact(model, task, tmp_path / "source")
     floats = export(source, task, ExportConfig(), tmp_path / "onnx")
     context = context_of(floats, task, tmp_path, scheme="four-bit-embeddings")
-    written = write_four_bit_embeddings(context, tmp_path / "model.onnx")
+    written = write("four-bit-embeddings", context, tmp_path / "model.onnx")
     assert written.tables_of_4_bits == 0
     kinds = {each.kind for each in _compared(context, tmp_path / "model.onnx")}
     assert kinds == {"8-bit", "table"}
@@ -169,7 +169,7 @@ def test_a_fault_of_a_table_is_found(
     fault: str, context: QuantizationContext, tmp_path: Path
 ) -> None:
     path = tmp_path / "model.onnx"
-    write_four_bit_embeddings(context, path)
+    write("four-bit-embeddings", context, path)
     assert not [each for each in _compared(context, path) if each.failures]
     model = onnx.load(path)
     (lookup,) = [node for node in model.graph.node if node.name == TOKENS]
@@ -191,10 +191,10 @@ def test_it_goes_by_graphs_of_two_files(
         (tmp_path / name).mkdir()
     parted = tmp_path / "parted" / "model.onnx"
     onnx.save(onnx.load(context.graph), parted, save_as_external_data=True, size_threshold=0)
-    write_four_bit_embeddings(context, tmp_path / "one.onnx")
+    write("four-bit-embeddings", context, tmp_path / "one.onnx")
     for module in (dynamic, four_bit_tables):
         monkeypatch.setattr(module, "MOST_MB", 0)
-    write_four_bit_embeddings(replace(context, graph=parted), tmp_path / "two" / "model.onnx")
+    write("four-bit-embeddings", replace(context, graph=parted), tmp_path / "two" / "model.onnx")
     assert len([*(tmp_path / "two").iterdir()]) == 2
     one, two = (
         {item.name: numpy_helper.to_array(item) for item in onnx.load(path).graph.initializer}
@@ -215,7 +215,7 @@ def test_tables_in_float_are_another_scheme() -> None:
 
 
 def _compared(context: QuantizationContext, graph: Path):  # type: ignore[no-untyped-def]
-    return compare_products(context.graph, graph, context.texts(16, ""))
+    return compared(context.graph, graph, context.texts(16, ""))
 
 
 def test_the_runtime_that_is_required_has_the_look_up() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from benchmarks.faults import planted, weight_scale
 from bertender.core.artifact import Artifact
-from bertender.gate.verify import VerifyConfig, verify
+from bertender.gate.artifacts import VerifyConfig, verify
 from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
 from quantize.graph import take_inventory
+from quantize.graph_check import failures_if_quantized, float_source, graph_failures
 from quantize.quantizer import quantize
-from quantize.verification import failures_if_quantized, float_twin, graph_failures
 from tests.quantize.contexts import config_of
 
 
@@ -29,10 +29,10 @@ def test_the_float_graph_is_found_from_itself_and_from_what_was_exported(
     assert parent is not None
     exported = Artifact.load(float_model.path / parent.path)
     for reference in (float_model, exported):
-        found = float_twin(reference, int8)
+        found = float_source(reference, int8)
         assert found is not None and found.digest == float_model.digest
-    assert float_twin(teacher, int8) is None, "it was made of something else"
-    assert float_twin(exported, float_model) is None, "nothing is quantized"
+    assert float_source(teacher, int8) is None, "it was made of something else"
+    assert float_source(exported, float_model) is None, "nothing is quantized"
 
 
 def test_a_scale_that_no_logit_shows_fails_by_the_name_of_its_product(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from quantize.curvature import (
+from quantize.sensitivity import (
     CHANGE,
     FEWEST_PROBES,
     MOST_PROBES,
@@ -89,7 +89,7 @@ def test_iterations_end_where_all_is_known() -> None:
 
 
 def test_what_has_not_settled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantize.curvature.MOST_STEPS", 3)
+    monkeypatch.setattr("quantize.sensitivity.MOST_STEPS", 3)
     found, _ = estimated("many close together", top_eigenvalues)
     assert (found.steps, found.settled) == (3, False)
     noisy, _ = estimated("two signs of one size", mean_diagonals)

@@ -11,16 +11,15 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
-from quantize.kernels import INTEGER_PRODUCTS, check_kernels, operators
-from quantize.post_training import write_static
-from tests.quantize.contexts import HERE, context_of
+from quantize.graph_check import KERNELS, check_kernels, operators
+from tests.quantize.contexts import HERE, context_of, write
 
 
 def test_fused_operators_are_counted(float_model: Artifact) -> None:
     found = operators(onnx_file(float_model))
     written = {node.op_type for node in onnx.load(onnx_file(float_model)).graph.node}
     assert "BiasGelu" in found and "BiasGelu" not in written
-    assert not INTEGER_PRODUCTS & set(found)
+    assert not KERNELS["onnxruntime"].integer_products.keys() & set(found)
     assert list(found) == sorted(found)
 
 
@@ -29,7 +28,7 @@ def test_a_product_that_is_not_fused_is_seen(
 ) -> None:
     """A weight turned back with a scale that is computed while running has no integer kernel."""
     context = context_of(float_model, task, tmp_path, HERE, calibration_texts=16)
-    quantized = len(write_static(context, tmp_path / "model.onnx").quantized)
+    quantized = len(write("static", context, tmp_path / "model.onnx").quantized)
     assert check_kernels(operators(tmp_path / "model.onnx"), quantized) == quantized
     model = onnx.load(tmp_path / "model.onnx")
     product = next(node for node in model.graph.node if node.name.endswith("query/MatMul"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +18,30 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, ConfigError, ModelError, UnknownNameError
+from bertender.core.findings import SensitivityFindings
 from bertender.models.classifier import onnx_file
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 from bertender.training.heads import HEADS
 from export.config import ExportConfig
 from export.exporter import export
-from quantize import curvature
-from quantize.context import QuantizationContext
-from quantize.curvature import eight_bit_error, four_bit_error, top_eigenvalues
-from quantize.four_bit import write_four_bit
-from quantize.mixed import BASES, write_mixed
-from quantize.quantize_config import QuantizeConfig
-from quantize.sensitivity import SENSITIVITIES
-from tests.quantize.contexts import context_of
+from quantize.config import SENSITIVITIES, QuantizeConfig
+from quantize.context import QuantizationContext, Written
+from quantize.post_training import calibrated_ranges, write_dynamic, write_with_ranges
+from quantize.sensitivity import PARTS, WeightError, measure, rounding_error, top_eigenvalues
+from tests.quantize.contexts import context_of, write
 from tests.toy_models import save_artifact, tiny_classifier
 
 SICK = "/bert/encoder/layer.2/output/dense/MatMul"
 FEW = {"sensitivity_texts": 16, "calibration_texts": 32}
+
+
+def eight_bits(context: QuantizationContext) -> WeightError:
+    return partial(rounding_error, context, bits=8)
+
+
+def curvature_of(context: QuantizationContext, nodes: Sequence[str]) -> SensitivityFindings:
+    return measure(context, partial(write_dynamic, context), nodes, eight_bits(context))
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +66,21 @@ def planted(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def test_the_part_with_outliers_is_the_most_sensitive(
     name: str, planted: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    context = context_of(planted, task, tmp_path, base="static", calibrator="minmax", **FEW)
+    settings = {"sensitivity": name, "calibrator": "minmax", **FEW}
+    context = context_of(planted, task, tmp_path, **settings)
     nodes = [product.node for product in context.inventory.products]
-    measured = SENSITIVITIES[name].measure(
-        context, BASES["static"](context), nodes, eight_bit_error
-    )
-    found = measured.by_node
-    assert list(found) == nodes
-    ranking = sorted(nodes, key=lambda node: -found[node])
-    assert SICK in ranking[:3]
+    ranges = calibrated_ranges(context)
+
+    def write_except(graph: Path, left: Sequence[str]) -> Written:
+        return write_with_ranges(context, graph, ranges, left)
+
+    found = measure(context, write_except, nodes, eight_bits(context)).by_node
+    assert {*found} == {*nodes}
+    assert SICK in [*found][:3]
 
 
 @pytest.mark.one_path
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", ["dynamic", "static"])
 def test_the_most_sensitive_go_back_until_the_score_holds(
     base: str, float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +89,7 @@ def test_the_most_sensitive_go_back_until_the_score_holds(
     scores = iter([0.5, 0.6, 0.895, 0.99])
     monkeypatch.setitem(vars(context), "score_before", 0.9)
     monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: next(scores))
-    written = write_mixed(context, tmp_path / "mixed.onnx")
+    written = write("mixed", context, tmp_path / "mixed.onnx")
     assert written.sensitivity.drops == (40.0, 30.0, 0.5)
     assert written.sensitivity.curvature.keys() == written.sensitivity.by_node.keys()
     ranking = list(written.sensitivity.by_node)
@@ -107,7 +117,7 @@ def test_parts_go_back_until_parity_holds_too(
     monkeypatch.setitem(vars(context), "score_before", 0.9)
     monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: 0.9)
     monkeypatch.setattr(QuantizationContext, "agrees", agrees)
-    written = write_mixed(context, tmp_path / "mixed.onnx")
+    written = write("mixed", context, tmp_path / "mixed.onnx")
     assert len(written.sensitivity.returned) == 2 and asked == ["int8"] * 3
 
 
@@ -119,7 +129,7 @@ def test_a_score_that_never_holds_is_refused(
     monkeypatch.setitem(vars(context), "score_before", 0.9)
     monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: 0.897)
     with pytest.raises(AccuracyError, match=r"of 26 quantized.* lost 0\.3 points.*max_drop=0\.1"):
-        write_mixed(context, tmp_path / "mixed.onnx")
+        write("mixed", context, tmp_path / "mixed.onnx")
 
 
 def test_mixed_wants_a_bound() -> None:
@@ -135,7 +145,7 @@ def test_four_bits_go_back_to_eight(
     scores = iter([0.5, 0.9])
     monkeypatch.setitem(vars(context), "score_before", 0.9)
     monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: next(scores))
-    written = write_four_bit(context, tmp_path / "model.onnx")
+    written = write("four-bit", context, tmp_path / "model.onnx")
     nodes = onnx.load(tmp_path / "model.onnx").graph.node
     kinds = [node.op_type for node in nodes]
     assert written.products_of_4_bits == kinds.count("MatMulNBits") == 23
@@ -151,7 +161,7 @@ def test_weights_of_four_bits_share_a_scale_in_groups(
     block_size: int, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
     context = context_of(float_model, task, tmp_path, block_size=block_size)
-    write_four_bit(context, tmp_path / "model.onnx")
+    write("four-bit", context, tmp_path / "model.onnx")
     graph = onnx.load(tmp_path / "model.onnx").graph
     constants = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
     source = {
@@ -181,11 +191,9 @@ def test_curvature_needs_the_artifact_that_was_exported(task: Task, tmp_path: Pa
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
     graph = export(source, task, ExportConfig(), tmp_path / "onnx")
     source.path.rename(tmp_path / "elsewhere")
-    context = context_of(graph, task, tmp_path, **FEW)
+    context = context_of(graph, task, tmp_path, sensitivity="hessian-trace", **FEW)
     with pytest.raises(ModelError, match=r"curvature needs the torch artifact.*leave-one-out"):
-        SENSITIVITIES["hessian-trace"].measure(
-            context, BASES["dynamic"](context), [SICK], eight_bit_error
-        )
+        curvature_of(context, [SICK])
 
 
 def test_an_unknown_sensitivity_is_refused() -> None:
@@ -236,13 +244,13 @@ def test_curvature_is_of_the_labels_of_the_texts(
     found = []
     for place, each in (("one", task), ("two", other)):
         (tmp_path / place).mkdir()
-        context = context_of(float_model, each, tmp_path / place, sensitivity_texts=8)
+        settings = {"sensitivity": name, "sensitivity_texts": 8}
         found.append(
-            SENSITIVITIES[name].measure(context, BASES["dynamic"](context), [SICK], eight_bit_error)
+            curvature_of(context_of(float_model, each, tmp_path / place, **settings), [SICK])
         )
     assert found[0].by_node != found[1].by_node
     said = found[0].curvature[SICK]
-    assert len(said.steps) == curvature.PARTS and min(said.steps) > 1
+    assert len(said.steps) == PARTS and min(said.steps) > 1
     assert said.mean + said.deviation > 0
 
 
@@ -262,7 +270,7 @@ def test_four_bits_may_all_go_back(
     scores = iter([0.5] * 24 + [0.9])
     monkeypatch.setitem(vars(context), "score_before", 0.9)
     monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: next(scores))
-    written = write_four_bit(context, tmp_path / "model.onnx")
+    written = write("four-bit", context, tmp_path / "model.onnx")
     assert written.products_of_4_bits == 0 and len(written.sensitivity.returned) == 24
 
 
@@ -273,7 +281,7 @@ def test_a_model_without_a_place_for_four_bits_is_refused(
     source = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "source")
     graph = export(source, task, ExportConfig(), tmp_path / "onnx")
     with pytest.raises(ModelError, match=r"no product whose weights can have 4 bits.*dynamic"):
-        write_four_bit(context_of(graph, task, tmp_path, **bound), tmp_path / "model.onnx")
+        write("four-bit", context_of(graph, task, tmp_path, **bound), tmp_path / "model.onnx")
 
 
 def test_curvature_of_a_graph_with_other_names_is_refused(task: Task, tmp_path: Path) -> None:
@@ -283,12 +291,10 @@ def test_curvature_of_a_graph_with_other_names_is_refused(task: Task, tmp_path: 
     for node in other.graph.node:
         node.name = f"/elsewhere{node.name}"
     onnx.save(other, onnx_file(graph))
-    context = context_of(graph, task, tmp_path, **FEW)
+    context = context_of(graph, task, tmp_path, sensitivity="hessian-trace", **FEW)
     nodes = [product.node for product in context.inventory.products]
     with pytest.raises(ModelError, match=r"the model has no weight .*--sensitivity leave-one-out"):
-        SENSITIVITIES["hessian-trace"].measure(
-            context, BASES["dynamic"](context), nodes, eight_bit_error
-        )
+        curvature_of(context, nodes)
 
 
 def test_errors_of_weights_are_those_of_what_is_written(
@@ -297,15 +303,15 @@ def test_errors_of_weights_are_those_of_what_is_written(
     context = context_of(float_model, task, tmp_path, block_size=16)
     graph = onnx.load(onnx_file(float_model)).graph
     source = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
-    write_four_bit(context, tmp_path / "model.onnx")
+    write("four-bit", context, tmp_path / "model.onnx")
     product = context.inventory.products[0]
     weight = torch.tensor(source[product.weight].T)  # (outputs, inputs)
-    eight = eight_bit_error(context, product.node, weight)
-    assert eight < four_bit_error(context, product.node, weight) / 50
+    eight = rounding_error(context, product.node, weight, bits=8)
+    assert eight < rounding_error(context, product.node, weight, bits=4) / 50
     (table, name) = next(iter(context.inventory.tables.items()))
     values = torch.tensor(source[name])
     made = onnx.load(tmp_path / "model.onnx").graph
     constants = {item.name: numpy_helper.to_array(item) for item in made.initializer}
     steps = constants[f"{name}_quantized"].astype(float) - constants[f"{name}_zero_point"]
     wanted = ((steps * constants[f"{name}_scale"] - source[name]) ** 2).sum()
-    assert eight_bit_error(context, table, values) == pytest.approx(wanted, rel=1e-3)
+    assert rounding_error(context, table, values, bits=8) == pytest.approx(wanted, rel=1e-3)

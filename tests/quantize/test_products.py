@@ -12,18 +12,15 @@ from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
 from quantize import quantizer
+from quantize.config import SCHEMES, QuantizeConfig
 from quantize.context import QuantizationContext, Written
 from quantize.product_check import (
     BOUNDS,
     WRONG,
     ProductFindings,
     check_products,
-    compare_products,
-    summary_of,
 )
-from quantize.quantize_config import QuantizeConfig
-from quantize.schemes import SCHEMES
-from tests.quantize.contexts import context_of
+from tests.quantize.contexts import compared, context_of, write
 from tests.toy_models import save_artifact, tiny_classifier
 
 LAYERS = 6
@@ -45,7 +42,7 @@ def quantized(
     source = save_artifact(model, task, folder / "source")
     floats = export(source, task, ExportConfig(), folder / "onnx")
     context = context_of(floats, task, folder, **SCHEME_SETTINGS[request.param])
-    written = SCHEMES[request.param].write(context, folder / "model.onnx")
+    written = write(request.param, context, folder / "model.onnx")
     return request.param, context, folder / "model.onnx", written
 
 
@@ -57,7 +54,7 @@ def test_healthy_products_and_tables_pass(
     quantized: tuple[str, QuantizationContext, Path, Written],
 ) -> None:
     _, context, graph, written = quantized
-    findings = compare_products(context.graph, graph, context.texts(64, ""), ranges_of(written))
+    findings = compared(context.graph, graph, context.texts(64, ""), ranges_of(written))
     assert [each.kind for each in findings].count("8-bit") == 6 * LAYERS + 2
     assert [each.kind for each in findings].count("table") == 3
     assert not [each for each in findings if each.failures]
@@ -81,7 +78,7 @@ def test_a_fault_of_one_product_is_caught_and_named(
         for layer in (2, 3)
     )
     broken = planted(graph, plant, product, other, tmp_path / "broken.onnx")
-    findings = compare_products(context.graph, broken, context.texts(64, ""), ranges_of(written))
+    findings = compared(context.graph, broken, context.texts(64, ""), ranges_of(written))
     failed = {each.node for each in findings if each.failures}
     same_input = {
         each.node for each in context.inventory.products if each.activation == product.activation
@@ -121,8 +118,8 @@ def test_four_bits_have_bounds_of_their_own(
     quantized: tuple[str, QuantizationContext, Path, Written], tmp_path: Path
 ) -> None:
     _, context, _, _ = quantized
-    SCHEMES["four-bit"].write(context, tmp_path / "model.onnx")
-    findings = compare_products(context.graph, tmp_path / "model.onnx", context.texts(64, ""))
+    write("four-bit", context, tmp_path / "model.onnx")
+    findings = compared(context.graph, tmp_path / "model.onnx", context.texts(64, ""))
     assert [each.kind for each in findings].count("4-bit") == 6 * LAYERS
     assert not [each for each in findings if each.failures]
 
@@ -131,8 +128,8 @@ def test_the_worst_few_are_recorded(
     quantized: tuple[str, QuantizationContext, Path, Written],
 ) -> None:
     _, context, graph, _ = quantized
-    findings = compare_products(context.graph, graph, context.texts(64, ""))
-    summary = summary_of(findings)
+    findings = compared(context.graph, graph, context.texts(64, ""))
+    summary = check_products(findings)
     assert summary.checked == len(findings)
     worst = [min(v for k, v in row.figures.items() if "snr" in k) for row in summary.worst.values()]
     assert worst == sorted(worst) and len(worst) == 5

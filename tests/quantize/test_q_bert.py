@@ -15,10 +15,9 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
+from quantize.config import QuantizeConfig
 from quantize.graph import FOUR_BIT_LOOKUP
-from quantize.q_bert import write_q_bert
-from quantize.quantize_config import QuantizeConfig
-from tests.quantize.contexts import HERE, QAT_QUICK, context_of
+from tests.quantize.contexts import HERE, QAT_QUICK, context_of, write
 from tests.toy_models import save_artifact, tiny_classifier
 
 EQUAL: dict[str, Any] = {"calibration_texts": 32, "weight_groups": 4, **QAT_QUICK}
@@ -87,7 +86,7 @@ def test_the_graph_computes_as_the_model_that_was_trained(
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
     (tmp_path / "draft").mkdir()
     context = context_of(source, task, tmp_path, scheme="q-bert", weight_bits=bits, **EQUAL)
-    written = write_q_bert(context, tmp_path / "draft" / "model.onnx")
+    written = write("q-bert", context, tmp_path / "draft" / "model.onnx")
     assert written.reference is not None
     texts = task.dev.examples
     wanted = written.reference.logits(texts)
@@ -101,7 +100,7 @@ def test_tables_of_4_bits_compute_as_the_model_that_was_trained(task: Task, tmp_
     (tmp_path / "draft").mkdir()
     context = context_of(source, task, tmp_path, scheme="q-bert", **settings)
     target = tmp_path / "draft" / "model.onnx"
-    written = write_q_bert(context, target)
+    written = write("q-bert", context, target)
     assert written.reference is not None and written.tables_of_4_bits == 1
     lookups = [node for node in onnx.load(target).graph.node if node.op_type == FOUR_BIT_LOOKUP]
     assert [node.input[0] for node in lookups] == ["bert.embeddings.word_embeddings.weight_4_bits"]
@@ -115,7 +114,7 @@ def test_a_table_of_an_odd_width_is_refused_before_the_training(task: Task, tmp_
     source = save_artifact(odd, task, tmp_path / "source")
     context = context_of(source, task, tmp_path, scheme="q-bert", table_bits=4, **EQUAL)
     with pytest.raises(ModelError, match="has no embedding table that can have 4 bits"):
-        write_q_bert(context, tmp_path / "model.onnx")
+        write("q-bert", context, tmp_path / "model.onnx")
 
 
 @pytest.mark.one_path

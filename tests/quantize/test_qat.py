@@ -28,10 +28,9 @@ from quantize.qat import (
     round_rows,
     rounded,
     score_while_training,
-    write_trained,
 )
 from tests.listening import no_training
-from tests.quantize.contexts import QAT_QUICK, config_of, context_of, target_for
+from tests.quantize.contexts import QAT_QUICK, config_of, context_of, target_for, write
 from tests.toy_models import SHAPES, save_artifact, tiny_classifier
 from tests.toys import toy_task
 
@@ -164,7 +163,7 @@ def test_held_out_texts_do_not_enter_the_graph(task: Task, tmp_path: Path) -> No
         (folder / "draft").mkdir()
         settings = {**QAT_QUICK, "epochs": 2, "calibration_texts": 32}
         context = context_of(source, replace(task, dev=dev), folder, scheme="qat", **settings)
-        found.append(write_trained(context, folder / "draft" / "model.onnx").ranges)
+        found.append(write("qat", context, folder / "draft" / "model.onnx").ranges)
     assert found[0] == found[1]
 
 
@@ -185,7 +184,7 @@ def test_the_graph_answers_as_the_fake_quantized_model(task: Task, tmp_path: Pat
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")
     (tmp_path / "draft").mkdir()
     context = context_of(source, task, tmp_path, scheme="qat", calibration_texts=32, **QAT_QUICK)
-    written = write_trained(context, tmp_path / "draft" / "model.onnx")
+    written = write("qat", context, tmp_path / "draft" / "model.onnx")
     assert written.reference is not None
     texts = task.dev.examples
     wanted = written.reference.logits(texts)

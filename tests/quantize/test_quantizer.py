@@ -27,13 +27,10 @@ from bertender.tasks.task import Split, Task
 from export.config import ExportConfig
 from export.exporter import export
 from quantize import quantizer
-from quantize import quantizer as proof
-from quantize.graph import TensorDifference
-from quantize.graph_check import check_rest
-from quantize.kernels import Deviation, check_kernels, check_saturation
-from quantize.product_check import ProductFindings, check_products
-from quantize.quantize_config import QuantizeConfig
-from quantize.schemes import SCHEMES, SHARED
+from quantize.config import SCHEMES, SHARED, QuantizeConfig
+from quantize.graph_check import TensorDifference, check_float_nodes, check_kernels
+from quantize.product_check import ProductFindings, check_products, check_saturation
+from quantize.quantizer import WRITERS
 from tests.exports import PlainExport
 from tests.listening import listed_steps, no_training
 from tests.quantize.contexts import SETTINGS, config_of, target_for
@@ -93,8 +90,8 @@ def test_the_answers_stay_near(quantized: Artifact, float_model: Artifact, task:
 
 def test_the_card_says_what_was_done(quantized: Artifact, sources: dict[str, Artifact]) -> None:
     card = quantized.card
-    row, source = SCHEMES[card.config["scheme"]], source_of(card.config["scheme"], sources)
-    assert card.precision == row.precision(config_of(card.config["scheme"]))
+    source = source_of(card.config["scheme"], sources)
+    assert card.precision == config_of(card.config["scheme"]).graph_precision
     assert (card.kind, card.stage, card.family) == ("onnx", "quantize", source.card.family)
     assert card.parent is not None and card.parent.digest == source.digest
     assert card.findings.parameters == open_classifier(source).parameters
@@ -176,7 +173,7 @@ def test_answers_that_move_too_far_are_refused_and_gone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    write = SCHEMES[scheme].write
+    write = WRITERS[scheme].write
 
     def write_negated(context: Any, target: Path) -> Any:
         written = write(context, target)
@@ -187,8 +184,8 @@ def test_answers_that_move_too_far_are_refused_and_gone(
         onnx.save(model, target)
         return written
 
-    monkeypatch.setattr(proof, "check_products", lambda findings: None)  # it would be the first
-    monkeypatch.setitem(SCHEMES, scheme, replace(SCHEMES[scheme], write=write_negated))
+    monkeypatch.setattr(quantizer, "check_products", lambda findings: None)  # it would be the first
+    monkeypatch.setattr(WRITERS[scheme], "write", write_negated)
     with pytest.raises(ParityError, match="int8 does not agree with"):
         quantize(source_of(scheme, sources), task, config_of(scheme), tmp_path / "int8")
     assert not (tmp_path / "int8").exists()
@@ -331,7 +328,7 @@ def test_a_gpu_is_refused_whatever_the_scheme(
 
 GATES: dict[str, Callable[[], object]] = {
     "products": lambda: check_products([ProductFindings("a", "8-bit", {"weights_gain": 1.1})]),
-    "rest": lambda: check_rest([TensorDifference("a", 1.0)]),
+    "rest": lambda: check_float_nodes([TensorDifference("a", 1.0)]),
     "kernels": lambda: check_kernels({}, 1),
 }
 
@@ -346,7 +343,7 @@ def test_what_a_gate_raises_lets_another_scheme_be_tried(gate: str) -> None:
 def test_sums_that_saturate_end_the_search() -> None:
     """Every scheme adds with the same instructions."""
     with pytest.raises(ModelError, match="--target avx2") as caught:
-        check_saturation([Deviation("a", 1.0)])
+        check_saturation({"a": 1.0})
     assert not isinstance(caught.value, quantizer.REFUSALS)
 
 

@@ -18,11 +18,10 @@ from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Split, Task
 from export.config import ExportConfig
 from export.exporter import export
+from quantize.config import SCHEMES
 from quantize.context import Batches
-from quantize.graph import TOLERATED
-from quantize.graph_check import check_rest, compare_rest
-from quantize.schemes import SCHEMES
-from tests.quantize.contexts import SETTINGS, context_of
+from quantize.graph_check import TOLERATED, check_float_nodes, compare_float_nodes
+from tests.quantize.contexts import SETTINGS, context_of, write
 from tests.toy_models import save_artifact, tiny_classifier
 
 
@@ -42,9 +41,9 @@ def test_nothing_else_is_changed_by_a_scheme(
     scheme: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
     context = context_of(float_model, task, tmp_path, scheme=scheme, **SETTINGS[scheme])
-    SCHEMES[scheme].write(context, tmp_path / "model.onnx")
-    findings = compare_rest(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
-    check_rest(findings)
+    write(scheme, context, tmp_path / "model.onnx")
+    findings = compare_float_nodes(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
+    check_float_nodes(findings)
     assert "logits" in {each.tensor for each in findings} or len(findings) > 10
     assert max(each.difference for each in findings) < TOLERATED / 10
 
@@ -70,10 +69,10 @@ def test_a_fault_beside_the_products_is_found(
     GRAPH_FAULTS[fault](model)
     onnx.save(model, tmp_path / "faulty.onnx")
     faulty = replace(context, graph=tmp_path / "faulty.onnx")
-    SCHEMES["dynamic"].write(faulty, tmp_path / "model.onnx")
-    findings = compare_rest(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
+    write("dynamic", faulty, tmp_path / "model.onnx")
+    findings = compare_float_nodes(context.graph, tmp_path / "model.onnx", context.texts(16, ""))
     with pytest.raises(ModelError, match="are not what the float graph computes"):
-        check_rest(findings)
+        check_float_nodes(findings)
 
 
 def test_a_graph_of_something_else_is_refused_by_name(
@@ -86,7 +85,7 @@ def test_a_graph_of_something_else_is_refused_by_name(
         node.output[:] = [f"other/{name}" if "/" in name else name for name in node.output]
     onnx.save(model, tmp_path / "other.onnx")
     with pytest.raises(ModelError, match="has no tensor"):
-        compare_rest(
+        compare_float_nodes(
             context.graph, tmp_path / "other.onnx", Batches(context.classifier.encode, [("a",)])
         )
 
@@ -95,14 +94,16 @@ def test_what_is_no_number_is_no_equal_one(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
     context = context_of(float_model, task, tmp_path)
-    SCHEMES["dynamic"].write(context, tmp_path / "model.onnx")
+    write("dynamic", context, tmp_path / "model.onnx")
     model = onnx.load(tmp_path / "model.onnx")
     norm = next(item for item in model.graph.initializer if "LayerNorm.weight" in item.name)
     broken = np.full_like(numpy_helper.to_array(norm), np.nan)
     norm.CopyFrom(numpy_helper.from_array(broken, norm.name))
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="nan"):
-        check_rest(compare_rest(context.graph, tmp_path / "model.onnx", context.texts(8, "")))
+        check_float_nodes(
+            compare_float_nodes(context.graph, tmp_path / "model.onnx", context.texts(8, ""))
+        )
 
 
 def test_an_ignored_mask_is_found_among_texts_of_one_length(
@@ -112,9 +113,7 @@ def test_an_ignored_mask_is_found_among_texts_of_one_length(
     model = onnx.load(context.graph)
     GRAPH_FAULTS["mask ignored"](model)
     onnx.save(model, tmp_path / "faulty.onnx")
-    SCHEMES["dynamic"].write(
-        replace(context, graph=tmp_path / "faulty.onnx"), tmp_path / "model.onnx"
-    )
+    write("dynamic", replace(context, graph=tmp_path / "faulty.onnx"), tmp_path / "model.onnx")
     texts = Batches(context.classifier.encode, [("apple pear plum",)] * 8)
     with pytest.raises(ModelError, match="are not what the float graph computes"):
-        check_rest(compare_rest(context.graph, tmp_path / "model.onnx", texts))
+        check_float_nodes(compare_float_nodes(context.graph, tmp_path / "model.onnx", texts))

@@ -29,13 +29,12 @@ from bertender.models.runtimes import (
 )
 from bertender.tasks.task import Task
 from quantize import integers as targets
-from quantize.kernels import KERNELS, MULTIPLIES, check_kernels, operators, probe
-from quantize.post_training import write_dynamic, write_static
-from quantize.product_check import find_twins, sample_rows
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
+from quantize.graph_check import KERNELS, MULTIPLIES, check_kernels, operators
+from quantize.post_training import write_dynamic
+from quantize.product_check import check_sums, find_parts, sample_rows
 from quantize.quantizer import quantize
-from quantize.schemes import SCHEMES
-from tests.quantize.contexts import HERE, context_of
+from tests.quantize.contexts import HERE, context_of, write
 from tests.runtimes import EVERY_RUNTIME_WITH_INTEGERS, needs
 
 STATIC = {"scheme": "static", "target": HERE, "calibration_texts": 16, "parity_texts": 8}
@@ -66,10 +65,10 @@ def test_its_sums_are_probed(
     runtime: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
     context = context_of(float_model, task, tmp_path, HERE, calibration_texts=16)
-    write_static(context, tmp_path / "model.onnx")
-    twins = find_twins(context.graph, tmp_path / "model.onnx")
+    write("static", context, tmp_path / "model.onnx")
+    twins = find_parts(context.graph, tmp_path / "model.onnx")
     samples = sample_rows(tmp_path / "model.onnx", twins, context.texts(16, ""))
-    findings = probe(twins, samples, KERNELS[runtime].run)
+    findings = check_sums(twins, samples, KERNELS[runtime].run)
     assert findings.products == PRODUCTS and findings.largest_deviation < findings.allowed
 
 
@@ -113,7 +112,7 @@ def test_what_it_would_add_wrongly_on_this_cpu_is_not_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = tmp_path / "model.onnx"
-    write_static(context_of(float_model, task, tmp_path, target, calibration_texts=16), graph)
+    write("static", context_of(float_model, task, tmp_path, target, calibration_texts=16), graph)
     assert largest_weight(graph) == largest
     monkeypatch.setattr(runtimes, "saturates", lambda: True)
     if target == "avx2":
@@ -202,7 +201,8 @@ def test_what_it_would_add_wrongly_here_is_refused_before_any_work(
     config = QuantizeConfig.parse({"scheme": "static", **settings})
     with pytest.raises(ModelError, match="not add those of 8-bit weights"):
         quantize(float_model, task, config, tmp_path / "int8")
-    assert [SCHEMES[name].is_static(config) for name in ("dynamic", "static", "mixed", "qat")] == [
+    static = ("dynamic", "static", "mixed", "qat")
+    assert [config.changed({"scheme": name}).is_static for name in static] == [
         False,
         True,
         False,

@@ -15,11 +15,11 @@ from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export, write_onnx
+from quantize.config import SCHEMES
 from quantize.graph import take_inventory
-from quantize.product_check import check_products, compare_products
+from quantize.product_check import check_products
 from quantize.quantizer import quantize
-from quantize.schemes import SCHEMES
-from tests.quantize.contexts import config_of, context_of
+from tests.quantize.contexts import compared, config_of, context_of, write
 from tests.toy_models import save_artifact, tiny_classifier
 
 
@@ -56,9 +56,9 @@ def test_another_rounding_of_positions_is_found(
     """Here the keys of positions read the shared weight by a scale that is a fifth too large."""
     context = context_of(exported, task, tmp_path)
     graph = tmp_path / "model.onnx"
-    SCHEMES["dynamic"].write(context, graph)
+    write("dynamic", context, graph)
     texts = context.texts(16, "")
-    check_products(compare_products(onnx_file(exported), graph, texts))
+    check_products(compared(onnx_file(exported), graph, texts))
     model = onnx.load(graph)
     products = {each.node: each.weight for each in take_inventory(onnx_file(exported)).of_constants}
     assert len(products) == 8, "keys and queries of positions in four layers"
@@ -73,4 +73,4 @@ def test_another_rounding_of_positions_is_found(
     rounded.input[1] = "larger"
     onnx.save(model, graph)
     with pytest.raises(GateError, match=r"weights_gain is 1\.[12]"):
-        check_products(compare_products(onnx_file(exported), graph, texts))
+        check_products(compared(onnx_file(exported), graph, texts))

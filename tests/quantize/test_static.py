@@ -18,8 +18,8 @@ from quantize import integers as calibrators
 from quantize.context import Batches, histograms
 from quantize.graph import take_inventory
 from quantize.integers import CALIBRATORS, INTEGERS
-from quantize.post_training import QdqIntegers, calibrated_ranges, write_qdq, write_static
-from tests.quantize.contexts import context_of
+from quantize.post_training import QdqIntegers, calibrated_ranges, write_qdq
+from tests.quantize.contexts import context_of, write
 
 TEXTS, TOKENS, WIDTH = 200, 10, 512
 OUTLIER = 25.0
@@ -92,7 +92,7 @@ def test_answers_do_not_depend_on_the_batch(
 ) -> None:
     """Dynamic scales are those of the batch; static ones are known before."""
     context = context_of(float_model, task, tmp_path, calibration_texts=32)
-    write_static(context, tmp_path / "model.onnx")
+    write("static", context, tmp_path / "model.onnx")
     classifier = context.opened(tmp_path / "model.onnx")
     texts = task.dev.examples[:8]
     alone = np.concatenate([classifier.logits([text]) for text in texts])
@@ -118,7 +118,7 @@ def test_the_ranges_are_those_of_the_calibrator_and_recorded(
             widest = found["minmax"][tensor]
             assert widest[0] - 1e-6 <= low <= high <= widest[1] + 1e-6
     context = context_of(float_model, task, tmp_path, calibrator="minmax")
-    written = write_static(context, tmp_path / "model.onnx")
+    written = write("static", context, tmp_path / "model.onnx")
     assert written.ranges == found["minmax"]
 
 
@@ -141,7 +141,7 @@ def test_an_activation_is_quantized_once_for_all_that_multiply_it(
     float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
     context = context_of(float_model, task, tmp_path, calibration_texts=16)
-    write_static(context, tmp_path / "static.onnx")
+    write("static", context, tmp_path / "static.onnx")
     activations = [each.activation for each in context.inventory.products]
     nodes = onnx.load(tmp_path / "static.onnx").graph.node
     quantizing = [node.input[0] for node in nodes if node.op_type == "QuantizeLinear"]

@@ -8,7 +8,7 @@ from bertender.core.errors import ModelError, UnknownNameError
 from bertender.core.machine import Environment, environment
 from bertender.models.runtimes import RUNTIMES
 from quantize import integers as targets
-from quantize.config import SchemeConfig
+from quantize.config import QuantizeConfig
 from quantize.integers import INTEGERS, TARGETS, check_exact, runs_here, target_of
 
 
@@ -83,7 +83,7 @@ def test_a_gpu_is_refused_with_the_reason_and_what_to_do() -> None:
 def test_weights_are_symmetric_and_both_rows_exist(name: str) -> None:
     assert INTEGERS[TARGETS[name].weights].symmetric
     assert TARGETS[name].activations in INTEGERS
-    assert SchemeConfig.parse({"target": name}).target == name
+    assert QuantizeConfig.parse({"target": name}).target == name
 
 
 def test_only_targets_whose_sums_fit_have_8_bit_weights() -> None:
@@ -97,4 +97,4 @@ def test_only_targets_whose_sums_fit_have_8_bit_weights() -> None:
 
 def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(UnknownNameError, match=r"target 'vnmi'. Did you mean 'vnni'"):
-        SchemeConfig.parse({"target": "vnmi"})
+        QuantizeConfig.parse({"target": "vnmi"})

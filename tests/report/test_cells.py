@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertender.comparison.cells import DASH, markdown_rows, short
+from bertender.comparison.table import DASH, markdown_rows, short
 
 
 @pytest.mark.parametrize(

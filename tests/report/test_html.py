@@ -6,9 +6,8 @@ import re
 
 from markupsafe import escape
 
-from bertender.comparison.html import heat_map, html_report
 from bertender.comparison.records import Comparison, PrunedHeads
-from bertender.comparison.table import COLUMNS, comparison_lines
+from bertender.comparison.table import COLUMNS, comparison_lines, heat_map, html_report
 from bertender.core.machine_load import MachineLoad
 from tests.report.rows import STUDENT, TEACHER, conditions
 

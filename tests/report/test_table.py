@@ -8,11 +8,11 @@ import re
 import pytest
 from rich.console import Console
 
-from bertender.comparison.cells import DASH
 from bertender.comparison.records import Comparison, Lengths
 from bertender.comparison.table import (
     CHOICES,
     COLUMNS,
+    DASH,
     DEFAULT_COLUMNS,
     Column,
     comparison_lines,

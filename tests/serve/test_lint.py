@@ -22,7 +22,7 @@ from bertender.core.errors import ArtifactError
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from serve.config import SERVED_RUNTIMES, ServeCommandConfig
 from serve.repository.config_pbtxt import read_model_config, write_model_config

@@ -12,7 +12,7 @@ from bertender.core.artifact import Artifact
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from serve.backend.batches import BucketedClassifier
 from serve.backend.metrics import Tally

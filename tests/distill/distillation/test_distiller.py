@@ -26,7 +26,7 @@ from distill.distillation.distiller import distill
 from distill.methods import METHODS
 from export.config import ExportConfig
 from export.exporter import export
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from tests.distill.distillation.settings import OF_METHOD, QUICK, SHORT
 from tests.quick import quick

@@ -26,7 +26,7 @@ from distill.pruning.pruner import prune
 from distill.pruning.rounds import PruningContext
 from export.config import ExportConfig
 from export.exporter import export
-from quantize.quantize_config import QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
 from tests.distill.pruning.toys import MADE_UP
 from tests.listening import interrupted_at, no_training

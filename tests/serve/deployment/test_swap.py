@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from bertender.gate.tolerances import TOLERANCES
+from bertender.gate.judge import TOLERANCES
 from serve.config import DeployConfig
 from serve.deploy import deploy
 from serve.repository.config_pbtxt import read_model_config
