@@ -13,6 +13,7 @@ import typer
 from benchmarks import compress, methods, models, pruning, runtimes, serving
 from benchmarks.cells import machine, mean_over, over, task_title, two
 from benchmarks.harness import RESULTS, Run, newest, read_runs
+from benchmarks.servers import LONGEST_TOKENS, SERVERS
 from bertender.text.batching import length_buckets
 from serve.config import ServeConfig
 
@@ -254,7 +255,7 @@ def servers(drawing: Drawing) -> None:
     for name in ("bertender", "fastapi", "litserve", "unbatched", "padded"):
         rates = serving.rates_of(result, "natural", name)
         values = [mean_over(rates[load]) for load in (*serving.LOADS,)[1:]]
-        title = serving.SERVERS[name].title.replace("`", "")
+        title = SERVERS[name].title.replace("`", "")
         rows.append((title, [(each.value, each.low, each.high) for each in values]))
     bars(drawing, rows, ("1 text a request", "16 texts"), "")
     words = f"texts a second, {result.about['precision']} of 6 layers, {machine(result)}, one core"
@@ -297,9 +298,9 @@ def batcher(drawing: Drawing) -> None:
     """Sixteen texts of the long-tailed workload: padded to the maximum, the longest, in buckets."""
     draw = np.random.default_rng(0)
     drawn = np.exp(draw.normal(np.log(serving.MEDIAN_TOKENS), serving.SPREAD, 16))
-    lengths = [int(min(max(length, 4), serving.LONGEST_TOKENS)) for length in drawn]
+    lengths = [int(min(max(length, 4), LONGEST_TOKENS)) for length in drawn]
     buckets = length_buckets(lengths, ServeConfig().tokens_per_bucket)
-    longest, maximum = max(lengths), serving.LONGEST_TOKENS
+    longest, maximum = max(lengths), LONGEST_TOKENS
     panels: list[tuple[str, list[tuple[int, int]]]] = [
         (f"padded to the maximum, {maximum}", [(each, maximum) for each in lengths]),
         (f"padded to the longest, {longest}", [(each, longest) for each in lengths]),

@@ -38,7 +38,7 @@ ERRORS_ONLY = 3
 
 LEFT_OUT = ("SkipLayerNormFusion",)
 """Optimizers of ONNX Runtime that make a graph slower on the CPU: its kernel of a layer norm that
-is fused with the addition before it takes longer than the two (`benchmarks/fusion`)."""
+is fused with the addition before it takes longer than the two (benchmarks/reports/engines.md)."""
 SESSION_CONFIG: Mapping[str, str] = {"session.x64quantprecision": "1"}
 """Entries of ONNX Runtime's session configuration that change outputs. By this one, x86 CPUs
 without 8-bit dot products multiply unsigned integers where a weight has more than 7 bits. Without

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_only_graphs_of_single_texts_are_served(teacher: Artifact) -> None:
 
 def test_cores_are_this_process_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert servers.pins_of(False) == NO_PINS
-    monkeypatch.setattr(servers.os, "sched_getaffinity", lambda number: {0})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda number: {0})
     with pytest.raises(ConfigError, match="--no-pin"):
         servers.pins_of(True)
 

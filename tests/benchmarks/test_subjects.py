@@ -26,7 +26,7 @@ from benchmarks import (
     runtimes,
     training,
 )
-from benchmarks.harness import Run, grouped, read_runs
+from benchmarks.harness import Run, grouped, read_runs, recorded
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.metrics.scores import Score
@@ -322,7 +322,7 @@ def test_a_command_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_compression_is_recorded_on_its_own_machine(tmp_path: Path) -> None:
-    environment = compress.recorded("x", []).environment.model_dump(mode="json")
+    environment = recorded("x", []).environment.model_dump(mode="json")
     machine = {
         "environment": {**environment, "cpu_model": "another"},
         "load": {"other_work": 0, "steal": 0},
@@ -340,7 +340,7 @@ def test_a_compression_is_recorded_on_its_own_machine(tmp_path: Path) -> None:
         "left_out": None,
     }
     limits = {"max_mb": 4.0, "max_ms": 1.0, "min_score": 0.9}
-    report = {**machine, "candidates": [row], "probes": [], "config": limits}
+    report: dict[str, Any] = {**machine, "candidates": [row], "probes": [], "config": limits}
     report |= {"metric": "accuracy", "minutes": 1.0}
     (tmp_path / "report.json").write_text(json.dumps(report))
     table = {"circumstances": machine, "rows": []}
