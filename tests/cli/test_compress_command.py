@@ -11,7 +11,12 @@ from bertender.compression.compress import REPORT
 from bertender.compression.report import MODEL, CompressionReport
 from bertender.core.artifact import Artifact
 from bertender.tasks.task import Task
+from tests.compression.brief import brief_probes
 from tests.front import fail, last_line, succeed, write_toy_files
+
+__all__ = ["brief_probes"]
+
+pytestmark = pytest.mark.usefixtures("brief_probes")
 
 SMALL = (
     *("--students", "", "--layers", "1", "--heads", "0", "--ffn", "0,0.5", "--epochs", "1"),
@@ -33,7 +38,7 @@ def words(
 
 
 @pytest.fixture(scope="module")
-def out(words: tuple[str | Path, ...]) -> Path:
+def out(brief_probes: None, words: tuple[str | Path, ...]) -> Path:
     """The folder of a compression with one candidate."""
     result = succeed(*words, "--candidates", "1", "--json")
     report = CompressionReport.model_validate(last_line(result))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bertender.comparison.records import Comparison
-from bertender.compression import plan as probes
 from bertender.compression.candidates import Candidate, Start, starts_of
 from bertender.compression.compress import REPORT, TABLE, Compression
 from bertender.compression.config import CompressConfig
@@ -27,10 +25,15 @@ from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.vocabulary_cutting import needed_tokens
+from tests.compression.brief import brief_probes
 from tests.compression.toy_costs import shown
 from tests.runtimes import needs
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
+
+__all__ = ["brief_probes"]
+
+pytestmark = pytest.mark.usefixtures("brief_probes")
 
 SMALL = {
     "students": (),
@@ -58,17 +61,9 @@ def _compression(
 ONE_SHAPE = {"layers": (1,), "heads": (0.0,), "ffn": (0.0,)}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def short_timings() -> Iterator[None]:
-    """Probes are timed in few rounds: no test here asks how fast one is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probes, "ROUNDS", 2)
-        yield
-
-
 @pytest.fixture(scope="module")
 def done(
-    trained: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory
+    brief_probes: None, trained: Artifact, task: Task, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, CompressionReport]:
     out = tmp_path_factory.mktemp("compressed")
     return out, _compression(trained, task, out, candidates=2).run()
