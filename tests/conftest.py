@@ -45,6 +45,14 @@ def nobody_else() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cut() -> Iterator[None]:
+    """Wait for no disk: a twentieth of the suite, for files that need not survive the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_bars() -> Iterator[None]:
     """Turn off the bars that a test has turned on: its stream is closed when it ends."""
