@@ -32,6 +32,7 @@ from tests.fresh_environment import (
 )
 from tests.front import write_toy_files
 from tests.locked import locked_command, skip_unless_lockable
+from tests.quick import quick
 
 MAKES_MODELS = {"torch", "datasets", "scikit-learn", "scipy", "accelerate", "optimum", "onnx"}
 
@@ -71,7 +72,7 @@ def test_without_extras_there_is_a_client_alone() -> None:
 ASKING = ("--help", "--version", "classify --help", "loadtest --help", "doctor --json", "show")
 
 
-@pytest.mark.parametrize("words", ASKING)
+@pytest.mark.parametrize("words", quick(ASKING, "--help", "classify --help", "show"))
 def test_it_runs_without_extras(
     words: str, client: FreshEnvironment, onnx_artifact: Artifact
 ) -> None:
@@ -93,7 +94,13 @@ def test_the_client_alone_classifies_files(
 EXTRA_COMMANDS = ("serve", "deploy", "lint-repository", "tune")
 
 
-@pytest.mark.parametrize("words", [*(f"{name} --help" for name in EXTRA_COMMANDS), *ASKING])
+@pytest.mark.parametrize(
+    "words",
+    quick(
+        [*(f"{name} --help" for name in EXTRA_COMMANDS), *ASKING],
+        *("serve --help", "tune --help", "doctor --json"),
+    ),
+)
 def test_it_runs_with_the_extra(
     words: str, environment: FreshEnvironment, onnx_artifact: Artifact
 ) -> None:
