@@ -24,8 +24,8 @@ from export.exporter import export
 from serve.config import DeployConfig, ServeConfig
 from serve.deploy import deploy
 from serve.repository import write as repositories
-from serve.repository.reading import versions as model_folders
 from serve.repository.write import MODEL_FILE, write_repository
+from serve.server import targets as model_folders
 from serve.server.targets import held
 from tests.serve.deployment.conftest import (
     Deployable,
