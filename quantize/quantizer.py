@@ -29,6 +29,7 @@ from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.models.onnx_session import LEFT_OUT, ONNX_DATA_NAME, ONNX_NAME, SESSION_CONFIG
 from bertender.models.own_models import expected_on_disk
+from bertender.models.runtimes import check_installed
 from bertender.tasks.task import Task
 from quantize.attention import check_attention, in_plain_form
 from quantize.config import AUTO_SCHEME, SCHEMES, SHARED, QuantizeConfig, Settings, candidates
@@ -99,11 +100,13 @@ def quantize(
         ModelError: the source is of another kind, or quantized already; the target runs
             no 8-bit models faster; the sums of this machine saturate; or, with
             `fused_attention`, no attention can be one operator, or one computes something else.
+        RuntimeMissingError: the runtime is not installed.
         GateError: the graph runs in float on this machine, or a part of it is wrong.
         AccuracyError: the score fell by more than `max_drop`.
         ParityError: the outputs moved too far. Nothing is written then, nor in the cases above.
     """
     config.check_rules()
+    check_installed(config.runtime)
     if config.scheme != AUTO_SCHEME:
         try:
             return _quantized(source, task, config, out, write_onnx)

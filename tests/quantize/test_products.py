@@ -12,7 +12,7 @@ from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
 from quantize import quantizer
-from quantize.config import SCHEMES, QuantizeConfig
+from quantize.config import QuantizeConfig
 from quantize.context import QuantizationContext, Written
 from quantize.product_check import (
     BOUNDS,
@@ -20,6 +20,7 @@ from quantize.product_check import (
     ProductFindings,
     check_products,
 )
+from quantize.quantizer import WRITERS
 from tests.quantize.contexts import compared, context_of, write
 from tests.toy_models import save_artifact, tiny_classifier
 
@@ -142,18 +143,16 @@ def test_a_wrong_scale_refuses_the_artifact(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One product of 38, a tenth too large: the outputs alone do not show it."""
-    from dataclasses import replace
-
     scheme, context, _, _ = quantized
-    row = SCHEMES[scheme]
+    sound = WRITERS[scheme].write
 
     def write(context: QuantizationContext, target: Path) -> Written:
-        written = row.write(context, target)
+        written = sound(context, target)
         product, other = context.inventory.products[:2]
         planted(target, PRODUCT_FAULTS["weight scale x1.1"][0], product, other, target)
         return written
 
-    monkeypatch.setitem(SCHEMES, scheme, replace(row, write=write))
+    monkeypatch.setattr(WRITERS[scheme], "write", write)
     config = QuantizeConfig(target="vnni", **SCHEME_SETTINGS[scheme])
     node = context.inventory.products[0].node
     with pytest.raises(ModelError, match=f"{node}: weights_gain is 1.1, allowed is 0.96 to 1.04"):
