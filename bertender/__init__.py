@@ -1,12 +1,11 @@
 """bertender: a BERT-style encoder made into a small, fast, trustworthy endpoint.
 
-The names of `__all__` are what other code may use; docs/reference/python.md shows each. They are
-loaded when they are first asked for, since the libraries behind them take seconds.
+The names of `__all__` are what other code may use. They are loaded when they are first asked for:
+the server's own processes import this package and need none of them.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 # before anything imports ONNX Runtime, whose Linux wheel carries an uploader of usage data
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = [  # in the order of use, which docs/reference/python.md follows
+__all__ = [  # in the order of use, which the pages follow
     "Artifact",
     "Task",
     "BertenderError",
@@ -63,20 +62,15 @@ __all__ = [  # in the order of use, which docs/reference/python.md follows
 
 __version__ = "0.1.0"
 
-_ELSEWHERE = {
-    "Artifact": "bertender.core.artifact",
-    "BertenderError": "bertender.core.errors",
-    "Task": "bertender.tasks.task",
-}
-"""Name -> module, for names that are not in `bertender.api`."""
-
 if not TYPE_CHECKING:  # a type checker would take any name for one of these
 
     def __getattr__(name: str) -> Any:
         """Import a name of `__all__` when it is asked for."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_ELSEWHERE.get(name, "bertender.api")), name)
+        from bertender import api
+
+        return getattr(api, name)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

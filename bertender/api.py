@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
 from bertender.core.config import Config, Record
+from bertender.core.errors import BertenderError as BertenderError
 from bertender.core.errors import ConfigError
+from bertender.tasks.task import Task, TaskConfig
 
 if TYPE_CHECKING:
     from bertender.comparison.records import CompareConfig, Comparison
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from bertender.gate.artifacts import Verification, VerifyConfig
     from bertender.models.classifier import Classifier
     from bertender.recipes.recipe import Recipe, StepOutcome
-    from bertender.tasks.task import Task
     from distill.distillation.config import DistillConfig, GeneralConfig
     from distill.finetuning.config import MultiTaskConfig
     from distill.pretraining.config import PretrainConfig
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 PathLike: TypeAlias = str | os.PathLike[str]
 ArtifactLike: TypeAlias = Artifact | PathLike
-TaskLike: TypeAlias = "Task | str | Mapping[str, Any]"
+TaskLike: TypeAlias = Task | str | Mapping[str, Any]
 
 
 def load_task(task: str | None = None, /, **settings: Any) -> Task:
@@ -60,7 +61,6 @@ def load_task(task: str | None = None, /, **settings: Any) -> Task:
         print(task.labels, len(task.train))
     """
     from bertender.tasks.loading import load_task as load
-    from bertender.tasks.task import TaskConfig
 
     by_name = {} if task is None else {"task": task}
     return load(TaskConfig.parse({**by_name, **plain(settings)}))
@@ -114,8 +114,6 @@ def import_model(
 
 def _with_columns(artifact: Artifact, settings: Mapping[str, Any]) -> Artifact:
     """Return a model without data with the columns of its texts: two, where it reads pairs."""
-    from bertender.tasks.task import TaskConfig
-
     if unread := settings.keys() - {"text_column", "pair_column"}:
         raise ConfigError(
             f"{', '.join(sorted(unread))}: for data, and none are named. Give --dev FILE besides, "
@@ -657,7 +655,6 @@ def task_of(artifacts: Sequence[Artifact], task: TaskLike | None) -> Task:
     """Return the task to work on: the one that is named, or that the first artifact records."""
     from bertender.recipes.recorded_task import task_of_models
     from bertender.tasks.loading import load_task as load
-    from bertender.tasks.task import Task, TaskConfig
 
     if isinstance(task, Task):
         return task
