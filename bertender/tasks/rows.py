@@ -1,4 +1,9 @@
-"""Rows of data files in four formats, with the place of each, so that errors can point at it."""
+"""Rows of data files in four formats, with the place of each, so that errors can point at it.
+
+Only the columns that are asked for are read: whatever else a file holds hinders nothing. Bytes that
+are not UTF-8 belong to one line, not to the file. A line ends at LF or CR LF, as `wc` counts;
+`str.splitlines` would end it at U+2028, U+0085 and form feeds too, which texts hold.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +26,6 @@ from bertender.core.errors import DataError, RowError, nearest_hint
 if TYPE_CHECKING:  # 60 MB, which other formats do without
     import pyarrow
     import pyarrow.parquet
-
-# --- from bertender.tasks.bad_rows
-# Handling of rows that cannot be used: an error, or they are left out and listed.
 
 logger = logging.getLogger(__name__)
 
@@ -70,13 +72,6 @@ def together(*reports: LeftOutRows | None) -> LeftOutRows | None:
     first = tuple(chain.from_iterable(report.first for report in bad))
     return LeftOutRows(count=sum(report.count for report in bad), first=first[:LISTED_ROWS])
 
-
-# --- from bertender.tasks.utf8
-# Files of UTF-8 text and their lines.
-#
-# Bytes that are not UTF-8 belong to one line, not to the file. A line ends at LF or CR LF, as
-# `wc`
-# counts; `str.splitlines` would end it at U+2028, U+0085 and form feeds too, which texts hold.
 
 LINE_END = "\n"
 ESCAPED_BYTE = 0xDC00
@@ -126,11 +121,6 @@ def not_utf8(path: Path, place: str, match: re.Match[str]) -> RowError:
     byte = ord(match[0]) - ESCAPED_BYTE
     return RowError(path, place, f"byte 0x{byte:02x} is not UTF-8. Save the file as UTF-8.")
 
-
-# --- from bertender.tasks.rows
-# Rows of data files in four formats, with the place of each, so that errors can point at it.
-#
-# Only the columns that are asked for are read: whatever else a file holds hinders nothing.
 
 TAB = "\t"
 LONGEST_NAME = 40
@@ -189,22 +179,22 @@ class Table:
             raise DataError(f"{self.path}: the file is empty, or no row of it can be read.")
         for column in columns:
             if column not in self.columns:
+                cut = [
+                    name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
+                    for name in self.columns
+                ]
+                shown = f"Columns: {', '.join(map(repr, cut))}."
+                if cut != [*self.columns]:
+                    shown += (
+                        " If that is a row of data, add a line with the names of the columns "
+                        "before it."
+                    )
                 raise DataError(
                     f"{self.path}: no column {column!r}.{nearest_hint(column, self.columns)} "
-                    f"{_columns_shown(self.columns)} Name those of your file by --text-column and "
-                    "--label-column."
+                    f"{shown} Name those of your file by --text-column and --label-column."
                 )
             if self.columns.count(column) > 1:
                 raise DataError(f"{self.path}: two columns are named {column!r}; rename one.")
-
-
-def _columns_shown(columns: Sequence[str]) -> str:
-    """Return the columns of a file, and what to do where they look like a row of data."""
-    cut = [name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..." for name in columns]
-    shown = f"Columns: {', '.join(map(repr, cut))}."
-    if cut == [*columns]:
-        return shown
-    return f"{shown} If that is a row of data, add a line with the names of the columns before it."
 
 
 def open_table(path: Path, bad: OnBadRow = stop) -> Table:
@@ -249,13 +239,39 @@ def read_delimited(
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if encloses else csv.QUOTE_NONE
     lines = io.StringIO(text, newline="")
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    names = tuple(columns) or _header(path, reader)
-    return Table(path, names, partial(_with_columns, path, names, reader, bad), bad)
+    names = tuple(columns)
+    if not names:
+        place, header = next(_fields(path, reader, stop), ("", []))
+        if match := NOT_UTF8.search("\n".join(header)):
+            raise not_utf8(path, place, match)
+        names = tuple(header)
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        for place, fields in _fields(path, reader, bad):
+            values = dict(zip(names, fields, strict=False))
+            if len(fields) != len(names):
+                reason = (
+                    f"{len(fields)} fields where there are {len(names)} columns "
+                    f"({', '.join(names)}). Quote fields that hold the delimiter."
+                )
+                bad(RowError(path, place, reason))
+            elif match := NOT_UTF8.search("\n".join(values[name] for name in columns)):
+                bad(not_utf8(path, place, match))
+            else:
+                yield Row(place, values)
+
+    return Table(path, names, rows, bad)
 
 
 def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file with one JSON object a line; its columns are those of any of them."""
-    rows = list(_objects(path, bad))
+    rows = []
+    for line, content in enumerate(split_lines(decoded_bytes(path)), start=1):
+        if content.strip():
+            try:
+                rows.append(Row(f"line {line}", _object(path, f"line {line}", content)))
+            except RowError as error:
+                bad(error)
     columns = tuple(dict.fromkeys(chain.from_iterable(row.values for row in rows)))
     return Table(path, columns, lambda columns: iter(rows), bad)
 
@@ -270,7 +286,23 @@ def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
         file = pyarrow.parquet.ParquetFile(path)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {error}") from None
-    return Table(path, tuple(file.schema_arrow.names), partial(_records, path, file, bad), bad)
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        row = 0
+        try:
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*columns]):
+                for record in range(batch.num_rows):
+                    row += 1
+                    try:
+                        values = _record(path, f"row {row}", batch, record, columns)
+                    except RowError as error:
+                        bad(error)
+                    else:
+                        yield Row(f"row {row}", values)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(f"{path}, after row {row}: damaged: {error}") from None
+
+    return Table(path, tuple(file.schema_arrow.names), rows, bad)
 
 
 READERS: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
@@ -292,27 +324,18 @@ def _has_plain_quotes(text: str) -> bool:
     if len({line.count(TAB) for line in lines}) != 1:
         return False
     quotes = [line for line in lines if '"' in line]
-    writes_quotes = any(map(DOUBLED_QUOTES.search, quotes)) or _are_enclosed(lines[0].split(TAB))
-    return not writes_quotes and not all(map(_encloses_fields, quotes))
-
-
-def _are_enclosed(fields: Sequence[str]) -> bool:
-    return all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
-
-
-def _encloses_fields(line: str) -> bool:
-    try:
-        (fields,) = csv.reader([line], delimiter=TAB, strict=True)
-    except csv.Error:
+    header = lines[0].split(TAB)
+    if all(len(field) > 1 and field[0] == field[-1] == '"' for field in header):
         return False
-    return len(fields) == line.count(TAB) + 1
 
+    def encloses_fields(line: str) -> bool:
+        try:
+            (fields,) = csv.reader([line], delimiter=TAB, strict=True)
+        except csv.Error:
+            return False
+        return len(fields) == line.count(TAB) + 1
 
-def _header(path: Path, reader: _CsvReader) -> tuple[str, ...]:
-    place, names = next(_fields(path, reader, stop), ("", []))
-    if match := NOT_UTF8.search("\n".join(names)):
-        raise not_utf8(path, place, match)
-    return tuple(names)
+    return not any(map(DOUBLED_QUOTES.search, quotes)) and not all(map(encloses_fields, quotes))
 
 
 def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str, list[str]]]:
@@ -323,64 +346,23 @@ def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str
     """
     while True:
         line = reader.line_num + 1
+        limit = csv.field_size_limit(LONGEST_FIELD)  # it is one of the whole process
         try:
-            fields = _next_record(reader)
+            fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            wrong = _malformed(path, line, error)
-            (bad if reader.line_num == line else stop)(wrong)
+            reason = (
+                f"{error}. A field that starts with a double quote ends with one, and quotes "
+                "within it are doubled."
+            )
+            handle = bad if reader.line_num == line else stop
+            handle(RowError(path, f"line {line}", reason))
             continue
+        finally:
+            csv.field_size_limit(limit)
         if fields:
             yield f"line {line}", [field.replace(IN_ITS_PLACE, "\r") for field in fields]
-
-
-def _next_record(reader: _CsvReader) -> list[str]:
-    """Return the next record, whose fields may be long; the limit is one of the whole process."""
-    limit = csv.field_size_limit(LONGEST_FIELD)
-    try:
-        return next(reader)
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _malformed(path: Path, line: int, error: csv.Error) -> RowError:
-    return RowError(
-        path,
-        f"line {line}",
-        f"{error}. A field that starts with a double quote ends with one, and quotes within it "
-        "are doubled.",
-    )
-
-
-def _with_columns(
-    path: Path,
-    names: tuple[str, ...],
-    reader: _CsvReader,
-    bad: OnBadRow,
-    columns: Sequence[str],
-) -> Iterator[Row]:
-    for place, fields in _fields(path, reader, bad):
-        values = dict(zip(names, fields, strict=False))
-        if len(fields) != len(names):
-            reason = (
-                f"{len(fields)} fields where there are {len(names)} columns "
-                f"({', '.join(names)}). Quote fields that hold the delimiter."
-            )
-            bad(RowError(path, place, reason))
-        elif match := NOT_UTF8.search("\n".join(values[name] for name in columns)):
-            bad(not_utf8(path, place, match))
-        else:
-            yield Row(place, values)
-
-
-def _objects(path: Path, bad: OnBadRow) -> Iterator[Row]:
-    for line, content in enumerate(split_lines(decoded_bytes(path)), start=1):
-        if content.strip():
-            try:
-                yield Row(f"line {line}", _object(path, f"line {line}", content))
-            except RowError as error:
-                bad(error)
 
 
 def _object(path: Path, place: str, content: str) -> dict[str, object]:
@@ -399,26 +381,6 @@ def _object(path: Path, place: str, content: str) -> dict[str, object]:
             'Each line holds one, such as {"text": "...", "label": "..."}.',
         )
     return values
-
-
-def _records(
-    path: Path, file: pyarrow.parquet.ParquetFile, bad: OnBadRow, columns: Sequence[str]
-) -> Iterator[Row]:
-    import pyarrow
-
-    row = 0
-    try:
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*columns]):
-            for record in range(batch.num_rows):
-                row += 1
-                try:
-                    values = _record(path, f"row {row}", batch, record, columns)
-                except RowError as error:
-                    bad(error)
-                else:
-                    yield Row(f"row {row}", values)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}, after row {row}: damaged: {error}") from None
 
 
 def _record(
