@@ -1,4 +1,19 @@
-"""Rows of sentences that are split into words, with tags of any scheme read as BIO."""
+"""Rows of sentences that are split into words, with tags of any scheme read as BIO.
+
+CoNLL          a word and its tag a line, in columns; an empty line ends a sentence
+NAME.seq.in    a sentence a line, and in NAME.seq.out next to it the tags of each
+JSONL, Parquet a list of words and a list of tags a row
+
+Words and tags are split at tabs and spaces alone: a no-break space, and in a file with tabs a
+space, is a character of a word. A file has one scheme of tags, all with the same entities:
+
+BIO (IOB2)     B-TYPE begins an entity, I-TYPE continues it, O is outside of all
+IOB1           an entity begins with I-TYPE; with B-TYPE only right after another of its type
+               (Ramshaw and Marcus 1995, arXiv cmp-lg/9505040; CoNLL-2003's files)
+IOBES, BILOU,  more prefixes: E or L ends an entity, S or U is one of a single word, M continues one
+BMES           (Ratinov and Roth 2009, W09-1119)
+plain          no prefixes: each tag is a label of its own, such as a part of speech
+"""
 
 from __future__ import annotations
 
@@ -29,17 +44,6 @@ from bertender.tasks.rows import (
     stop,
 )
 
-# --- from bertender.tasks.tag_schemes
-# Schemes of tags, all read as BIO with the same entities; a file has one scheme.
-#
-# BIO (IOB2)     B-TYPE begins an entity, I-TYPE continues it, O is outside of all
-# IOB1           an entity begins with I-TYPE; with B-TYPE only right after another of its type
-#                (Ramshaw and Marcus 1995, arXiv cmp-lg/9505040; CoNLL-2003's files)
-# IOBES, BILOU,  more prefixes: E or L ends an entity, S or U is one of a single word, M continues
-# one
-# BMES           (Ratinov and Roth 2009, W09-1119)
-# plain          no prefixes: each tag is a label of its own, such as a part of speech
-
 logger = logging.getLogger(__name__)
 
 PREFIXED = re.compile("([BIMELSU])(?:-(.*))?", re.DOTALL)
@@ -62,27 +66,31 @@ class _Tag(NamedTuple):
     continues: bool
     """It stands right after a word of an entity of its type, which has not ended."""
 
-    @property
-    def begins(self) -> bool:
-        return self.prefix in BEGINNING
-
 
 class Scheme(NamedTuple):
     """The scheme of a file's tags."""
 
     name: str
-    to_bio: Callable[[Tags], tuple[str, ...]]
-    """the tags of a sentence -> the same entities in BIO; raises UnusableTagError"""
+    begins_inside: bool = False
+    """An entity may begin with I."""
+
+    def to_bio(self, tags: Tags) -> tuple[str, ...]:
+        """Return the entities of a sentence in BIO.
+
+        Raises:
+            UnusableTagError: a tag has no meaning there.
+        """
+        return tuple(tags if self == PLAIN else _bio(tags, self.begins_inside))
 
     def note(self, path: Path) -> None:
         """Log how tags that are not BIO are read."""
-        if self is PLAIN:
+        if self == PLAIN:
             logger.warning(
                 "%s: tags without B- and I-: each is a label of its own, and the score counts "
                 "words, not entities of several words",
                 path,
             )
-        elif self is not BIO:
+        elif self != BIO:
             logger.warning(
                 "%s: %s tags are read as BIO; the entities are the same", path, self.name
             )
@@ -104,7 +112,7 @@ def scheme_of(sentences: Iterable[Tags]) -> Scheme:
     if prefixes.total() < counts.total() / 2:
         return PLAIN
     if known := [prefix for prefix in NAMES if prefixes[prefix]]:
-        return Scheme(NAMES[known[0]], _of_prefixes)
+        return Scheme(NAMES[known[0]])
     tags = [tag for sentence in sentences for tag in _parsed(sentence) if tag is not None]
     first = Counter(tag.prefix for tag in tags if not tag.continues)
     return IOB1 if first["I"] > first["B"] else BIO
@@ -124,16 +132,8 @@ def _parsed(tags: Tags) -> Iterator[_Tag | None]:
         entity = None if prefix in ENDING else own
 
 
-def _of_prefixes(tags: Tags) -> tuple[str, ...]:
-    return tuple(_bio(tags, begins_inside=False))
-
-
-def _of_iob1(tags: Tags) -> tuple[str, ...]:
-    return tuple(_bio(tags, begins_inside=True))
-
-
 def _bio(tags: Tags, begins_inside: bool) -> Iterator[str]:
-    """Yield the tags in BIO; an entity may begin with I in IOB1 alone."""
+    """Yield the tags in BIO."""
     for word, (tag, parsed) in enumerate(zip(tags, _parsed(tags), strict=True), start=1):
         if tag == OUTSIDE:
             yield OUTSIDE
@@ -142,7 +142,7 @@ def _bio(tags: Tags, begins_inside: bool) -> Iterator[str]:
                 f"word {word}: {tag!r} is not a BIO tag. Allowed: O, B-TYPE and I-TYPE; the same "
                 "in IOB1, IOBES or BILOU; or tags without prefixes alone"
             )
-        elif parsed.begins or (begins_inside and not parsed.continues):
+        elif parsed.prefix in BEGINNING or (begins_inside and not parsed.continues):
             yield _joined(BEGIN, parsed.entity)
         elif parsed.continues:
             yield _joined(INSIDE, parsed.entity)
@@ -158,18 +158,7 @@ def _joined(prefix: str, entity: str) -> str:
     return f"{prefix}-{entity}" if entity else prefix
 
 
-BIO, IOB1 = Scheme("BIO", _of_prefixes), Scheme("IOB1", _of_iob1)
-PLAIN = Scheme("plain", tuple)
-
-# --- from bertender.tasks.word_rows
-# Rows of sentences that are split into words: files with a word a line, or two files a split.
-#
-# CoNLL          a word and its tag a line, in columns; an empty line ends a sentence
-# NAME.seq.in    a sentence a line, and in NAME.seq.out next to it the tags of each
-# JSONL, Parquet a list of words and a list of tags a row
-#
-# Words and tags are split at tabs and spaces alone: a no-break space, and in a file with tabs a
-# space, is a character of a word.
+BIO, IOB1, PLAIN = Scheme("BIO"), Scheme("IOB1", begins_inside=True), Scheme("plain")
 
 DOCUMENT = "-DOCSTART-"
 """The word of a line that CoNLL's files have before each document."""
@@ -184,10 +173,26 @@ TAB, BLANKS = "\t", " \t"
 def open_words(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file of sentences by its suffix, a row of WORD_READERS; others are CoNLL's format.
 
-    The last of the columns that are asked for has the tags, which become BIO; see `tag_schemes`.
+    The last of the columns that are asked for has the tags, which become BIO.
     """
     table = WORD_READERS.get(path.suffix.lower(), read_conll)(path, bad)
-    return replace(table, read=partial(_in_bio, table))
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        """Yield rows with BIO tags; what is no list of tags is left for its check."""
+        column = columns[-1]
+        rows = [*table.read(columns)]
+        tagged = [_tags(row.values.get(column)) for row in rows]
+        scheme = scheme_of(tags for tags in tagged if tags is not None)
+        scheme.note(path)
+        for row, tags in zip(rows, tagged, strict=True):
+            try:
+                own = row.values if tags is None else {**row.values, column: [*scheme.to_bio(tags)]}
+            except UnusableTagError as error:
+                bad(cell_error(path, row, CellError(column, str(error))))
+            else:
+                yield Row(row.place, own)
+
+    return replace(table, read=rows)
 
 
 def read_conll(path: Path, bad: OnBadRow = stop) -> Table:
@@ -238,22 +243,6 @@ WORD_SUFFIXES = frozenset(WORDS_ALONE)
 """Of files for this problem type alone."""
 
 
-def _in_bio(table: Table, columns: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a table with BIO tags; what is no list of tags is left for its check."""
-    column = columns[-1]
-    rows = [*table.read(columns)]
-    tagged = [_tags(row.values.get(column)) for row in rows]
-    scheme = scheme_of(tags for tags in tagged if tags is not None)
-    scheme.note(table.path)
-    for row, tags in zip(rows, tagged, strict=True):
-        try:
-            own = row.values if tags is None else {**row.values, column: [*scheme.to_bio(tags)]}
-        except UnusableTagError as error:
-            table.bad(cell_error(table.path, row, CellError(column, str(error))))
-        else:
-            yield Row(row.place, own)
-
-
 def _tags(cell: object) -> list[str] | None:
     if isinstance(cell, (list, tuple)) and all(isinstance(tag, str) for tag in cell):
         return [tag.strip() for tag in cell]
@@ -266,10 +255,6 @@ class _Line(NamedTuple):
     number: int
     text: str
     cells: list[str]
-
-    @property
-    def is_filled(self) -> bool:
-        return bool(self.text.strip())
 
     @property
     def is_document(self) -> bool:
@@ -297,11 +282,12 @@ class _Conll:
     def read(cls, path: Path) -> _Conll:
         """Read a file; what is wrong with a line is left for its sentence."""
         texts = split_lines(decoded_bytes(path))
-        split = _split_at_tabs if _has_tabs(texts) else _split_at_blanks
+        filled_texts = [text for text in texts if text.strip() and not COMMENT.match(text)]
+        has_tabs = 2 * sum(TAB in text for text in filled_texts) > len(filled_texts)
+        split = _split_at_tabs if has_tabs else _split_at_blanks
         lines = (_Line(number, text, split(text)) for number, text in enumerate(texts, start=1))
-        groups = [
-            [*group] for filled, group in groupby(lines, lambda line: line.is_filled) if filled
-        ]
+        filled = groupby(lines, lambda line: bool(line.text.strip()))
+        groups = [[*group] for is_filled, group in filled if is_filled]
         words = [line for group in groups for line in group if not line.is_marked]
         width = Counter(len(line.cells) for line in words).most_common(1)[0][0] if words else 0
         has_entities = 2 * sum(is_entity_tag(line.cells[-1]) for line in words) > len(words)
@@ -358,25 +344,24 @@ class _Conll:
         for line in sentence:
             if match := NOT_UTF8.search(line.text):
                 raise not_utf8(self.path, f"line {line.number}", match)
-            if len(line.cells) < 2:
+            width = len(line.cells)
+            if width < 2:
                 reason = (
                     f"{line.cells[0]!r} has no tag. A line holds a word and its tag, with tabs, or "
                     "spaces in a file without tabs, between columns; an empty line ends a sentence."
                 )
-                raise RowError(self.path, f"line {line.number}", reason)
-            width = len(line.cells)
-            if width not in self.widths or (width != self.width and not is_even):
+            elif width not in self.widths or (width != self.width and not is_even):
                 reason = (
                     f"{width} columns, and {self.width} in most lines. Where tabs separate the "
                     "columns of a file, words may hold spaces."
                 )
-                raise RowError(self.path, f"line {line.number}", reason)
-            if max(places) >= width:
+            elif max(places) >= width:
                 reason = f"{width} columns, and column {max(places) + 1} is to be read."
-                raise RowError(self.path, f"line {line.number}", reason)
-            if not all(line.cells[place] for place in places):
+            elif not all(line.cells[place] for place in places):
                 reason = "a word or its tag is empty. Fill it in, or leave the line out."
-                raise RowError(self.path, f"line {line.number}", reason)
+            else:
+                continue
+            raise RowError(self.path, f"line {line.number}", reason)
 
     def _counts_words(self) -> bool:
         """Return whether the first column is 1, 2, 3 in each sentence."""
@@ -387,12 +372,6 @@ class _Conll:
         return any(len(words) > 1 for words in counted) and all(
             words == [str(number) for number in range(1, len(words) + 1)] for words in counted
         )
-
-
-def _has_tabs(lines: Sequence[str]) -> bool:
-    """Return whether tabs separate the columns: most lines of words have one."""
-    words = [line for line in lines if line.strip() and not COMMENT.match(line)]
-    return 2 * sum(TAB in line for line in words) > len(words)
 
 
 def _is_even(sentence: Sequence[_Line]) -> bool:
