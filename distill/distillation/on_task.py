@@ -81,14 +81,15 @@ class OnTask(Distillation):
         stay, filtered_out = remaining(extended, config, partial(texts.logits, tokenizer))
         texts = replace(texts, stay=stay)
         learned = texts.learned
-        readers = (start.source, *(str(each.artifact.path) for each in teachers))
-        copies = augmented(learned, teachers[0].artifact, teachers[0].model, readers, config)
-        texts = texts.with_copies(copies.train.after(len(learned.train)))
         added: dict[str, Any] = {}
         if config.learns_unlabelled:
             added["unlabelled_texts"] = len(learned.train) - len(task.train)
             added["unlabelled_left_out"] = {**left_out, **filtered_out}
         if config.augmentation:
+            readers = (start.source, *(str(each.artifact.path) for each in teachers))
+            first = teachers[0]
+            copies = augmented(learned, first.artifact, first.model, readers, config)
+            texts = texts.with_copies(copies.train.after(len(learned.train)))
             added["augmented_texts"] = len(copies.train) - len(learned.train)
 
         # a student in other tokens than the teacher learns from cached outputs alone, and a

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from bertender.training.examples import TensorBatch
 
 Loss: TypeAlias = "Callable[..., torch.Tensor]"
-LOGITS: frozenset[Signal] = frozenset({"logits"})
 
 Pairs = tuple[tuple[int, int], ...]
 """(student layer, teacher layer) as the papers count them: from 1, and 0 for the embeddings"""
@@ -112,6 +111,24 @@ class Term:
         raise NotImplementedError
 
 
+class _OfLogits(Term):
+    """A term that reads the teacher's logits."""
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        return frozenset({"logits"})
+
+
+class _OfLayers(Term):
+    """A term that reads a signal of some layers."""
+
+    signal: Signal
+
+    @property
+    def needs(self) -> frozenset[Signal]:
+        return frozenset({self.signal})
+
+
 def wanted_by(terms: Iterable[Term], student: int, teacher: int) -> tuple[Wanted, Wanted]:
     """Return what the terms with a weight above 0 read of a student and a teacher so deep."""
     read = [(term.needs, term.pairs(student, teacher)) for term in terms if term.weight]
@@ -136,7 +153,7 @@ class HardLabels(Term):
 
 
 @dataclass(frozen=True)
-class SoftLabels(Term):
+class SoftLabels(_OfLogits):
     """The teacher's softened distribution as the target; of taggers, at the first token of each
     word, which alone was taught a tag."""
 
@@ -148,27 +165,19 @@ class SoftLabels(Term):
     """That of both models."""
     name: str = "soft"
 
-    @property
-    def needs(self) -> frozenset[Signal]:
-        return LOGITS
-
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
         return self.loss(ours, theirs, self.temperature)
 
 
 @dataclass(frozen=True)
-class LogitMatch(Term):
+class LogitMatch(_OfLogits):
     """The teacher's logits as they are as the target, with nothing to soften."""
 
     weight: float
     head: Head = HEADS[SINGLE_LABEL.name]
     """That of both models."""
     name: str = "logits"
-
-    @property
-    def needs(self) -> frozenset[Signal]:
-        return LOGITS
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
@@ -187,7 +196,7 @@ class MaskedWords(Term):
 
 
 @dataclass(frozen=True)
-class SoftWords(Term):
+class SoftWords(_OfLogits):
     """The teacher's softened distribution over the vocabulary, for every real token."""
 
     weight: float
@@ -196,17 +205,13 @@ class SoftWords(Term):
     """For the masked words alone."""
     name: str = "soft"
 
-    @property
-    def needs(self) -> frozenset[Signal]:
-        return LOGITS
-
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         asked = batch["targets"] != NO_LABEL if self.masked_alone else batch["attention_mask"]
         return token_soft_labels(student.logits, teacher.logits, asked, self.temperature)
 
 
 @dataclass(frozen=True)
-class Match(Term):
+class Match(_OfLayers):
     """A signal of some teacher layers as the target of some student layers."""
 
     name: str
@@ -232,10 +237,6 @@ class Match(Term):
         if not self.divided_by_depth:
             return self
         return replace(self, weight=self.weight / layers, divided_by_depth=False)
-
-    @property
-    def needs(self) -> frozenset[Signal]:
-        return frozenset({self.signal})
 
     @property
     def shared(self) -> str:
@@ -282,7 +283,7 @@ _SAME: Mapping[Signal, str] = {
 
 
 @dataclass(frozen=True)
-class Relations(Term):
+class Relations(_OfLayers):
     """Similarity of each token's query, key or value to every other's in the teacher's layer."""
 
     name: str
@@ -291,10 +292,6 @@ class Relations(Term):
     layers: LayerMap
     relation_heads: int | None = None
     """Into how many heads both models' vectors are cut; None keeps the heads, as many in both."""
-
-    @property
-    def needs(self) -> frozenset[Signal]:
-        return frozenset({self.signal})
 
     @property
     def shared(self) -> str:

@@ -26,6 +26,7 @@ from bertender.training.loop import Rates
 from distill.losses.signals import Signals, read_signals
 from distill.losses.terms import MIXED_INPUTS, Match, ProjectedWeights, Term, wanted_by
 
+Terms = Sequence[Term]
 Parts = dict[str, torch.Tensor]
 """Weighted parts of a loss, by the names of the terms."""
 
@@ -47,8 +48,7 @@ class TrainingModule(nn.Module):
         self,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
-        terms: Sequence[Term],
-        *,
+        terms: Terms,
         seed: int,
         steps: int,
     ) -> None:
@@ -107,12 +107,11 @@ class LayerAfterLayer(TrainingModule):
         self,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
-        terms: Sequence[Term],
-        *,
+        terms: Terms,
         seed: int,
         steps: int,
     ) -> None:
-        super().__init__(student, teacher, terms, seed=seed, steps=steps)
+        super().__init__(student, teacher, terms, seed, steps)
         self.steps = steps
         matches = [term for term in self.terms if isinstance(term, Match)]
         pairs = matches[0].pairs(student.config.num_hidden_layers, teacher.config.num_hidden_layers)
@@ -181,8 +180,7 @@ class Replacing(nn.Module):
         self,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
-        terms: Sequence[Term],
-        *,
+        terms: Terms,
         seed: int,
         steps: int,
         first: float = 0.3,
@@ -281,8 +279,7 @@ class DualTraining(nn.Module):
         self,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
-        terms: Sequence[Term],
-        *,
+        terms: Terms,
         seed: int,
         steps: int,
     ) -> None:

@@ -15,6 +15,7 @@ from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError
 from bertender.models.classifier import load_torch_classifier, open_classifier
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
@@ -86,7 +87,12 @@ def batch_and_logits() -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Ten
     return batch, ours.requires_grad_(), theirs
 
 
-@pytest.mark.parametrize("term", [SoftLabels(1.0, temperature=2.0), HardLabels(1.0)])
+ONE_LABEL, TAGS = HEADS[SINGLE_LABEL.name], HEADS[TASK.problem_type]
+
+
+@pytest.mark.parametrize(
+    "term", [SoftLabels(1.0, temperature=2.0, head=TAGS), HardLabels(1.0, head=TAGS)]
+)
 def test_a_term_reads_first_pieces_alone(term: SoftLabels | HardLabels) -> None:
     """Other pieces, special tokens and padding have no part, for student and teacher."""
     batch, ours, theirs = batch_and_logits()
@@ -105,14 +111,14 @@ def test_a_term_reads_first_pieces_alone(term: SoftLabels | HardLabels) -> None:
 def test_soft_labels_are_the_mean_over_words() -> None:
     """Not over texts: a long one counts more than a short one."""
     batch, ours, theirs = batch_and_logits()
-    term = SoftLabels(1.0, temperature=2.0)
+    text, words = (SoftLabels(1.0, temperature=2.0, head=head) for head in (ONE_LABEL, TAGS))
     rows = batch["word_starts"].bool()
     alone = [
-        term(Signals(mine[None]), Signals(their[None]), batch)
+        text(Signals(mine[None]), Signals(their[None]), batch)
         for mine, their in zip(ours[rows].detach(), theirs[rows], strict=True)
     ]
     expected = torch.stack(alone).mean()
-    torch.testing.assert_close(term(Signals(ours), Signals(theirs), batch).detach(), expected)
+    torch.testing.assert_close(words(Signals(ours), Signals(theirs), batch).detach(), expected)
 
 
 def test_a_tagger_learns_the_tags(teacher: Artifact) -> None:
