@@ -21,8 +21,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from filelock import FileLock, Timeout
-
 from bertender.core.artifact import check_replaceable
 from bertender.core.card import library_versions
 from bertender.core.errors import BertenderError, BusyError
@@ -86,6 +84,7 @@ def directory_once(directory: Path, identity: Any, write: Callable[[Path], objec
 
     Of the processes of a distributed run, the first to come writes it and the others wait.
     """
+    from filelock import FileLock  # what only serves artifacts is installed without it
 
     def build() -> None:
         with replacing_directory(directory) as draft:
@@ -253,6 +252,8 @@ def _folder(out: Path) -> Path:
 @contextmanager
 def _held(lock: Path, out: Path) -> Iterator[None]:
     """Hold a lock that the system gives back when the process dies, however it dies."""
+    from filelock import FileLock, Timeout
+
     held = FileLock(lock, timeout=0)
     try:
         held.acquire()
