@@ -132,7 +132,7 @@ def schemes(as_json: JsonFlag = False) -> None:
             **{name: [row.summary, row.refused] for name, row in TARGETS.items()},
         },
         "calibrator": {name: [row.summary] for name, row in CALIBRATORS.items()},
-        "sensitivity": {name: [row.summary] for name, row in SENSITIVITIES.items()},
+        "sensitivity": {name: [summary] for name, summary in SENSITIVITIES.items()},
     }
     if as_json:
         named = {

@@ -6,7 +6,7 @@ paths and settings are checked without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,9 +26,6 @@ from bertender.core.machine import save_note
 from bertender.gate.artifacts import Verification, VerifyConfig, verify
 from bertender.gate.judge import require_parity
 from bertender.tasks.task import TaskConfig
-
-ON_THE_COMMAND_LINE = "COMMANDLINE"
-"""The name that typer gives to where a value came from."""
 
 ReferenceArgument = Annotated[
     str, typer.Argument(metavar="REFERENCE", help="artifact that is taken as right")
@@ -101,8 +98,17 @@ def compare_command() -> Callable[..., None]:
         wide: WideFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
-        _check_one_form(as_json, {"--markdown": markdown, "--wide": wide})
-        _check_flags_used(context, saved, values)
+        for name, is_set in {"--markdown": markdown, "--wide": wide}.items():
+            if as_json and is_set:
+                raise typer.BadParameter(f"--json and {name}: give one of them.")
+        sources = {name: context.get_parameter_source(name) for name in ("artifacts", *values)}
+        unused = [name for name, each in sources.items() if each and each.name == "COMMANDLINE"]
+        if saved and unused:
+            raise typer.BadParameter(
+                f"--saved measures nothing, so it takes no {', '.join(unused)}."
+            )
+        if not saved and not artifacts:
+            raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
         check_savable("--out", out, "JSON")
         check_savable("--html", html, "HTML")
         comparison, left_out = (_read(saved), None) if saved else _measure(artifacts or [], values)
@@ -145,28 +151,8 @@ def _print_result(result: Record, left_out: dict[str, Any] | None) -> None:
     print_json({**result.model_dump(mode="json"), **more})
 
 
-def _check_one_form(as_json: bool, flags: Mapping[str, bool]) -> None:
-    """Raise BadParameter for flags of a table where none is printed."""
-    for name, is_set in flags.items():
-        if as_json and is_set:
-            raise typer.BadParameter(f"--json and {name}: give one of them.")
-
-
-def _check_flags_used(context: typer.Context, saved: Path | None, values: dict[str, Any]) -> None:
-    """Raise BadParameter for what would be read and ignored."""
-    unused = [
-        name
-        for name in ("artifacts", *values)
-        if saved and getattr(context.get_parameter_source(name), "name", "") == ON_THE_COMMAND_LINE
-    ]
-    if unused:
-        raise typer.BadParameter(f"--saved measures nothing, so it takes no {', '.join(unused)}.")
-
-
 def _measure(paths: list[str], values: dict[str, Any]) -> tuple[Comparison, dict[str, Any] | None]:
     """Return the comparison, and the report on rows that were left out of its task."""
-    if not paths:
-        raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
     config = CompareConfig.parse(settings_of(CompareConfig, values))
     artifacts = [api.opened(path) for path in paths]
     task = api.task_of(artifacts, settings_of(TaskConfig, values))

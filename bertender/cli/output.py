@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.measure import Measurement
@@ -16,9 +15,9 @@ from rich.text import Text
 from bertender.cli.findings import control_lines, graph_lines, pruning_lines, quantization_lines
 from bertender.comparison.records import measure_size
 from bertender.comparison.table import DASH, number
-from bertender.core.artifact import Artifact, Timing, read_timing
+from bertender.core.artifact import Artifact, read_timing
 from bertender.core.card import LeftOutRows
-from bertender.core.findings import Findings, ParitySummary, TrainingFindings
+from bertender.core.findings import Findings
 from bertender.core.progress import SafeConsole
 
 WIDEST = 1000
@@ -76,7 +75,7 @@ def left_out_rows(source: LeavesOut) -> dict[str, Any] | None:
 
 def print_artifact(artifact: Artifact) -> None:
     """Report in a few lines what a stage has written."""
-    card = artifact.card
+    card, timing = artifact.card, read_timing(artifact)
     size = measure_size(artifact, card.findings.parameters)
     parameters = DASH if size.millions is None else f"{size.millions:.1f}M"
     reads = f", reads {card.max_length} tokens of a text" if card.max_length else ""
@@ -84,13 +83,56 @@ def print_artifact(artifact: Artifact) -> None:
         f"{artifact.path}: {card.kind}, {card.precision}, {parameters} parameters, "
         f"{size.artifact_size_bytes / 1e6:.1f} MB{reads}"
     )
-    for line in (*_measured(card.findings), *_timed(read_timing(artifact))):
+    for line in _measured(card.findings):
         print_words(f"  {line}")
+    if timing is not None:
+        print_words(
+            f"  trained on {timing.samples_per_s:.0f} texts/s; the teacher took "
+            f"{timing.teacher_share:.0%} of {timing.wall_s:.0f} s"
+        )
 
 
-def show_artifact(output: Path) -> None:
-    """Print what a step has written."""
-    print_artifact(Artifact.load(output, verify=False))
+def _measured(findings: Findings) -> Iterator[str]:
+    """Yield the findings as lines."""
+    yield from _trained(findings)
+    if findings.lengths:
+        yield from findings.lengths.lines()
+    yield from control_lines(findings)
+    if (parity := findings.parity) is not None:
+        agreement = DASH if parity.agreement is None else f"{parity.agreement:.4f}"
+        most = parity.max_abs_difference
+        yield (
+            f"parity with {parity.reference}: agreement {agreement} over {parity.texts} texts, "
+            f"largest logit difference {DASH if most is None else f'{most:.2g}'}"
+        )
+    yield from graph_lines(findings)
+    yield from pruning_lines(findings)
+    yield from quantization_lines(findings)
+
+
+def _trained(findings: Findings) -> Iterator[str]:
+    """Yield the scores of a training, and of other tasks that were learned in it."""
+
+    def last(epochs: Sequence[Mapping[str, float]]) -> str:
+        return ", ".join(f"{name} {value:.4g}" for name, value in epochs[-1].items())
+
+    training, scores = findings.training, findings.scores
+    apart = scores is not None and scores.chosen_on == "selection"
+    if training and training.epochs:
+        # of general encoders, these are texts of the corpus
+        where = "set apart" if apart else "held-out"
+        yield f"{where} after the last epoch: {last(training.epochs)}"
+    if scores and apart and not (findings.pruning or findings.quantization):
+        yield f"held-out, read once: {number(scores.score)}"
+    if scores and scores.constant:
+        yield f"on the held-out texts, it {scores.constant.words}"
+    if training and training.unlabelled_texts is not None:
+        filters = training.unlabelled_left_out or {}
+        left_out = ", ".join(f"{count} by {name}" for name, count in filters.items())
+        filtered = f"; left out: {left_out}" if left_out else ""
+        yield f"unlabelled texts: {training.unlabelled_texts} learned from{filtered}"
+    for task, other in training.together.items() if training else ():
+        yield f"task {task}, in {other.artifact} next to it: {last(other.epochs)}"
 
 
 def print_entry(title: str, lines: Iterable[str], style: str = "bold") -> None:
@@ -114,13 +156,12 @@ def print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def print_listing(rows: list[dict[str, Any]]) -> None:
     """Print rows of a name and its description."""
     for row in rows:
-        (_, name), (_, summary), *rest = row.items()
-        print_entry(name, [summary, *(f"{key}: {_words(value)}" for key, value in rest)])
-
-
-def _words(value: Any) -> str:
-    words = ", ".join(value) if isinstance(value, list) else str(value)
-    return words or "nothing"
+        (_, name), (_, summary), *others = row.items()
+        lines = [summary]
+        for key, value in others:
+            words = ", ".join(value) if isinstance(value, list) else str(value)
+            lines.append(f"{key}: {words or 'nothing'}")
+        print_entry(name, lines)
 
 
 def _plain(value: Any) -> Any:
@@ -132,73 +173,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def _measured(findings: Findings) -> list[str]:
-    """Return the findings as lines."""
-    tables = (graph_lines(findings), pruning_lines(findings), quantization_lines(findings))
-    return [
-        *_trained(findings),
-        *(findings.lengths.lines() if findings.lengths else ()),
-        *control_lines(findings),
-        *_agreement(findings.parity),
-        *(line for lines in tables for line in lines),
-    ]
-
-
-def _trained(findings: Findings) -> list[str]:
-    """Return the scores of a training, and of other tasks that were learned in it."""
-    training, scores = findings.training, findings.scores
-    apart = scores is not None and scores.chosen_on == "selection"
-    lines = []
-    if training and training.epochs:
-        # of general encoders, these are texts of the corpus
-        where = "set apart" if apart else "held-out"
-        lines.append(f"{where} after the last epoch: {_scores(training.epochs)}")
-    if scores and apart and not (findings.pruning or findings.quantization):
-        lines.append(f"held-out, read once: {number(scores.score)}")
-    if scores and scores.constant:
-        lines.append(f"on the held-out texts, it {scores.constant.words}")
-    lines += _unlabelled(training)
-    others = training.together.items() if training else ()
-    return [
-        *lines,
-        *(f"task {task}, in {o.artifact} next to it: {_scores(o.epochs)}" for task, o in others),
-    ]
-
-
-def _unlabelled(training: TrainingFindings | None) -> list[str]:
-    """Return how many texts without labels were learned from, and which filters left some out."""
-    if training is None or training.unlabelled_texts is None:
-        return []
-    filters = training.unlabelled_left_out or {}
-    left_out = ", ".join(f"{count} by {name}" for name, count in filters.items())
-    return [
-        f"unlabelled texts: {training.unlabelled_texts} learned from"
-        + (f"; left out: {left_out}" if left_out else "")
-    ]
-
-
-def _agreement(parity: ParitySummary | None) -> list[str]:
-    if parity is None:
-        return []
-    agreement = DASH if parity.agreement is None else f"{parity.agreement:.4f}"
-    most = parity.max_abs_difference
-    return [
-        f"parity with {parity.reference}: agreement {agreement} over {parity.texts} texts, "
-        f"largest logit difference {DASH if most is None else f'{most:.2g}'}"
-    ]
-
-
-def _timed(timing: Timing | None) -> list[str]:
-    if timing is None:
-        return []
-    return [
-        f"trained on {timing.samples_per_s:.0f} texts/s; the teacher took "
-        f"{timing.teacher_share:.0%} of {timing.wall_s:.0f} s"
-    ]
-
-
-def _scores(epochs: Sequence[Mapping[str, float]]) -> str:
-    """Return the scores after the last epoch in words."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in epochs[-1].items())

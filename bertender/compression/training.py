@@ -29,7 +29,7 @@ from bertender.core.files import save_text
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.recipe import PlannedStep, Step, run_step
-from bertender.recipes.stage import GRAPH_TO_QUANTIZE
+from bertender.recipes.stage import GRAPH_TO_QUANTIZE, NamedFile
 from bertender.recipes.stages import STAGES
 from bertender.tasks.labelled import read_texts
 from bertender.tasks.loading import sample, unlabelled_texts
@@ -154,7 +154,7 @@ def check_settings(candidates: Sequence[Candidate], config: CompressConfig, task
         for each in candidates
         for step in (*student_steps(each, config, unlabelled), *graph_steps(each, TEACHER))
     }
-    files = []
+    files: list[NamedFile] = []
     for step in steps.values():
         stage = STAGES[step.stage]
         settings = stage.config.parse(step.settings)

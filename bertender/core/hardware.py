@@ -49,9 +49,9 @@ def _quotas(root: Path) -> Iterator[float]:
     """Yield the cores that each control group of this process, or above it, may use."""
     for line in _words(root / "proc/self/cgroup", "\n"):
         controllers, _, path = line.partition(":")[2].partition(":")
-        mounts, files = (".",), ("cpu.max",)  # version 2
+        mounts, files = ["."], ["cpu.max"]  # version 2
         if controllers:
-            mounts, files = (controllers, "cpu"), ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            mounts, files = [controllers, "cpu"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
             if "cpu" not in controllers.split(","):
                 continue
         # from a group up to its mount; a container may not see its own path there
