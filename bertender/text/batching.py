@@ -127,7 +127,10 @@ def plan_batches(
             all groups are shuffled together, so that each has a share by its size (MT-DNN,
             arXiv 1901.11504, Algorithm 1). None makes one group of all.
     """
-    members = _by_group(groups or [0] * len(lengths))
+    by_group: dict[int, list[int]] = {number: [] for number in sorted(set(groups or [0]))}
+    for index, number in enumerate(groups or [0] * len(lengths)):
+        by_group[number].append(index)
+    members = list(by_group.values())
     bounded = _Bounded(lengths, limits)
     epoch_of = _pools_in_turn if pooling.in_turn else _pools_shuffled
     assert pooling.batches is not None
@@ -138,14 +141,6 @@ def plan_batches(
         batches += map(tuple, epoch_of(bounded, members, pooling.batches, generator))
         epoch_ends.append(len(batches))
     return BatchPlan(tuple(batches), tuple(epoch_ends))
-
-
-def _by_group(groups: Sequence[int]) -> list[list[int]]:
-    """Return the examples of each group, in the order of the groups' numbers."""
-    members: dict[int, list[int]] = {number: [] for number in sorted(set(groups))}
-    for index, number in enumerate(groups):
-        members[number].append(index)
-    return list(members.values())
 
 
 @dataclass(frozen=True)
@@ -160,7 +155,12 @@ class _Bounded:
         most, processes = self.limits, self.limits.processes
         lengths = [self.lengths[index] for index in pool]
         buckets = length_buckets(lengths, most.tokens_per_batch, most.batch_size, processes)
-        return [_filled([int(pool[place]) for place in bucket], processes) for bucket in buckets]
+        batches = [[int(pool[place]) for place in bucket] for bucket in buckets]
+        # the first examples of a batch are repeated until it divides by the number of processes
+        return [
+            [batch[index % len(batch)] for index in range(len(batch) + -len(batch) % processes)]
+            for batch in batches
+        ]
 
 
 def _pools_shuffled(
@@ -188,7 +188,9 @@ def _pools_in_turn(
 ) -> list[list[int]]:
     """Return an epoch of one pool after the other; batches are shuffled inside each."""
     counts = [len(bounded.batches(group)) for group in members]
-    pools: list[list[list[int]]] = [[] for _ in range(_rounded(sum(counts), batches_per_pool))]
+    pools: list[list[list[int]]] = [
+        [] for _ in range(max(1, round(sum(counts) / batches_per_pool)))
+    ]
     for group, count in zip(members, counts, strict=True):
         order = np.asarray(group)[generator.permutation(len(group))].tolist()
         parts = _parts(order, count, min(count, len(pools)), bounded.limits.processes)
@@ -196,11 +198,6 @@ def _pools_in_turn(
         for place, part in zip(places, parts, strict=True):
             pools[place] += bounded.batches(part)
     return [batch for pool in pools for batch in _shuffled(pool, generator)]
-
-
-def _rounded(batches: int, batches_per_pool: int) -> int:
-    """Return how many pools of about that size the batches make, at least one."""
-    return max(1, round(batches / batches_per_pool))
 
 
 def _parts(order: list[int], batches: int, count: int, multiple: int) -> list[list[int]]:
@@ -218,9 +215,3 @@ def _parts(order: list[int], batches: int, count: int, multiple: int) -> list[li
 
 def _shuffled(batches: list[list[int]], generator: np.random.Generator) -> list[list[int]]:
     return [batches[index] for index in generator.permutation(len(batches))]
-
-
-def _filled(batch: list[int], processes: int) -> list[int]:
-    """Repeat a batch's first examples until it divides by the number of processes."""
-    missing = -len(batch) % processes
-    return batch + [batch[index % len(batch)] for index in range(missing)]
