@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bertender.training.heads import precise
+from bertender.problems.problem import NO_LABEL
+from bertender.training.heads import precise, soft_labels
 
 if TYPE_CHECKING:
     import torch
@@ -251,3 +252,85 @@ def weight_mse(student: Sequence[torch.Tensor], teacher: Sequence[torch.Tensor])
     return torch.stack(
         [functional.mse_loss(precise(ours), precise(theirs)) for ours, theirs in pairs]
     ).sum()
+
+
+def token_soft_labels(
+    student_logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    mask: torch.Tensor,
+    temperature: float,
+) -> torch.Tensor:
+    """`soft_labels` of every real token: a distribution over words or tags each.
+
+    Sanh et al. 2019 (DistilBERT, arXiv 1910.01108), section 2, over the words of a vocabulary.
+
+    Args:
+        student_logits: (batch, seq, classes).
+        teacher_logits: (batch, seq, classes).
+        mask: (batch, seq).
+        temperature: above 0; larger is softer.
+    """
+    real = mask.bool()
+    return soft_labels(student_logits[real], teacher_logits[real], temperature)
+
+
+def soft_cross_entropy(
+    student_logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """Cross-entropy with the teacher's softened distribution, without T squared.
+
+    Jiao et al. 2019 (TinyBERT, arXiv 1909.10351), eq. 10. It differs from `soft_labels` at T = 1
+    by the teacher's entropy, which is constant; here the mean is over the batch alone.
+
+    Args:
+        student_logits: (batch, labels).
+        teacher_logits: (batch, labels).
+        temperature: above 0; larger is softer.
+    """
+    from torch.nn import functional
+
+    student = functional.log_softmax(precise(student_logits) / temperature, dim=-1)
+    teacher = functional.softmax(precise(teacher_logits.detach()) / temperature, dim=-1)
+    return -(teacher * student).sum() / max(len(student), 1)
+
+
+def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
+    """Mean squared difference of the logits, over the batch and the labels.
+
+    Tang et al. 2019 (arXiv 1903.12136). The paper calls it the mean squared error and writes the
+    squared distance; the mean over the labels follows its words.
+
+    Args:
+        student_logits: (batch, labels).
+        teacher_logits: (batch, labels).
+    """
+    from torch.nn import functional
+
+    return functional.mse_loss(precise(student_logits), precise(teacher_logits.detach()))
+
+
+def vocabulary_labels(
+    logits: torch.Tensor, targets: torch.Tensor, entries: Sequence[int]
+) -> torch.Tensor:
+    """Cross-entropy of each target among the entries of its own vocabulary alone.
+
+    Zhao et al. 2019 (arXiv 1909.11687v1), section 3.2: a softmax for each of the vocabularies
+    that a row mixes.
+
+    Args:
+        logits: (batch, seq, all entries), one vocabulary after another.
+        targets: (batch, seq), the numbers of entries; NO_LABEL where nothing is asked.
+        entries: how many each vocabulary has.
+    """
+    from torch.nn import functional
+
+    asked = targets != NO_LABEL
+    rows, wanted = precise(logits[asked]), targets[asked]
+    total, first = rows.sum() * 0, 0
+    for own, of_vocabulary in zip(entries, rows.split(list(entries), dim=-1), strict=True):
+        mine = (first <= wanted) & (wanted < first + own)
+        total = total + functional.cross_entropy(
+            of_vocabulary[mine], wanted[mine] - first, reduction="sum"
+        )
+        first += own
+    return total / asked.sum().clamp(min=1)

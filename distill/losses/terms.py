@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from bertender.core.config import Table
 from bertender.problems.problem import NO_LABEL
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.training.heads import (
-    HEADS,
-    Head,
-    hard_labels,
+from bertender.training.heads import HEADS, Head, hard_labels, soft_labels
+from distill.losses.functions import (
     logit_mse,
-    soft_labels,
+    relation_divergence,
     token_soft_labels,
     vocabulary_labels,
+    weight_mse,
 )
-from distill.losses.functions import relation_divergence, weight_mse
 from distill.losses.signals import STATE_SIGNALS, TEXT_SIGNALS, Signal, Signals, Wanted, joined
 
 if TYPE_CHECKING:

@@ -11,14 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertender.training.heads import (
-    hard_labels,
-    logit_mse,
-    soft_cross_entropy,
-    soft_labels,
-    token_soft_labels,
-    vocabulary_labels,
-)
+from bertender.training.heads import hard_labels, soft_labels
 from distill.losses.functions import (
     attention_divergence,
     attention_mse,
@@ -26,10 +19,14 @@ from distill.losses.functions import (
     hidden_mean_mse,
     hidden_mse,
     hidden_variance_difference,
+    logit_mse,
     normalised_hidden_mse,
     normalised_sentence_mse,
     relation_divergence,
     sentence_cosine,
+    soft_cross_entropy,
+    token_soft_labels,
+    vocabulary_labels,
     weight_mse,
 )
 
