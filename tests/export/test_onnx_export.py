@@ -28,6 +28,7 @@ from export.config import ExportConfig
 from export.exporter import OWN_WRITERS, export, write_onnx
 from export.precision import LARGEST_FITTING, fit_half_range
 from tests.exports import PlainExport
+from tests.quick import quick
 from tests.toy_models import (
     LONGEST,
     OWN_SHAPES,
@@ -44,7 +45,13 @@ SEGMENTED |= {f"bertender-pruned-{name}" for name in SEGMENTED & PRUNABLE.keys()
 UNMASKED = {"bertender-bilstm", "bertender-static"}
 
 
-@pytest.fixture(scope="module", params=[*SHAPES, *OWN_SHAPES])
+QUICK_TYPES = (
+    *("albert", "bert", "deberta-v2", "distilbert", "modernbert"),
+    *("bertender-bilstm", "bertender-pruned-bert", "bertender-static"),
+)
+
+
+@pytest.fixture(scope="module", params=quick([*SHAPES, *OWN_SHAPES], *QUICK_TYPES))
 def exported(
     request: pytest.FixtureRequest, plain_export: PlainExport
 ) -> tuple[Artifact, Artifact]:

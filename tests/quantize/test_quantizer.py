@@ -34,6 +34,7 @@ from quantize.quantizer import WRITERS
 from tests.exports import PlainExport
 from tests.listening import listed_steps, no_training
 from tests.quantize.contexts import SETTINGS, config_of, target_for
+from tests.quick import quick
 from tests.served import ask_one_by_one, one_by_one, served
 from tests.toy_models import save_artifact, tiny_classifier
 from tests.toys import pair_task
@@ -59,7 +60,7 @@ def source_of(scheme: str, sources: dict[str, Artifact]) -> Artifact:
     return sources[SCHEMES[scheme].source]
 
 
-@pytest.fixture(scope="module", params=SCHEMES)
+@pytest.fixture(scope="module", params=quick(SCHEMES, "dynamic", "four-bit", "qat", "static"))
 def quantized(
     request: pytest.FixtureRequest,
     sources: dict[str, Artifact],

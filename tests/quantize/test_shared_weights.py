@@ -20,6 +20,7 @@ from quantize.graph import take_inventory
 from quantize.product_check import check_products
 from quantize.quantizer import quantize
 from tests.quantize.contexts import compared, config_of, context_of, write
+from tests.quick import quick
 from tests.toy_models import save_artifact, tiny_classifier
 
 
@@ -37,7 +38,7 @@ def exported(source: Artifact, task: Task) -> Artifact:
     return export(source, task, ExportConfig(), source.path.parent / "onnx")
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", quick(SCHEMES, "dynamic", "qat"))
 def test_every_scheme_passes_its_own_gates(
     scheme: str, source: Artifact, exported: Artifact, task: Task, tmp_path: Path
 ) -> None:
