@@ -39,7 +39,7 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import TaskConfig
 from serve.client.access import AccessConfig, open_access, parse_url
-from serve.client.served_model import ServedModel
+from serve.client.endpoint import ServedModel
 from serve.config import ServeConfig
 from serve.loadtest import (
     SENDERS,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from distill.pruning.config import PruneConfig
     from export.config import ExportConfig
     from quantize.config import QuantizeConfig
-    from serve.client.served_model import Classification
+    from serve.client.endpoint import Classification
     from serve.config import DeployConfig, LocalServeConfig
     from serve.deploy import Deployment
     from serve.server.server import TritonServer

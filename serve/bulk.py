@@ -30,9 +30,8 @@ from bertender.core.errors import (
 from bertender.core.files import replacing
 from bertender.core.progress import Bar, SilentBar, progress_bar
 from bertender.text.batch import Example
-from serve.client.endpoint import DEFAULT_CONCURRENCY, AsyncEndpoint
+from serve.client.endpoint import DEFAULT_CONCURRENCY, AsyncEndpoint, Classification
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES
-from serve.client.served_model import Classification
 from serve.wire import MODEL_NAME, row_in
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ from bertender.core.config import Record
 from bertender.core.errors import ServingError
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.text.batch import Example
-from serve.client.endpoint import Endpoint
-from serve.client.served_model import Classification
+from serve.client.endpoint import Classification, Endpoint
 from serve.config import EndpointConfig, ServeConfig
 from serve.server.server import serving
 

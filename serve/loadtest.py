@@ -32,9 +32,8 @@ from bertender.core.machine_load import MachineLoad, busiest, check_load, load_n
 from bertender.core.progress import progress_bar
 from bertender.text.batch import Example
 from serve.client.access import NO_ACCESS, Access, AccessConfig, Address
-from serve.client.endpoint import AsyncEndpoint
+from serve.client.endpoint import AsyncEndpoint, Columns, ServedModel
 from serve.client.protocols import GRPC, HTTP, LATE, OVERLOADED, TRUNCATING, Failure
-from serve.client.served_model import Columns, ServedModel
 from serve.wire import INPUT_NAMES, MODEL_NAME
 
 

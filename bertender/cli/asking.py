@@ -26,8 +26,7 @@ from serve.bulk import (
     read_file,
 )
 from serve.client.access import DEFAULT_URL, AccessConfig
-from serve.client.endpoint import AsyncEndpoint
-from serve.client.served_model import Classification
+from serve.client.endpoint import AsyncEndpoint, Classification
 from serve.loadtest import LoadConfig, LoadTest, load_svg, load_test, texts_to_send
 
 SENDING = {"model", "batch_size", "concurrency", "timeout_s", "retries"}

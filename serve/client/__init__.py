@@ -4,12 +4,12 @@ from serve.client.access import DEFAULT_URL, AccessConfig
 from serve.client.endpoint import (
     DEFAULT_CONCURRENCY,
     AsyncEndpoint,
+    Classification,
     Endpoint,
     ServedPredictor,
     classify,
 )
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES, PROTOCOLS, Protocol
-from serve.client.served_model import Classification
 
 __all__ = [
     "DEFAULT_CONCURRENCY",

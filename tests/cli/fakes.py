@@ -11,7 +11,7 @@ from bertender.cli import asking
 from bertender.core.errors import ServingError
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
-from serve.client.served_model import Classification, ServedModel
+from serve.client.endpoint import Classification, ServedModel
 
 __all__ = ["TOO_LONG", "FakeEndpoint", "endpoint"]
 

@@ -11,7 +11,7 @@ import pytest
 from bertender.cli.asking import lines_of
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from serve.client.access import DEFAULT_URL
-from serve.client.served_model import Classification
+from serve.client.endpoint import Classification
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 

@@ -16,7 +16,7 @@ from bertender.core.errors import BusyError
 from bertender.tasks.rows import READERS, open_table
 from serve.bulk import WRITERS, Journal, journal_of, open_journal
 from serve.client.access import AccessConfig
-from serve.client.served_model import Classification
+from serve.client.endpoint import Classification
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 from tests.packages import ROOT

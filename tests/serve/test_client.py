@@ -20,9 +20,8 @@ import bertender
 from bertender.core.errors import ConfigError, DataError, ServingError
 from bertender.models.classifier import Classifier
 from bertender.text.batch import Example, keep_text
-from serve.client.endpoint import AsyncEndpoint, Endpoint, ServedPredictor, classify
+from serve.client.endpoint import AsyncEndpoint, Classification, Endpoint, ServedPredictor, classify
 from serve.client.protocols import PROTOCOLS
-from serve.client.served_model import Classification
 from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME
 from tests.serve.scripted import SERVERS, Script

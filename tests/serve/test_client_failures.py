@@ -21,9 +21,14 @@ from bertender.core.errors import (
     UnreachableError,
 )
 from bertender.text.batch import Example
-from serve.client.endpoint import AsyncEndpoint, Endpoint
+from serve.client.endpoint import (
+    MOST_REQUEST_BYTES,
+    AsyncEndpoint,
+    Classification,
+    Endpoint,
+    ServedModel,
+)
 from serve.client.protocols import FIRST_WAIT_S, LATE, LONGEST_WAIT_S, OVERLOADED, PROTOCOLS, Tries
-from serve.client.served_model import MOST_REQUEST_BYTES, Classification, ServedModel
 from tests.serve.scripted import HANG_S, SERVERS, Script
 
 Classify = Callable[..., list[Classification]]
