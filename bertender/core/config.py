@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import get_annotations
@@ -182,13 +181,3 @@ class Table(dict[str, Row]):
             return name
 
         return AfterValidator(known)
-
-
-def on_demand(path: str) -> Callable[..., Any]:
-    """Return a function that calls what `module:NAME` names; its first call imports the module."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        module, _, name = path.partition(":")
-        return getattr(importlib.import_module(module), name)(*args, **kwargs)
-
-    return call
