@@ -34,7 +34,13 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
         C=config.inverse_regularisation, max_iter=1000, random_state=config.seed
     )
     model.fit(features, task.train.label_ids)
-    scores = _held_out(task, model, vectorizer)
+    predictions = model.predict(vectorizer.transform(_texts(task.dev)))
+    label_count, labels = len(task.labels), task.labels
+    measured = score(
+        task.metric, task.dev.label_ids, predictions, label_count=label_count, labels=labels
+    )
+    constant = found_constant(task, task.dev, predictions)
+    scores = ScoreFindings(chosen_on=task.chosen_on, score=measured.value, constant=constant)
     advice = "a larger inverse_regularisation, or more training texts"
     check_varied(scores, task, config, ("longest_ngram", "inverse_regularisation"), advice)
     with new_artifact(
@@ -54,19 +60,6 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
 
 def _texts(split: Split) -> list[str]:
     return [" ".join(example) for example in split.examples]
-
-
-def _held_out(task: Task, model: LogisticRegression, vectorizer: TfidfVectorizer) -> ScoreFindings:
-    predictions = model.predict(vectorizer.transform(_texts(task.dev)))
-    measured = score(
-        task.metric,
-        task.dev.label_ids,
-        predictions,
-        label_count=len(task.labels),
-        labels=task.labels,
-    )
-    constant = found_constant(task, task.dev, predictions)
-    return ScoreFindings(chosen_on=task.chosen_on, score=measured.value, constant=constant)
 
 
 def check_labels_present(task: Task) -> None:
