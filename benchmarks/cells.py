@@ -14,7 +14,7 @@ from scipy.stats import t as student
 from benchmarks.harness import Row, Run
 from bertender.comparison.records import speedup_over_processes
 from bertender.core.machine import Speedup, processor_name
-from bertender.metrics.scores import UNKNOWN, Change, LabelSet, ResampledChange, resampled_change
+from bertender.metrics import UNKNOWN, Change, LabelSet, ResampledChange, resampled_change
 
 DASH = "-"
 TASKS = {"sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "rte": "RTE", "ag-news": "AG News"}

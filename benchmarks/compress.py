@@ -11,8 +11,7 @@ import typer
 
 from benchmarks.cells import DASH, Table, machine, score, two
 from benchmarks.harness import Out, Row, Run, recorded, save_runs
-from bertender.core.machine import Environment
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import Environment, MachineLoad
 
 SHOWN = 8
 """Candidates in the table: those that were trained, then the nearest others."""

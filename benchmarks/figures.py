@@ -14,7 +14,7 @@ from benchmarks import compress, methods, models, pruning, runtimes, serving
 from benchmarks.cells import machine, mean_over, over, task_title, two
 from benchmarks.harness import RESULTS, Run, newest, read_runs
 from benchmarks.servers import LONGEST_TOKENS, SERVERS
-from bertender.text.batching import length_buckets
+from bertender.text.batch import length_buckets
 from serve.config import ServeConfig
 
 IMAGES = RESULTS.parents[1] / "docs" / "images"

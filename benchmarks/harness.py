@@ -18,11 +18,12 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Record, parts_of
 from bertender.core.errors import ConfigError, MachineBusyError
 from bertender.core.files import save_text
-from bertender.core.machine import Environment, environment
-from bertender.core.machine_load import (
+from bertender.core.machine import (
     BUSY_SHARE,
+    Environment,
     LoadMeter,
     MachineLoad,
+    environment,
     noisy_loads,
     watched_load,
 )

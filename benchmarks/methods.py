@@ -69,7 +69,7 @@ from bertender.core.errors import (
     ModelError,
     ParityError,
 )
-from bertender.metrics.scores import ResampledChange, mean_change
+from bertender.metrics import ResampledChange, mean_change
 from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.loading import sample

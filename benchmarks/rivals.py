@@ -39,7 +39,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.files import cache_directory
 from bertender.core.hardware import usable_cores
-from bertender.metrics.scores import score
+from bertender.metrics import score
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.task import Task

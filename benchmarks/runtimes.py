@@ -15,16 +15,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.cells import Table, machine, over, points, task_title, times, two
-from benchmarks.harness import (
-    Noisy,
-    OnnxArtifacts,
-    Out,
-    Row,
-    Run,
-    Threads,
-    loaded,
-    save_runs,
-)
+from benchmarks.harness import Noisy, OnnxArtifacts, Out, Row, Run, Threads, loaded, save_runs
 from benchmarks.models import comparison_run
 from bertender.comparison.accuracy import text_lengths
 from bertender.comparison.compare import compare, timed_models

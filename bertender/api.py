@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
 from bertender.core.config import Config, Record
-from bertender.core.errors import BertenderError as BertenderError
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task, TaskConfig
 

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from bertender.core.card import CARD_NAME, read_card
-from bertender.core.hub_code import open_pretrained
+from bertender.core.hub import open_pretrained
 from bertender.models.classifier import input_names
 from bertender.models.families import most_tokens
 from bertender.text.batch import Example

@@ -17,7 +17,7 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings, ScoreFindings
-from bertender.metrics.scores import Score
+from bertender.metrics import Score
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
 from bertender.training.config import JudgedConfig, TrainingConfig

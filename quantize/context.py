@@ -29,8 +29,7 @@ from bertender.models.runtimes import RUNTIMES
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Batch, Encode, Example
-from bertender.text.batching import length_buckets
+from bertender.text.batch import Batch, Encode, Example, length_buckets
 from quantize.config import QuantizeConfig
 from quantize.graph import Inventory, open_watched, take_inventory
 from quantize.integers import Histogram, Range, Target

@@ -252,7 +252,7 @@ async def _send(
     endpoint: AsyncEndpoint, texts: Texts, predictions: Predictions, bar: Bar
 ) -> LeftOutRows | None:
     """Ask for the predictions that are not there yet; return what was left out of the texts."""
-    from bertender.tasks.rows import SkippedRows, stop, together  # which load pyarrow
+    from bertender.tasks.rows import SkippedRows, stop, together
 
     missing = [row for row in range(len(texts.texts)) if row not in predictions.by_row]
     bar.skip(len(texts.texts) - len(missing))

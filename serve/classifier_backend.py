@@ -1,3 +1,1 @@
 """Where the model.py of a repository that an earlier version has written finds the backend."""
-
-from serve.backend.model import TritonPythonModel as TritonPythonModel

@@ -27,8 +27,14 @@ from pydantic import Field
 from bertender.comparison.records import Percentiles, percentiles
 from bertender.core.config import Config, Record, Rule
 from bertender.core.errors import ConfigError, LoadTestError, MachineBusyError
-from bertender.core.machine import Environment, environment
-from bertender.core.machine_load import MachineLoad, busiest, check_load, load_now
+from bertender.core.machine import (
+    Environment,
+    MachineLoad,
+    busiest,
+    check_load,
+    environment,
+    load_now,
+)
 from bertender.core.progress import progress_bar
 from bertender.text.batch import Example
 from serve.client.access import NO_ACCESS, Access, AccessConfig, Address
@@ -68,10 +74,10 @@ def texts_to_send(config: TextsConfig, text_columns: int) -> Sequence[Example]:
         DataError: the file or the task cannot be read.
     """
     if config.input:
-        from serve.bulk import read_file  # here, because pyarrow takes long to load
+        from serve.bulk import read_file
 
         return read_file(config.input, config.text_column, config.pair_column, text_columns).texts
-    from bertender.tasks.loading import load_task  # here, because it takes seconds to load
+    from bertender.tasks.loading import load_task
     from bertender.tasks.task import TaskConfig
 
     assert config.task is not None, "a rule of the settings"

@@ -23,8 +23,16 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Record, Rule, Table, parts_of
 from bertender.core.errors import ServerMissingError, ServingError
 from bertender.core.files import CACHE_VARIABLE, check_savable, save_result
-from bertender.core.machine import Environment, Speedup, environment
-from bertender.core.machine_load import LoadMeter, MachineLoad, busiest, check_load, check_load_now
+from bertender.core.machine import (
+    Environment,
+    LoadMeter,
+    MachineLoad,
+    Speedup,
+    busiest,
+    check_load,
+    check_load_now,
+    environment,
+)
 from bertender.core.progress import progress_bar
 from bertender.models.runtimes import (
     DEFAULT_RUNTIME,
@@ -496,7 +504,7 @@ def visit(
         ServingError: the server does not start.
         MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
     """
-    from serve.server.server import serving  # it loads what checks and writes repositories
+    from serve.server.server import serving
 
     served = ServeConfig(http_port=0, metrics_port=0, runtime=config.runtime, **dict(settings))
     with serving(artifact, served) as server:

@@ -18,7 +18,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # before torch is imported: tiny models are slower on more threads, and far slower beside other work
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from bertender.core import machine_load as load
+from bertender.core import machine as load
 from bertender.core.artifact import Artifact
 from bertender.core.progress import show_progress
 from bertender.tasks.task import Task

@@ -144,7 +144,7 @@ def lines_of(
 
 def _read(text_columns: int) -> Texts:
     """Read examples from standard input, one a line; empty lines are left out."""
-    from bertender.tasks.rows import split_lines  # which loads pyarrow
+    from bertender.tasks.rows import split_lines
 
     if sys.stdin.isatty():
         messages.print("texts, one a line; Ctrl-D ends them:")

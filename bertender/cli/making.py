@@ -176,7 +176,7 @@ def compress_command() -> Callable[..., None]:
         config = CompressConfig.parse(settings_of(CompressConfig, values))
         source = api.opened(teacher)
         task = api.task_of([source], settings_of(TaskConfig, values))
-        from bertender.compression.compress import Compression  # it loads PyTorch
+        from bertender.compression.compress import Compression
 
         def announce(text: str) -> None:
             messages.print(text, highlight=False, markup=False)

@@ -12,7 +12,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from bertender.cli.findings import control_lines, graph_lines, pruning_lines, quantization_lines
+from bertender.cli.findings import (
+    control_lines,
+    graph_lines,
+    pruning_lines,
+    quantization_lines,
+)
 from bertender.comparison.records import measure_size
 from bertender.comparison.table import DASH, number
 from bertender.core.artifact import Artifact, read_timing

@@ -82,7 +82,7 @@ def serve_command() -> Callable[..., None]:
             def report_ready(server: TritonServer) -> None:
                 page = {}
                 if config.page:
-                    from serve.page.server import PageServer
+                    from serve.page import PageServer
 
                     name, source = next(iter(models.items()))  # of several, it is for the first
                     opened = PageServer(

@@ -16,13 +16,12 @@ from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ConstantError, DataError, ModelError
 from bertender.core.findings import ConstantFindings, ScoreFindings
 from bertender.core.progress import progress_bar
-from bertender.metrics.scores import Score, score
+from bertender.metrics import Score, score
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import NO_LABEL, Outputs
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Encode, Example
-from bertender.text.batching import length_buckets
+from bertender.text.batch import Encode, Example, length_buckets
 from bertender.training.config import JudgedConfig, TrainingConfig
 
 logger = logging.getLogger(__name__)

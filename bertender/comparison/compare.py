@@ -40,9 +40,14 @@ from bertender.comparison.records import (
 from bertender.core.artifact import Artifact, lineage
 from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import ChosenOn, ConstantFindings, TextLengths
-from bertender.core.machine import FasterRuntime, RuntimeNote, environment, processor_name
-from bertender.core.machine_load import check_load_now
-from bertender.metrics.scores import Change, LabelSet, Score, paired_change
+from bertender.core.machine import (
+    FasterRuntime,
+    RuntimeNote,
+    check_load_now,
+    environment,
+    processor_name,
+)
+from bertender.metrics import Change, LabelSet, Score, paired_change
 from bertender.models.runtimes import (
     DEFAULT_RUNTIME,
     RUNTIMES,

@@ -46,8 +46,7 @@ from bertender.comparison.records import (
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, DataError, ModelError
-from bertender.core.machine import environment
-from bertender.core.machine_load import busiest, check_load, check_load_now, watched_load
+from bertender.core.machine import busiest, check_load, check_load_now, environment, watched_load
 from bertender.core.progress import progress_bar, track
 from bertender.models.classifier import Classifier, open_classifier, problem_of
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, runtime_of

@@ -14,9 +14,8 @@ from bertender.comparison.accuracy import TOKENS_PER_BATCH, ConstantRow
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record, parts_of
 from bertender.core.findings import ChosenOn, ConstantFindings, ParitySummary, TextLengths
-from bertender.core.machine import Environment, Speedup
-from bertender.core.machine_load import MachineLoad
-from bertender.metrics.scores import Change, Score
+from bertender.core.machine import Environment, MachineLoad, Speedup
+from bertender.metrics import Change, Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
 MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")

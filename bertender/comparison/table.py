@@ -24,10 +24,9 @@ from bertender.comparison.records import (
     PrunedHeads,
 )
 from bertender.core.findings import ChosenOn
-from bertender.core.machine import Speedup, has_int8_acceleration
-from bertender.core.machine_load import BUSY_SHARE
+from bertender.core.machine import BUSY_SHARE, Speedup, has_int8_acceleration
 from bertender.core.progress import visible
-from bertender.metrics.scores import Score
+from bertender.metrics import Score
 from bertender.models.runtimes import RUNTIMES
 
 DASH = "-"

@@ -17,7 +17,12 @@ from pydantic import Field
 from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.errors import ConfigError, HubUnreachableError, ModelError, UnknownNameError
+from bertender.core.errors import (
+    ConfigError,
+    HubUnreachableError,
+    ModelError,
+    UnknownNameError,
+)
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
@@ -200,7 +205,7 @@ def starts_of(teacher: Artifact, task: Task, config: CompressConfig) -> list[Sta
         ModelError, HubUnreachableError: one that the user named cannot be had.
         ConfigError: a method that the user named does not train on such a task.
     """
-    from distill.teachers.encoders import depth_of  # it loads PyTorch
+    from distill.teachers.encoders import depth_of
 
     own = str(teacher.path)
     whole = Start(name=OWN, layers=depth_of(own), least_entries=_least_entries(own))

@@ -50,8 +50,7 @@ from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.files import save_result
-from bertender.core.machine import environment, processor_name
-from bertender.core.machine_load import busiest
+from bertender.core.machine import busiest, environment, processor_name
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import check_installed
 from bertender.problems.single_label_classification import SINGLE_LABEL

@@ -35,8 +35,7 @@ from bertender.core.build_once import build_once
 from bertender.core.card import library_versions
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ModelError, ParityError
-from bertender.core.machine import environment
-from bertender.core.machine_load import MachineLoad, check_load_now
+from bertender.core.machine import MachineLoad, check_load_now, environment
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Task

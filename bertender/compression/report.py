@@ -15,9 +15,8 @@ from bertender.compression.candidates import Candidate, Variant
 from bertender.compression.config import CompressConfig
 from bertender.core.config import Record
 from bertender.core.findings import ChosenOn
-from bertender.core.machine import Environment
-from bertender.core.machine_load import MachineLoad
-from bertender.metrics.scores import Score
+from bertender.core.machine import Environment, MachineLoad
+from bertender.metrics import Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 MODEL = "model"

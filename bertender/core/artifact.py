@@ -34,7 +34,12 @@ from bertender.core.card import (
 )
 from bertender.core.config import Record
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
-from bertender.core.files import cache_directory, replacing, replacing_directory, unusable_parent
+from bertender.core.files import (
+    cache_directory,
+    replacing,
+    replacing_directory,
+    unusable_parent,
+)
 from bertender.core.findings import Findings
 
 IMPORT_STAGE = "import"

@@ -8,8 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from bertender.core.config import Record
-from bertender.core.machine import Speedup
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import MachineLoad, Speedup
 
 
 class Part(Record):

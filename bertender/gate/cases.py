@@ -161,7 +161,7 @@ def ask(classifier: Classifier, questions: Sequence[Question]) -> list[Outputs]:
 
 def _cut(classifier: Classifier, batch: Batch, limits: Sequence[int | None]) -> Batch:
     """Turn each row's tokens past its limit into padding, and drop columns of padding alone."""
-    from bertender.training.examples import Padding  # it loads PyTorch, and servers read this file
+    from bertender.training.examples import Padding
 
     assert isinstance(classifier.encode, Tokenize)
     padding = Padding.of(classifier.encode.tokenizer)

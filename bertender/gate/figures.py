@@ -20,7 +20,7 @@ from bertender.core.config import Record
 from bertender.core.errors import ModelError
 from bertender.core.progress import progress_bar
 from bertender.gate.cases import BATCH_SIZES, Case, Question, arrange, ask, questions_of
-from bertender.metrics.scores import Change, LabelSet, paired_change
+from bertender.metrics import Change, LabelSet, paired_change
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL

@@ -30,7 +30,7 @@ from transformers import (
 )
 
 from bertender.core.errors import ModelError
-from bertender.core.hub_code import open_pretrained
+from bertender.core.hub import open_pretrained
 from bertender.models.families import FAMILIES, encoder_layers, family_name, family_of
 from bertender.models.family import Fusion, Pruning
 from bertender.models.table_models import (

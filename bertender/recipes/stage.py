@@ -189,7 +189,7 @@ class Earlier:
         path = Path(name).resolve()
         if path in self.by_path:  # another one may lie there from a run before
             return self.by_path[path]
-        from bertender.models.own_models import expected_on_disk  # which loads PyTorch
+        from bertender.models.own_models import expected_on_disk
 
         return expected_on_disk(name)
 

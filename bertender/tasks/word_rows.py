@@ -29,7 +29,12 @@ from typing import NamedTuple
 
 from bertender.core.errors import DataError, RowError
 from bertender.problems.problem import CellError
-from bertender.problems.token_classification import BEGIN, INSIDE, OUTSIDE, TOKEN_CLASSIFICATION
+from bertender.problems.token_classification import (
+    BEGIN,
+    INSIDE,
+    OUTSIDE,
+    TOKEN_CLASSIFICATION,
+)
 from bertender.tasks.labelled import cell_error
 from bertender.tasks.rows import (
     NOT_UTF8,

@@ -61,7 +61,7 @@ def load_tokenizer(
     from transformers import AutoTokenizer, PreTrainedTokenizerBase
     from transformers.utils import logging as transformers_logging
 
-    from bertender.core.hub_code import open_pretrained
+    from bertender.core.hub import open_pretrained
 
     quiet = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()

@@ -35,7 +35,7 @@ from bertender.core.machine import is_main_process, on_main_process
 from bertender.core.progress import Bar, progress_bar
 from bertender.models.own_models import not_finite
 from bertender.problems.problem import NO_LABEL
-from bertender.text.batching import POOLINGS, BatchLimits, BatchPlan, plan_batches
+from bertender.text.batch import POOLINGS, BatchLimits, BatchPlan, plan_batches
 from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset

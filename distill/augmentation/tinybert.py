@@ -27,7 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from bertender.core.files import cache_directory
 from bertender.core.progress import progress_bar
 from bertender.models.classifier import model_inputs
-from bertender.text.batching import length_buckets
+from bertender.text.batch import length_buckets
 from bertender.text.tokenizer import longest_input
 from bertender.training.checkpoint import cached_tensor
 from bertender.training.examples import Padding, TokenDataset

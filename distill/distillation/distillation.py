@@ -19,7 +19,14 @@ from bertender.problems.problem import NO_LABEL
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import HEADS
-from bertender.training.loop import NO_RATES, LossParts, Objective, TrainingReport, planned, train
+from bertender.training.loop import (
+    NO_RATES,
+    LossParts,
+    Objective,
+    TrainingReport,
+    planned,
+    train,
+)
 from distill.distillation.config import PhasedConfig
 from distill.losses.signals import Signals, Wanted, read_signals
 from distill.losses.training_modules import TRAINING_MODULES, TrainingModule

@@ -26,7 +26,7 @@ from bertender.core.artifact import Artifact, check_writable, write_timing
 from bertender.core.build_once import work_directory
 from bertender.core.findings import ControlFindings, ControlRun, Findings, Gain
 from bertender.core.machine import on_main_process
-from bertender.metrics.scores import LabelSet, paired_change
+from bertender.metrics import LabelSet, paired_change
 from bertender.models.families import FAMILIES, encoder_layers, family_name
 from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Task

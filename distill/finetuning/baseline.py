@@ -14,7 +14,7 @@ from bertender.comparison.accuracy import check_varied, found_constant
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import DataError
 from bertender.core.findings import Findings, ScoreFindings
-from bertender.metrics.scores import score
+from bertender.metrics import score
 from bertender.tasks.task import Split, Task
 from distill.finetuning.config import BagOfWordsConfig
 

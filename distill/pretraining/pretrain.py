@@ -21,7 +21,7 @@ from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import in_order
 from bertender.core.errors import ConfigError
 from bertender.core.findings import Findings
-from bertender.core.hub_code import open_pretrained
+from bertender.core.hub import open_pretrained
 from bertender.models.families import family_of
 from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.text.tokenizer import load_tokenizer

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.build_once import directory_once
 from bertender.core.errors import DataError
-from bertender.text.batching import length_buckets
+from bertender.text.batch import length_buckets
 from bertender.training.examples import Padding, TokenDataset
 from bertender.training.loop import Objective
 from distill.pretraining.corpus import HELD_OUT_EVERY, PASSAGES_AT_ONCE, Survey, Watched

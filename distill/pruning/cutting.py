@@ -14,7 +14,13 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import encoder_layers, family_name, family_of
-from bertender.models.own_models import PRUNABLE, head_numbers_of, head_size, heads_of, neurons_of
+from bertender.models.own_models import (
+    PRUNABLE,
+    head_numbers_of,
+    head_size,
+    heads_of,
+    neurons_of,
+)
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import HEADS, Head

@@ -20,8 +20,7 @@ from bertender.comparison.records import speedup
 from bertender.core.build_once import directory_once
 from bertender.core.errors import ConfigError
 from bertender.core.findings import LatencyFindings, LatencyLoad, LatencyTimes, PartTimes
-from bertender.core.machine import Speedup, environment
-from bertender.core.machine_load import watched_load
+from bertender.core.machine import Speedup, environment, watched_load
 from bertender.core.progress import track
 from bertender.models.classifier import model_inputs
 from bertender.models.families import encoder_layers, family_of

@@ -24,7 +24,12 @@ from bertender.comparison.accuracy import (
 )
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.errors import AccuracyError, ConfigError
-from bertender.core.findings import Findings, PruningFindings, ScoreFindings, VocabularyFindings
+from bertender.core.findings import (
+    Findings,
+    PruningFindings,
+    ScoreFindings,
+    VocabularyFindings,
+)
 from bertender.models.families import check_positions, family_name
 from bertender.models.own_models import PRUNABLE, ExpectedModel, heads_of, neurons_of
 from bertender.tasks.task import Split, Task

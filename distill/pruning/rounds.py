@@ -21,7 +21,7 @@ from bertender.models.families import most_tokens
 from bertender.models.importing import open_artifact
 from bertender.models.own_models import heads_of, neurons_of
 from bertender.tasks.task import Task
-from bertender.text.batching import length_buckets
+from bertender.text.batch import length_buckets
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset

@@ -16,7 +16,12 @@ from huggingface_hub import constants, try_to_load_from_cache
 from safetensors import SafetensorError
 
 from bertender.core.artifact import Artifact, sha256_of
-from bertender.core.errors import ConfigError, DamagedArtifactError, HubUnreachableError, ModelError
+from bertender.core.errors import (
+    ConfigError,
+    DamagedArtifactError,
+    HubUnreachableError,
+    ModelError,
+)
 from bertender.core.hub import hub_cache, hub_knows
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL

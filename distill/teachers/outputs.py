@@ -31,7 +31,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from bertender.core.files import cache_directory
 from bertender.core.progress import Bar, progress_bar
 from bertender.models.classifier import input_names, model_inputs
-from bertender.text.batching import length_buckets
+from bertender.text.batch import length_buckets
 from bertender.training.checkpoint import cached_tensor, computing_versions
 from bertender.training.examples import TensorBatch, TokenDataset
 from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals

@@ -25,8 +25,7 @@ import numpy.typing as npt
 from bertender.core.errors import ModelError
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.text.batch import Batch, Encode, Example, Tokenize
-from bertender.text.batching import length_buckets
+from bertender.text.batch import Batch, Encode, Example, Tokenize, length_buckets
 from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT
 from serve.backend.metrics import Tally
 from serve.backend.running import AdaptiveThreads, BucketRunner, OneByOne, OwnShapes

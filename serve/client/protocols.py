@@ -19,7 +19,12 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bertender.core.errors import DeadlineError, OverloadedError, ServingError, UnreachableError
+from bertender.core.errors import (
+    DeadlineError,
+    OverloadedError,
+    ServingError,
+    UnreachableError,
+)
 from serve.client.access import Access
 from serve.probe import NO_ROOM
 from serve.wire import TRUNCATE

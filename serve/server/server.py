@@ -20,7 +20,12 @@ from typing import NoReturn, Self
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
-from bertender.core.errors import ConfigError, DamagedArtifactError, PortTakenError, ServingError
+from bertender.core.errors import (
+    ConfigError,
+    DamagedArtifactError,
+    PortTakenError,
+    ServingError,
+)
 from bertender.models.runtimes import check_installed
 from serve.config import PORT_FIELDS, SERVED_RUNTIMES, STANDARD_OUTPUT, ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config

@@ -32,11 +32,7 @@ from bertender.core.errors import ServingError
 from bertender.core.files import replacing
 from serve.config import ServeConfig
 from serve.server.addresses import in_url
-from serve.server.supervisor import (
-    SHARED_MEMORY,
-    remove_abandoned_environments,
-    remove_traces,
-)
+from serve.server.supervisor import SHARED_MEMORY, remove_abandoned_environments, remove_traces
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from benchmarks.cells import Table, mean_over, ratio_over, two
 from benchmarks.harness import Run, names_in, read_runs, recorded, save_runs
 from benchmarks.making import Probe, amount_for, amount_in
 from bertender.core.errors import ConfigError, MachineBusyError
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import MachineLoad
 
 BUSY = MachineLoad(other_work=0.5, steal=0.0)
 

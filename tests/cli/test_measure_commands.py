@@ -14,9 +14,9 @@ from bertender.cli import measuring
 from bertender.cli.measuring import print_comparison
 from bertender.comparison.records import Comparison
 from bertender.comparison.table import html_report, markdown_table
-from bertender.core import machine_load as load
+from bertender.core import machine as load
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.machine_load import CpuSeconds
+from bertender.core.machine import CpuSeconds
 from bertender.gate.artifacts import Verification
 from tests.cli.made import FAST, Made
 from tests.front import fail, invoke, last_line, succeed

@@ -12,12 +12,7 @@ from bertender.compression.candidates import Candidate, Start, starts_of
 from bertender.compression.compress import REPORT, TABLE, Compression
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import NEAR
-from bertender.compression.report import (
-    MODEL,
-    CompressionReport,
-    sentence,
-    serve_command,
-)
+from bertender.compression.report import MODEL, CompressionReport, sentence, serve_command
 from bertender.compression.training import student_steps
 from bertender.core.artifact import Artifact, copy_artifact, lineage
 from bertender.core.errors import ArtifactError, BertenderError, ConfigError

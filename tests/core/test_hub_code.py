@@ -19,10 +19,10 @@ from transformers import AutoModelForSequenceClassification, modeling_utils
 from transformers.integrations import hub_kernels
 from transformers.utils import hub as transformers_hub
 
-from bertender.core import hub_code
+from bertender.core import hub as hub_code
 from bertender.core.artifact import Artifact
 from bertender.core.errors import HubCodeError, ModelError
-from bertender.core.hub_code import check_hub_code, open_pretrained
+from bertender.core.hub import check_hub_code, open_pretrained
 from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.models.importing import open_artifact
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION

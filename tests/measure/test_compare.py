@@ -18,12 +18,11 @@ from bertender.comparison.compare import compare, row_names, texts_chosen_on
 from bertender.comparison.latency import TimedModel
 from bertender.comparison.records import CompareConfig, Comparison
 from bertender.comparison.table import comparison_lines
-from bertender.core import machine_load as load
+from bertender.core import machine as load
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ConfigError, MachineBusyError, ModelError
 from bertender.core.findings import Findings
-from bertender.core.machine import environment
-from bertender.core.machine_load import CpuSeconds, MachineLoad
+from bertender.core.machine import CpuSeconds, MachineLoad, environment
 from bertender.gate.judge import TOLERANCES, check_parity
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.tasks.loading import load_task

@@ -24,7 +24,7 @@ from bertender.comparison.latency import (
 from bertender.comparison.records import LatencyConfig, LatencyReport
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, MachineBusyError, ModelError
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import MachineLoad
 from bertender.models.classifier import onnx_file
 from bertender.tasks.task import Task
 from tests.runtimes import needs

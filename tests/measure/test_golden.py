@@ -12,7 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertender.core.artifact import GOLDEN_NAME, Artifact, GoldenTexts, read_golden, write_golden
+from bertender.core.artifact import (
+    GOLDEN_NAME,
+    Artifact,
+    GoldenTexts,
+    read_golden,
+    write_golden,
+)
 from bertender.core.errors import ArtifactError
 from bertender.gate.golden import MOST_BYTES, GoldenPrediction, check_golden, golden_examples
 from bertender.gate.judge import TOLERANCES

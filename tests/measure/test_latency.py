@@ -13,10 +13,9 @@ import torch
 
 from bertender.comparison.latency import Turns, measure_latency, merged, threads_of
 from bertender.comparison.records import Latency, LatencyConfig, LatencyReport
-from bertender.core import machine_load as load
+from bertender.core import machine as load
 from bertender.core.errors import ConfigError, DataError, MachineBusyError
-from bertender.core.machine import environment
-from bertender.core.machine_load import CpuSeconds, MachineLoad
+from bertender.core.machine import CpuSeconds, MachineLoad, environment
 from bertender.models.classifier import Classifier
 from bertender.text.batch import Batch, Example
 from tests.measure.fakes import EXAMPLES, fake_classifier, honest

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from bertender.core import machine_load as load_module
+from bertender.core import machine as load_module
 from bertender.core.errors import MachineBusyError
-from bertender.core.machine_load import (
+from bertender.core.machine import (
     BUSY_SHARE,
     CpuSeconds,
     LoadMeter,

@@ -6,7 +6,7 @@ import pytest
 from seqeval.metrics import f1_score
 
 from bertender.core.errors import DataError
-from bertender.metrics.scores import METRICS, LabelSet, entity_change, entity_counts, entity_f1
+from bertender.metrics import METRICS, LabelSet, entity_change, entity_counts, entity_f1
 
 TRUTH = (("O", "B-x", "I-x", "O"), ("B-y", "B-y"), ("O",))
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertender.core.errors import DataError, UnknownNameError
-from bertender.metrics.scores import (
+from bertender.metrics import (
     METRICS,
     Counts,
     Score,

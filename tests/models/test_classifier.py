@@ -16,12 +16,7 @@ from transformers import BertForMaskedLM, BertForSequenceClassification
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
-from bertender.models.classifier import (
-    Classifier,
-    onnx_classifier,
-    onnx_file,
-    open_classifier,
-)
+from bertender.models.classifier import Classifier, onnx_classifier, onnx_file, open_classifier
 from bertender.models.onnx_session import ONNX_NAME
 from bertender.models.runtimes import RUNTIMES
 from bertender.tasks.task import Split, Task

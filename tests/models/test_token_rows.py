@@ -8,7 +8,12 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
-from bertender.text.tokenizer import largest_token, load_tokenizer, open_tokenizer, tokens_beyond
+from bertender.text.tokenizer import (
+    largest_token,
+    load_tokenizer,
+    open_tokenizer,
+    tokens_beyond,
+)
 from export.config import ExportConfig
 from export.exporter import export
 from quantize.quantizer import quantize

@@ -20,7 +20,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.gate.artifacts import VerifyConfig, verify
 from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
-from bertender.metrics.scores import METRICS
+from bertender.metrics import METRICS
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems import PROBLEMS
@@ -275,9 +275,7 @@ def test_models_of_two_problem_types_are_not_compared(teacher: Artifact, task: T
         verify(teacher, candidate, task, VerifyConfig(), failures_if_quantized)
 
 
-@pytest.mark.parametrize(
-    "module", ["bertender.problems", "bertender.metrics.scores", "serve.client"]
-)
+@pytest.mark.parametrize("module", ["bertender.problems", "bertender.metrics", "serve.client"])
 def test_no_torch_in_a_fresh_process(module: str) -> None:
     subprocess.run([sys.executable, "-c", NO_TORCH.format(module=module)], check=True)
 

@@ -14,12 +14,7 @@ from export.exporter import export
 from quantize import quantizer
 from quantize.config import QuantizeConfig
 from quantize.context import QuantizationContext, Written
-from quantize.product_check import (
-    BOUNDS,
-    WRONG,
-    ProductFindings,
-    check_products,
-)
+from quantize.product_check import BOUNDS, WRONG, ProductFindings, check_products
 from quantize.quantizer import WRITERS
 from tests.quantize.contexts import compared, context_of, write
 from tests.toy_models import save_artifact, tiny_classifier

@@ -21,12 +21,7 @@ from bertender.core.errors import (
 )
 from bertender.models import runtimes
 from bertender.models.classifier import onnx_file, open_classifier
-from bertender.models.runtimes import (
-    RUNTIMES,
-    WITH_INTEGERS,
-    Runtime,
-    largest_weight,
-)
+from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS, Runtime, largest_weight
 from bertender.tasks.task import Task
 from quantize import integers as targets
 from quantize.config import QuantizeConfig

@@ -13,9 +13,8 @@ from bertender.comparison.records import (
     Size,
 )
 from bertender.core.findings import ParitySummary
-from bertender.core.machine import Environment, Speedup
-from bertender.core.machine_load import MachineLoad
-from bertender.metrics.scores import Change, Score
+from bertender.core.machine import Environment, MachineLoad, Speedup
+from bertender.metrics import Change, Score
 
 
 def conditions(**changes: object) -> Conditions:

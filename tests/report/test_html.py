@@ -8,7 +8,7 @@ from markupsafe import escape
 
 from bertender.comparison.records import Comparison, PrunedHeads
 from bertender.comparison.table import COLUMNS, comparison_lines, heat_map, html_report
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import MachineLoad
 from tests.report.rows import STUDENT, TEACHER, conditions
 
 PRUNED = PrunedHeads(

@@ -22,7 +22,7 @@ from bertender.comparison.table import (
     table_rows,
     terminal_table,
 )
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import MachineLoad
 from tests.report.rows import CONSTANT, STUDENT, TEACHER, conditions
 
 BY_WIDTH = [(True, 160), (False, 100)]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
-from bertender.text.batch import Batch, Example
-from bertender.text.batching import length_buckets
+from bertender.text.batch import Batch, Example, length_buckets
 from serve.backend.batches import BucketedClassifier
 from serve.backend.model import open_artifact
 from serve.backend.running import BucketRunner, bucket_runner

@@ -20,7 +20,13 @@ import bertender
 from bertender.core.errors import ConfigError, DataError, ServingError
 from bertender.models.classifier import Classifier
 from bertender.text.batch import Example, keep_text
-from serve.client.endpoint import AsyncEndpoint, Classification, Endpoint, ServedPredictor, classify
+from serve.client.endpoint import (
+    AsyncEndpoint,
+    Classification,
+    Endpoint,
+    ServedPredictor,
+    classify,
+)
 from serve.client.protocols import PROTOCOLS
 from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME

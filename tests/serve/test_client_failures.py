@@ -28,7 +28,14 @@ from serve.client.endpoint import (
     Endpoint,
     ServedModel,
 )
-from serve.client.protocols import FIRST_WAIT_S, LATE, LONGEST_WAIT_S, OVERLOADED, PROTOCOLS, Tries
+from serve.client.protocols import (
+    FIRST_WAIT_S,
+    LATE,
+    LONGEST_WAIT_S,
+    OVERLOADED,
+    PROTOCOLS,
+    Tries,
+)
 from tests.serve.scripted import HANG_S, SERVERS, Script
 
 Classify = Callable[..., list[Classification]]

@@ -12,7 +12,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from serve.repository.config_pbtxt import read_model_config
 from serve.repository.write import is_repository
-from serve.server.workspace import SHARED_MEMORY
+from serve.server.supervisor import SHARED_MEMORY
 from tests.served import ANY_PORT_OPTIONS, SERVE
 from tests.small_disk import SmallDisk, small_disk
 

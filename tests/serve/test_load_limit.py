@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from bertender.core.errors import LoadTestError, MachineBusyError
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import MachineLoad
 from serve import loadtest as measure
-from serve.loadtest import LOWEST_RATE, WITHIN, LoadConfig, LoadRun, LoadTest, find_limit, load_test
+from serve.loadtest import (
+    LOWEST_RATE,
+    WITHIN,
+    LoadConfig,
+    LoadRun,
+    LoadTest,
+    find_limit,
+    load_test,
+)
 from tests.front import invoke, last_line
 from tests.serve.scripted import SERVERS, Script
 from tests.serve.test_loadtest import at_rate, texts

@@ -26,7 +26,7 @@ from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from serve.client.endpoint import Classification, Endpoint
-from serve.page.server import PageServer, classify
+from serve.page import PageServer, classify
 from serve.repository.write import place_artifact
 from serve.server.server import TritonServer
 from tests.serve.browser import CHROMIUM, FLAGS, Browser, browser

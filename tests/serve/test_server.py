@@ -26,7 +26,7 @@ from bertender.models.classifier import open_classifier
 from serve import probe
 from serve.client.endpoint import classify
 from serve.config import DeployConfig, ServeConfig
-from serve.page.server import PageServer
+from serve.page import PageServer
 from serve.repository.write import write_repository
 from serve.server import server as serve_server
 from serve.server.server import TritonServer, serving, with_free_ports

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serve.server.launch import STANDARD_OUTPUT, failure_reason
+from serve.config import STANDARD_OUTPUT
+from serve.server.launch import failure_reason
 
 LOGS = {
     "a model": (

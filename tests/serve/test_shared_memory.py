@@ -17,8 +17,8 @@ from serve.backend.model import close_region
 from serve.config import ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, triton, write_model_config
 from serve.server.server import TritonServer
-from serve.server.supervisor import keep_files_private
-from serve.server.workspace import REGION_BYTES, SHARED_MEMORY, check_shared_memory, needed_bytes
+from serve.server.supervisor import SHARED_MEMORY, keep_files_private
+from serve.server.workspace import REGION_BYTES, check_shared_memory, needed_bytes
 from tests.served import ANY_PORTS
 
 

@@ -13,8 +13,7 @@ from scipy import stats
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, MachineBusyError, ServingError, UnknownNameError
 from bertender.core.files import CACHE_VARIABLE
-from bertender.core.machine import Speedup
-from bertender.core.machine_load import MachineLoad
+from bertender.core.machine import MachineLoad, Speedup
 from bertender.text.batch import Example
 from serve import tuning as measuring
 from serve.config import ServeConfig

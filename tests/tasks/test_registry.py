@@ -12,12 +12,7 @@ from bertender.core.errors import UnknownNameError
 from bertender.tasks import docs
 from bertender.tasks.loading import TASKS, load_task, sample, unlabelled_texts
 from bertender.tasks.task import Split, TaskConfig
-from tests.tasks.writers import (
-    WRITERS,
-    make_sectioned_trees,
-    write_film_sentences,
-    write_glue,
-)
+from tests.tasks.writers import WRITERS, make_sectioned_trees, write_film_sentences, write_glue
 
 
 @pytest.fixture

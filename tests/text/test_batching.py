@@ -13,13 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertender.text.batching import (
-    BatchLimits,
-    BatchPlan,
-    Pooling,
-    length_buckets,
-    plan_batches,
-)
+from bertender.text.batch import BatchLimits, BatchPlan, Pooling, length_buckets, plan_batches
 
 LENGTHS = st.lists(st.integers(1, 80), min_size=1, max_size=200)
 BUDGETS = st.integers(1, 300)

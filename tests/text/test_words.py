@@ -10,7 +10,14 @@ from transformers import PreTrainedTokenizerBase, RobertaTokenizerFast
 from bertender.comparison.accuracy import predict_outputs
 from bertender.models.classifier import Classifier
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.text.batch import Batch, Encode, TokenizeWords, begun_words, encode_words, keep_words
+from bertender.text.batch import (
+    Batch,
+    Encode,
+    TokenizeWords,
+    begun_words,
+    encode_words,
+    keep_words,
+)
 from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 

@@ -15,7 +15,7 @@ from transformers import (
 
 from bertender.core.errors import ConfigError, TrainingError
 from bertender.recipes.stages import STAGES
-from bertender.text.batching import POOLINGS, BatchLimits, Pooling, plan_batches
+from bertender.text.batch import POOLINGS, BatchLimits, Pooling, plan_batches
 from bertender.training.config import POOL_BATCHES, TrainingConfig
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import SHORT_TOKENS, LossParts, Objective, train

@@ -14,11 +14,7 @@ from bertender.core.errors import BertenderError
 from bertender.models.own_models import OWN_MODELS, ExpectedModel, expected_on_disk
 from bertender.tasks.task import Task
 from distill.distillation.config import DistillConfig, GeneralConfig
-from distill.distillation.general import (
-    GeneralTeacher,
-    OnCorpus,
-    expected_general_student,
-)
+from distill.distillation.general import GeneralTeacher, OnCorpus, expected_general_student
 from distill.distillation.start import check_start, expected_student, new_student
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.teachers.encoders import Teacher

@@ -21,11 +21,7 @@ from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.config import DISTILL_RULES, FILE_RULES, FILTER_RULES, DistillConfig
 from distill.distillation.distiller import distill
-from distill.distillation.texts import (
-    folded,
-    remaining,
-    with_unlabelled,
-)
+from distill.distillation.texts import folded, remaining, with_unlabelled
 from distill.teachers import outputs
 from tests.distill.distillation.settings import SHORT
 from tests.front import write_toy_files

@@ -12,10 +12,9 @@ from transformers import PreTrainedModel
 from bertender.core.errors import DataError, UnknownNameError
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import PRUNABLE
-from distill.pruning.config import IMPORTANCES
+from distill.pruning.config import IMPORTANCES, Across
 from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import (
-    Across,
     Importance,
     chosen,
     gated,

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from bertender.core.artifact import Artifact, GoldenTexts, new_artifact, read_golden, write_golden
+from bertender.core.artifact import (
+    Artifact,
+    GoldenTexts,
+    new_artifact,
+    read_golden,
+    write_golden,
+)
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from bertender.text.batch import Example

@@ -15,7 +15,7 @@ import bertender
 from bertender.core.errors import ServingError
 from bertender.core.files import CACHE_VARIABLE
 from serve.deploy import deploy
-from serve.page.server import PageServer
+from serve.page import PageServer
 from serve.profiles import ProfileKey, ServeProfile, TunedSettings, write_profile
 from serve.server.targets import ModelFolder
 from tests.serve.deployment.conftest import ASKED, Deployable, Versions, deployable, logits_of

@@ -304,7 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(HTTPStatus.OK, self.page.about.model_dump(mode="json"))
         elif path in FILES:
             name, content_type = FILES[path]
-            content = resources.files(__package__).joinpath("files", name).read_bytes()
+            content = resources.files("serve").joinpath("page_files", name).read_bytes()
             self._send(HTTPStatus.OK, content, content_type)
         else:
             self._send_error(HTTPStatus.NOT_FOUND, f"there is no {path}. The page is at /.")

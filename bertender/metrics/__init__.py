@@ -1,1 +1,0 @@
-"""Scores and their intervals."""
