@@ -228,9 +228,6 @@ def test_an_import_replaces_nothing_of_others(tmp_path: Path) -> None:
     assert (folder / "model.safetensors").is_file()
 
 
-# --- graphs
-
-
 @pytest.fixture
 def graph_folder(exported: Artifact, tmp_path: Path) -> Path:
     """A graph as Optimum leaves it: model.onnx beside config.json and the tokenizer."""

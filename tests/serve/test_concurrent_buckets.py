@@ -1,6 +1,6 @@
 """A real server that runs several buckets at once predicts, counts and refuses as it does without.
 
-What the backend does with faults, late and gone clients is tested in test_classifier_backend, with
+What the backend does with faults, late and gone clients is tested in test_backend, with
 one bucket at a time and with several.
 """
 

@@ -26,7 +26,7 @@ from distill.pretraining.config import OBJECTIVES, PretrainConfig, PretrainingOb
 from distill.pretraining.pretrain import pretrain, pretrain_by_name
 from export.config import ExportConfig
 from export.exporter import export
-from tests.distill.objectives.batches import WHOLE_WORDS
+from tests.distill.pretraining.batches import WHOLE_WORDS
 from tests.distill.pretraining.settings import BRIEF, OPENS_AS, SMALL
 from tests.listening import interrupted_at, listed_steps
 from tests.quick import quick

@@ -23,7 +23,7 @@ from bertender.comparison.table import (
     terminal_table,
 )
 from bertender.core.machine import MachineLoad
-from tests.report.rows import CONSTANT, STUDENT, TEACHER, conditions
+from tests.comparison.rows import CONSTANT, STUDENT, TEACHER, conditions
 
 BY_WIDTH = [(True, 160), (False, 100)]
 """Every column in a wide terminal, those of a choice in one of 100."""

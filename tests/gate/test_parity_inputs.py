@@ -12,7 +12,7 @@ from bertender.gate.cases import input_problems
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.text.batch import Tokenize
 from distill.pretraining.vocabularies import train_wordpiece
-from tests.measure.fakes import fake_classifier
+from tests.fake_classifier import fake_classifier
 
 PAIRS = [("apple pear " * 20, "saw"), ("plum", "drill hammer")]
 OF_TOKENS = (

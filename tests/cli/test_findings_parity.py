@@ -10,7 +10,7 @@ from bertender.cli.findings import parity_lines, parity_table
 from bertender.comparison.table import DASH
 from bertender.gate.judge import TOLERANCES, Parity, check_parity
 from bertender.text.batch import Batch
-from tests.measure.fakes import EXAMPLES, fake_classifier, honest
+from tests.fake_classifier import EXAMPLES, fake_classifier, honest
 
 
 def gate(factor: float) -> Parity:

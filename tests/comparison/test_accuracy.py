@@ -11,8 +11,8 @@ from bertender.core.errors import DataError, ModelError
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
+from tests.fake_classifier import EXAMPLES, encode_words, fake_classifier, honest, logits_of
 from tests.fake_predictor import FakePredictor
-from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 30, 10_000])

@@ -18,7 +18,7 @@ from bertender.core.errors import ConfigError, DataError, MachineBusyError
 from bertender.core.machine import CpuSeconds, MachineLoad, environment
 from bertender.models.classifier import Classifier
 from bertender.text.batch import Batch, Example
-from tests.measure.fakes import EXAMPLES, fake_classifier, honest
+from tests.fake_classifier import EXAMPLES, fake_classifier, honest
 
 CONFIG = LatencyConfig(
     single_texts=6, batch_size=4, rounds=5, warmup_rounds=2, warmup_texts=2, threads=1

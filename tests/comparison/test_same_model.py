@@ -9,7 +9,7 @@ from bertender.comparison.records import (
     onnx_float32_of,
     with_speedups_over_onnx_float32,
 )
-from tests.report.rows import TEACHER
+from tests.comparison.rows import TEACHER
 
 
 def row(name: str, parent: str | None, kind: str, precision: str, ms: float = 1.0) -> ComparisonRow:

@@ -8,7 +8,7 @@ import torch
 from bertender.problems.problem import NO_LABEL
 from distill.pretraining.masking import WordSpans, run_bounds
 from distill.pretraining.objectives import SPAN_LENGTHS, BoundaryHead
-from tests.distill.objectives.batches import (
+from tests.distill.pretraining.batches import (
     TOKENIZER,
     batch_of,
     objective_of,

@@ -9,7 +9,7 @@ from markupsafe import escape
 from bertender.comparison.records import Comparison, PrunedHeads
 from bertender.comparison.table import COLUMNS, comparison_lines, heat_map, html_report
 from bertender.core.machine import MachineLoad
-from tests.report.rows import STUDENT, TEACHER, conditions
+from tests.comparison.rows import STUDENT, TEACHER, conditions
 
 PRUNED = PrunedHeads(
     layers=(0, 2), importance=((0.25, 1.0, 0.0), (0.5, 0.125, 0.75)), kept=((1,), (0, 2))

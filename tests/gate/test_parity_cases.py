@@ -21,8 +21,8 @@ from bertender.gate.judge import TOLERANCES, Parity, check_parity
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Tokenize
+from tests.fake_classifier import EXAMPLES, fake_classifier
 from tests.fake_predictor import FakePredictor
-from tests.measure.fakes import EXAMPLES, fake_classifier
 from tests.toys import tiny_bert, tiny_tokenizer
 
 LONGEST = 64

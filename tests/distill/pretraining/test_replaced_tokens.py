@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers.modeling_outputs import BaseModelOutput
 
 from distill.pretraining.replaced_tokens import sampled
-from tests.distill.objectives.batches import (
+from tests.distill.pretraining.batches import (
     TOKENIZER,
     batch_of,
     objective_of,

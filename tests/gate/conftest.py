@@ -1,4 +1,4 @@
-"""What the tests of measuring share: one thread, so that a busy machine does not slow them."""
+"""One thread, so that a busy machine does not slow these tests."""
 
 from __future__ import annotations
 

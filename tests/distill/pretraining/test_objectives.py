@@ -11,7 +11,7 @@ from distill.pretraining.config import OBJECTIVES
 from distill.pretraining.masking import continues_word
 from distill.pretraining.pretrain import TRAINING_MODULES
 from distill.pretraining.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
-from tests.distill.objectives.batches import (
+from tests.distill.pretraining.batches import (
     TOKENIZER,
     WHOLE_WORDS,
     batch_of,

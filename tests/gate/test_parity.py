@@ -26,7 +26,7 @@ from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example, Tokenize
 from bertender.text.tokenizer import load_tokenizer
-from tests.measure.fakes import EXAMPLES, encode_words, fake_classifier, honest, logits_of
+from tests.fake_classifier import EXAMPLES, encode_words, fake_classifier, honest, logits_of
 from tests.toys import tiny_bert
 
 Answer = Callable[[Batch], np.ndarray]

@@ -7,7 +7,7 @@ import torch
 
 from bertender.problems.problem import NO_LABEL
 from distill.pretraining import objectives as word_order
-from tests.distill.objectives.batches import batch_of, objective_of
+from tests.distill.pretraining.batches import batch_of, objective_of
 
 
 def shuffled(

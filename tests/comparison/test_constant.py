@@ -16,8 +16,8 @@ from bertender.core.findings import ConstantFindings
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch
+from tests.fake_classifier import EXAMPLES, LABELS, fake_classifier, honest, logits_of
 from tests.fake_predictor import FakePredictor
-from tests.measure.fakes import EXAMPLES, LABELS, fake_classifier, honest, logits_of
 
 TRUE = tuple(logits_of(EXAMPLES).argmax(axis=1).tolist())
 TASK = Task("words", LABELS, "accuracy", ("text",), Split((), ()), Split(EXAMPLES, TRUE))
