@@ -314,8 +314,9 @@ def table(runs: Sequence[Run]) -> Table:
 def _counted(rows: Sequence[Row]) -> list[str]:
     refused = [row for row in rows if row["refused_by"]]
     # earlier records have a comma after a name
-    names = Counter(row["refused_by"][0].rstrip(",") for row in refused)
-    listed = [f"{CHECK_TITLES.get(name, name)} ({count})" for name, count in names.most_common()]
+    names = [row["refused_by"][0].rstrip(",") for row in refused]
+    titles = Counter(CHECK_TITLES.get(name, name) for name in names)
+    listed = [f"{title} ({count})" for title, count in titles.most_common()]
     return [str(len(rows)), str(len(refused)), ", ".join(listed) or DASH]
 
 

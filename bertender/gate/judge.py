@@ -159,7 +159,7 @@ TOLERANCES = Table(
         # 8-bit weights per channel and 8-bit activations. The scale of a dynamic activation is that
         # of the whole batch tensor, padding included, so a text's logits legitimately change with
         # its neighbours. How these bounds were set, on which models, and what they catch:
-        # docs/how-to/gate.md.
+        # benchmarks/reports/gate.md.
         "int8": Tolerance(
             max_median=0.2,
             max_p95=1.0,
@@ -209,14 +209,13 @@ class Check:
     bound: str
     at_most: bool = False
     unit: Literal["scale", "spread", None] = None
-    """The figure and the bound are shares of it: the largest logit, or the spread over texts."""
-    scaled: bool = False
-    """The figure is in logits, not in shares of the unit."""
+    """What the bound is a share of: the largest reference logit, where the figure is in logits; or
+    the spread of the reference's logits over texts, where the figure is in spreads too."""
 
 
 CHECKS = (
-    Check("max_abs_difference", "max_abs", at_most=True, unit="scale", scaled=True),
-    Check("mean_abs_difference", "mean_abs", at_most=True, unit="scale", scaled=True),
+    Check("max_abs_difference", "max_abs", at_most=True, unit="scale"),
+    Check("mean_abs_difference", "mean_abs", at_most=True, unit="scale"),
     Check("min_cosine", "min_cosine"),
     Check("median_difference_low", "max_median", at_most=True, unit="spread"),
     Check("p95_difference_low", "max_p95", at_most=True, unit="spread"),
@@ -225,10 +224,6 @@ CHECKS = (
     Check("decided_agreement_high", "min_agreement"),
     Check("score_change_high", "min_score_change"),
 )
-UNITS = {
-    "scale": "the largest reference logit",
-    "spread": "the spread of the reference's logits over texts",
-}
 
 
 def failures_of(
@@ -240,13 +235,16 @@ def failures_of(
         value, share = getattr(figures, check.figure), getattr(tolerance, check.bound)
         if value is None or share is None:
             continue
-        size = getattr(paired, check.unit) if check.unit else 1.0
-        allowed = share * size if check.scaled else share
+        allowed = share * paired.scale if check.unit == "scale" else share
         if value <= allowed if check.at_most else value >= allowed:
             continue
         limit = f"at {'most' if check.at_most else 'least'} {allowed:.4g}"
-        if check.unit:
-            limit += f" ({share:g} x {UNITS[check.unit]}, {size:.4g})"
+        if check.unit == "scale":
+            limit += f" ({share:g} x the largest reference logit, {paired.scale:.4g})"
+        elif check.unit == "spread":
+            limit += (
+                f" spreads (a spread of the reference's logits over texts is {paired.spread:.4g})"
+            )
         worst = paired.describe(int(_badness(paired, decided)[check.figure].argmax()))
         failures.append(f"{check.figure} is {value:.4g}, allowed {limit}; worst: {worst}")
     return failures
@@ -403,9 +401,10 @@ def require_parity(parity: Parity) -> None:
     """Raise ParityError, listing every failure, unless the candidate passed."""
     if parity.passed:
         return
+    failures = "1 failure" if len(parity.failures) == 1 else f"{len(parity.failures)} failures"
     raise ParityError(
         f"{parity.candidate} does not agree with {parity.reference} "
-        f"({len(parity.failures)} failures over {parity.rows} predictions):\n"
+        f"({failures} over {parity.rows} predictions):\n"
         + "\n".join(f"  - {failure}" for failure in parity.failures)
         + "\nDo not deploy it: export or quantize again, with other settings, from the reference."
     )
