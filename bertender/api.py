@@ -287,7 +287,7 @@ def quantize(
     force: bool = False,
     **settings: Any,
 ) -> Artifact:
-    """Write an 8-bit model, and prove that it stays near.
+    """Quantize a model to 8 bits or fewer, and check it against the float model.
 
     Args:
         artifact: what `export` has written; for schemes that train, the classifier itself.

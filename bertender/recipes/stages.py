@@ -444,7 +444,7 @@ class Quantize(Stage):
     """A graph with products of 8 or 4 bits."""
 
     name = "quantize"
-    summary = "Write an 8-bit model, and prove that it stays near."
+    summary = "Quantize a model to 8 bits or fewer, and check it against the float model."
     source = "artifact"
 
     @property

@@ -189,7 +189,7 @@ class StudentConfig(PhasedConfig):
 
     panel: ClassVar[str] = "Student"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Losses": ("teacher_layers", "temperature", "weights", "layer_map", "relation_heads"),
+        "Losses": ("temperature", "weights", "layer_map", "relation_heads"),
     }
     rules: ClassVar[Mapping[str, Rule[Any]]] = STUDENT_RULES
 
@@ -207,19 +207,23 @@ class StudentConfig(PhasedConfig):
         "half or as many as the method sets",
     )
     hidden_size: int | None = Field(
-        None, ge=8, description="its width; by default that of the model that it starts from"
+        None,
+        ge=8,
+        description="the student's width; by default that of the model that it starts from",
     )
-    heads: int | None = Field(None, ge=1, description="its heads; the teacher's by default")
+    heads: int | None = Field(
+        None, ge=1, description="the student's heads; the teacher's by default"
+    )
     feed_forward_size: int | None = Field(
         None,
         ge=0,
-        description="width of its feed-forward part; by default 4 x its input; 0 where the "
-        "head may be linear",
+        description="width of the student's feed-forward part; by default 4 x its input; 0 where "
+        "the head may be linear",
     )
     teacher_layers: _TeacherLayers = Field(
         None,
-        description=f"its first weights: teacher layers as 1,3,5, or {', '.join(START_LAYERS)}; "
-        "the method's choice by default",
+        description="teacher layers that the student starts from, as 1,3,5, or "
+        f"{', '.join(START_LAYERS)}; the method's choice by default",
     )
     temperature: float | None = Field(
         None,
@@ -459,10 +463,9 @@ class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig, JudgedConfig
     panel: ClassVar[str] = "Student"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Training": ("teacher_cache_mb", "control"),
-        "Texts without labels": ("unlabelled_agreement",),
-        "Losses": ("more_teachers",),
+        "Teachers": ("more_teachers", "unlabelled_agreement"),
     }
-    main: ClassVar[tuple[str, ...]] = ("method", "layers", "student", "epochs", "learning_rate")
+    main: ClassVar[tuple[str, ...]] = ("method", "layers", "student", "unlabelled", "epochs")
     rules: ClassVar[Mapping[str, Rule[Any]]] = DISTILL_RULES
     judging: ClassVar[frozenset[str]] = frozenset({"allow_constant", "control"})
     shown_defaults: ClassVar[Mapping[str, str]] = {
@@ -545,11 +548,14 @@ class GeneralConfig(StudentConfig):
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
     max_length: int = Field(128, ge=8, description="tokens of a row of the corpus, at most")
     mask_probability: float | None = Field(
-        None, gt=0, lt=1, description="share of tokens to predict; 0.15 where a method masks some"
+        None,
+        gt=0,
+        lt=1,
+        description=f"share of tokens to predict; {MASK_PROBABILITY} where a method masks some",
     )
     vocabulary_size: int | None = Field(
         None,
         ge=100,
-        description="most entries of the student's vocabulary, where it has one of its own; 4928 "
-        "by default",
+        description="most entries of the student's vocabulary, where it has one of its own; "
+        f"{VOCABULARY_SIZE} by default",
     )

@@ -78,7 +78,7 @@ OBJECTIVES = Table(
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """A row of TOKENIZERS. `vocabularies.train_tokenizer` trains one."""
+    """A row of TOKENIZERS. `pretraining.vocabularies.train_tokenizer` trains one."""
 
     summary: str
     paper: str
