@@ -406,7 +406,7 @@ def _write_parquet(path: Path, rows: Rows) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
-WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
+PREDICTION_WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
     ".csv": partial(_write_delimited, delimiter=","),
     ".tsv": partial(_write_delimited, delimiter="\t"),
     ".jsonl": _write_jsonl,
@@ -417,9 +417,10 @@ WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
 
 def check_writable(output: Path, text_columns: Sequence[str]) -> None:
     """Raise ConfigError for a file of predictions that could not be written."""
-    if output.suffix.lower() not in WRITERS:
+    if output.suffix.lower() not in PREDICTION_WRITERS:
         raise ConfigError(
-            f"--output {output}: unknown suffix {output.suffix!r}. Allowed: {', '.join(WRITERS)}."
+            f"--output {output}: unknown suffix {output.suffix!r}. "
+            f"Allowed: {', '.join(PREDICTION_WRITERS)}."
         )
     if taken := [name for name in text_columns if name in COLUMNS]:
         raise ConfigError(
@@ -440,4 +441,4 @@ def write_predictions(
         for text, prediction in zip(texts, predictions, strict=True)
     ]
     with replacing(output) as draft:
-        WRITERS[output.suffix.lower()](draft, rows)
+        PREDICTION_WRITERS[output.suffix.lower()](draft, rows)

@@ -132,7 +132,7 @@ class Cell(Record):
 
 @dataclass(frozen=True)
 class Objective:
-    """A row of OBJECTIVES."""
+    """A row of TUNE_OBJECTIVES."""
 
     summary: str
     holds_p99: bool = False
@@ -152,7 +152,7 @@ class Objective:
         return statistics.geometric_mean(best.values()) if all(best.values()) else 0.0
 
 
-OBJECTIVES = Table(
+TUNE_OBJECTIVES = Table(
     "objective",
     {
         "throughput": Objective("texts a second, whatever the latency"),
@@ -230,9 +230,9 @@ class TuneConfig(TextsConfig):
         tuple(SETTINGS),
         description=f"what to try; {DEFAULT_SETTING}, the default of `serve`, always is",
     )
-    objective: Annotated[str, OBJECTIVES.validator()] = Field(
+    objective: Annotated[str, TUNE_OBJECTIVES.validator()] = Field(
         "throughput",
-        description="; ".join(f"{name}: {row.summary}" for name, row in OBJECTIVES.items()),
+        description="; ".join(f"{name}: {row.summary}" for name, row in TUNE_OBJECTIVES.items()),
     )
     slo_p99_ms: float = Field(50.0, gt=0, description="p99 that must hold, in milliseconds")
     concurrency: Counts = Field((1, 8), description="clients at a time, by commas")
@@ -532,7 +532,7 @@ Scores = Mapping[str, Sequence[float]]
 
 def scores_of(visits: Sequence[Visit], names: Sequence[str], config: TuneConfig) -> Scores:
     """Return the scores of settings, in the order of the rounds."""
-    objective = OBJECTIVES[config.objective]
+    objective = TUNE_OBJECTIVES[config.objective]
     ordered = sorted(visits, key=lambda visit: visit.round)
     return {
         name: [

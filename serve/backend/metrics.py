@@ -39,7 +39,7 @@ QUEUE_FULL, QUEUE_TIMEOUT = "queue_full", "queue_timeout"
 
 @dataclass(frozen=True)
 class Family:
-    """A row of FAMILIES: a metric, with a series for each value of its label."""
+    """A row of METRIC_FAMILIES: a metric, with a series for each value of its label."""
 
     name: str
     description: str
@@ -61,7 +61,7 @@ _BY_LENGTH = ("length", (*map(str, LENGTHS), LONGER))
 
 WAIT = "bertender_queue_wait_seconds"
 
-FAMILIES: tuple[Family, ...] = (
+METRIC_FAMILIES: tuple[Family, ...] = (
     # the three of a histogram, so that PromQL's histogram_quantile reads them; a histogram of
     # Triton would cost a message for every request
     Family(
@@ -191,7 +191,7 @@ class MetricsThread:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
         try:
-            for family in FAMILIES:
+            for family in METRIC_FAMILIES:
                 kind = getattr(triton.MetricFamily, family.kind)
                 registered = triton.MetricFamily(family.name, family.description, kind)
                 self._families.append(registered)

@@ -22,7 +22,7 @@ TLS_SETTINGS = ("ca_file", "client_certificate", "client_key")
 
 
 class Scheme(NamedTuple):
-    """A row of SCHEMES."""
+    """A row of URL_SCHEMES."""
 
     protocol: str
     """A row of PROTOCOLS."""
@@ -30,7 +30,7 @@ class Scheme(NamedTuple):
     default_port: int
 
 
-SCHEMES: Mapping[str, Scheme] = {
+URL_SCHEMES: Mapping[str, Scheme] = {
     "http": Scheme("http", False, 8000),
     "grpc": Scheme("grpc", False, 8001),
     "https": Scheme("http", True, 443),
@@ -54,15 +54,15 @@ def parse_url(url: str) -> Address:
     """Return the address of a url; without a scheme it is http.
 
     Raises:
-        ConfigError: its scheme is not a row of SCHEMES, it has no host, or it has a user or a
+        ConfigError: its scheme is not a row of URL_SCHEMES, it has no host, or it has a user or a
             path. A password is not shown, nor a query, which may hold a key.
     """
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
     except ValueError as error:  # of brackets
         raise ConfigError(f"url {url!r}: {error}. Write http://host:port.") from None
-    if parts.scheme not in SCHEMES:
-        raise UnknownNameError("protocol", parts.scheme, SCHEMES)
+    if parts.scheme not in URL_SCHEMES:
+        raise UnknownNameError("protocol", parts.scheme, URL_SCHEMES)
     if not (host := parts.netloc):
         raise ConfigError(f"url {url!r} names no host. Write http://host:port.")
     path = parts.path.strip("/")
@@ -81,7 +81,7 @@ def parse_url(url: str) -> Address:
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"url {parts.geturl()!r}: {error}. Write http://host:port.") from None
-    scheme = SCHEMES[parts.scheme]
+    scheme = URL_SCHEMES[parts.scheme]
     host_and_port = host if port else f"{host}:{scheme.default_port}"
     return Address(scheme.protocol, scheme.tls, parts.hostname or host, host_and_port)
 

@@ -230,8 +230,8 @@ class Endpoint(Connection):
         UnreachableError: no endpoint responds at the url.
         DeadlineError: the response takes longer than `timeout_s`.
         ServingError: the server refuses, or serves no classifier; the root of the three above.
-        ConfigError: the url is none, its scheme is not a row of SCHEMES, or a file of the access
-            cannot be used.
+        ConfigError: the url is none, its scheme is not a row of URL_SCHEMES, or a file of the
+            access cannot be used.
     """
 
     def __init__(

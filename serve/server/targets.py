@@ -37,7 +37,7 @@ from bertender.core.errors import (
 )
 from bertender.core.files import replacing, replacing_directory
 from bertender.text.tokenizer import stated_longest_input
-from serve.client.access import SCHEMES, parse_url
+from serve.client.access import URL_SCHEMES, parse_url
 from serve.config import DeployConfig, ServeConfig
 from serve.repository.config_pbtxt import (
     CONFIG_NAME,
@@ -201,7 +201,7 @@ def target_of(to: str, config: DeployConfig) -> Target:
     Raises:
         ConfigError: neither, or settings of the other kind.
     """
-    if urlsplit(to).scheme in SCHEMES:
+    if urlsplit(to).scheme in URL_SCHEMES:
         return _server(to, config)
     if not Path(to).is_dir():
         raise ConfigError(

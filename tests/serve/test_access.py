@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import ConfigError
-from serve.client.access import ACCESS_RULES, SCHEMES, AccessConfig, open_access, parse_url
+from serve.client.access import ACCESS_RULES, URL_SCHEMES, AccessConfig, open_access, parse_url
 from serve.client.protocols import PROTOCOLS
 from tests.serve.proxies import KEY, SECRET
 
@@ -91,9 +91,9 @@ def test_settings_that_conflict(rule: str) -> None:
         AccessConfig.parse(broken[rule])
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", URL_SCHEMES)
 def test_every_scheme_has_a_port(name: str) -> None:
     address = parse_url(f"{name}://example.com")
     assert address.protocol == name.removesuffix("s") and address.protocol in PROTOCOLS
     assert address.tls is name.endswith("s")
-    assert address.host_and_port == f"example.com:{SCHEMES[name].default_port}"
+    assert address.host_and_port == f"example.com:{URL_SCHEMES[name].default_port}"

@@ -14,7 +14,7 @@ import pytest
 
 from bertender.core.errors import BusyError
 from bertender.tasks.rows import READERS, open_table
-from serve.bulk import WRITERS, Journal, journal_of, open_journal
+from serve.bulk import PREDICTION_WRITERS, Journal, journal_of, open_journal
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Classification
 from tests.cli.fakes import FakeEndpoint
@@ -34,7 +34,7 @@ def write_input(path: Path, texts: list[str] = WORDS) -> Path:
     if path.suffix == ".txt":
         path.write_text("\n".join(texts), encoding="utf-8")
     else:
-        WRITERS[path.suffix](path, rows)
+        PREDICTION_WRITERS[path.suffix](path, rows)
     return path
 
 
@@ -68,7 +68,7 @@ def expected(texts: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("output", WRITERS)
+@pytest.mark.parametrize("output", PREDICTION_WRITERS)
 @pytest.mark.parametrize("suffix", [*READERS, ".txt"])
 def test_every_format_goes_in_and_out(suffix: str, output: str, tmp_path: Path) -> None:
     texts = [" ".join(text.split()) for text in WORDS]
@@ -80,7 +80,7 @@ def test_every_format_goes_in_and_out(suffix: str, output: str, tmp_path: Path) 
 
 
 def test_a_format_that_is_read_is_written() -> None:
-    assert WRITERS.keys() == READERS.keys()
+    assert PREDICTION_WRITERS.keys() == READERS.keys()
 
 
 def test_a_file_without_an_output_is_shown(tmp_path: Path, endpoint: type[FakeEndpoint]) -> None:
@@ -286,7 +286,7 @@ def test_bad_rows_are_left_out_and_listed(tmp_path: Path) -> None:
 
 def test_labels_of_words_are_lists(tmp_path: Path) -> None:
     tags = Classification(label=("O", "B-x"), score=(0.5, 0.25), logits=((1.0,), (0.0,)))
-    for suffix, write in WRITERS.items():
+    for suffix, write in PREDICTION_WRITERS.items():
         write(tmp_path / f"out{suffix}", [tags.model_dump(mode="json")])
         table = open_table(tmp_path / f"out{suffix}")
         (row,) = table.rows(table.columns)

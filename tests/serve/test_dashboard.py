@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve.backend.metrics import FAMILIES
+from serve.backend.metrics import METRIC_FAMILIES
 from serve.server.server import TritonServer
 from tests.deployed import DEPLOY, KUBERNETES, rendered
 from tests.packages import ROOT
@@ -62,7 +62,7 @@ def test_an_expression_reads_live_metrics(place: str, served: TritonServer) -> N
 
 def test_the_dashboard_has_every_metric_of_the_backend() -> None:
     used = {name for text in SHOWN.values() for name in re.findall(r"bertender_\w+", text)}
-    assert {family.name for family in FAMILIES} <= used
+    assert {family.name for family in METRIC_FAMILIES} <= used
 
 
 def test_the_dashboard_is_whole() -> None:

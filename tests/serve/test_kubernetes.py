@@ -15,7 +15,7 @@ import yaml
 
 from bertender import __version__
 from bertender.core.artifact import Artifact
-from serve.backend.metrics import FAMILIES
+from serve.backend.metrics import METRIC_FAMILIES
 from serve.probe import parse
 from serve.repository.write import write_repository
 from serve.server.launch import STOP_TIMEOUT_S
@@ -356,7 +356,7 @@ def test_the_replicas_follow_our_queue_time() -> None:
     (trigger,) = scaled["triggers"]
     wait = dict(selectors(expression(trigger["metadata"]["query"])))
     assert wait.keys() == {"bertender_queue_wait_seconds_sum", "bertender_queue_wait_seconds_count"}
-    assert wait.keys() <= {family.name for family in FAMILIES}
+    assert wait.keys() <= {family.name for family in METRIC_FAMILIES}
     service = {"namespace": "default", "service": base("Service")["metadata"]["name"]}
     assert all(labels == service for labels in wait.values())
 

@@ -14,7 +14,7 @@ import pytest
 from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
-from serve.backend.metrics import FAMILIES, MetricsThread, Tally, length_label
+from serve.backend.metrics import METRIC_FAMILIES, MetricsThread, Tally, length_label
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
@@ -66,8 +66,10 @@ def test_whatever_is_counted_has_a_family() -> None:
     tally.rejection("invalid")
     tally.run(np.array([[1, 1], [1, 0]]), 0.1)
     amounts = tally.take(1)
-    assert {name for name, _ in amounts} == {family.name for family in FAMILIES}
-    assert amounts.keys() <= {(family.name, own) for family in FAMILIES for own in family.values}
+    assert {name for name, _ in amounts} == {family.name for family in METRIC_FAMILIES}
+    assert amounts.keys() <= {
+        (family.name, own) for family in METRIC_FAMILIES for own in family.values
+    }
 
 
 def test_without_metrics_nothing_piles_up(caplog: pytest.LogCaptureFixture) -> None:
@@ -124,7 +126,7 @@ def tokens_of(local: Classifier, examples: tuple[Example, ...]) -> list[int]:
 
 def sums(before: Mapping[object, float], after: Mapping[object, float]) -> dict[str, float]:
     """Return by how much each metric of the backend has grown, over its labels."""
-    grown = dict.fromkeys((family.name for family in FAMILIES), 0.0)
+    grown = dict.fromkeys((family.name for family in METRIC_FAMILIES), 0.0)
     for (name, labels), value in after.items():  # type: ignore[misc]
         if name in grown:
             grown[name] += value - before[name, labels]
@@ -134,7 +136,7 @@ def sums(before: Mapping[object, float], after: Mapping[object, float]) -> dict[
 @pytest.mark.server
 def test_every_series_is_there_from_the_start(served: TritonServer) -> None:
     series = scrape(served)
-    for family in FAMILIES:
+    for family in METRIC_FAMILIES:
         for value in family.values:
             labels = frozenset(family.labels(value).items())
             assert (family.name, labels) in series

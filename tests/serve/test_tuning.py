@@ -22,8 +22,8 @@ from serve.tuning import (
     DEFAULT_SETTING,
     LEAST_ROUNDS,
     MOST_ROUNDS,
-    OBJECTIVES,
     SETTINGS,
+    TUNE_OBJECTIVES,
     Cell,
     Choice,
     Tried,
@@ -105,7 +105,7 @@ CELLS = [cell(1, 1, 10), cell(1, 8, 40, 90), cell(16, 1, 100), cell(16, 8, 160, 
 def test_the_score_is_the_mean_over_sizes_of_the_best_load(
     objective: str, slo: float, score: float
 ) -> None:
-    assert OBJECTIVES[objective].score(CELLS, slo) == pytest.approx(score)
+    assert TUNE_OBJECTIVES[objective].score(CELLS, slo) == pytest.approx(score)
 
 
 def chosen(scores: Mapping[str, Sequence[float]]) -> Choice:
