@@ -435,28 +435,6 @@ def entity_f1(truth: Sequence[Sentence], predicted: Sequence[Sentence], *, seed:
     return Score(metric="entity_f1", value=float(value), low=low, high=high, n=len(truth))
 
 
-def entity_change(
-    reference: Sequence[EntityCounts], candidate: Sequence[EntityCounts], *, seed: int = 0
-) -> Change:
-    """Return what taggers gain over others on the same sentences, in points, each on average.
-
-    Args:
-        reference: `entity_counts` of one tagger for each seed that it was trained with.
-        candidate: the same of the other.
-        seed: what the bootstrap draws from; it draws sentences, which all taggers have read.
-    """
-    whole = np.ones((1, len(reference[0])))
-    values, draws = (
-        [
-            np.mean([_f1_of_sums(rows @ counts) for counts in taggers], axis=0)
-            for taggers in (reference, candidate)
-        ]
-        for rows in (whole, _drawn_sentences(len(reference[0]), seed))
-    )
-    gain = float((values[1] - values[0])[0])
-    return ResampledChange(POINTS * gain, POINTS * (draws[1] - draws[0])).change()
-
-
 def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> EntityCounts:
     """Return the entities that are right, true and predicted in each sentence, (sentences, 3)."""
     from seqeval.metrics.sequence_labeling import get_entities

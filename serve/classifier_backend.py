@@ -1,1 +1,4 @@
-"""Where the model.py of a repository that an earlier version has written finds the backend."""
+"""The backend under the name that repositories of an earlier version import."""
+
+# the model.py of such a repository is never rewritten: it has `from serve.classifier_backend`
+from serve.backend.model import TritonPythonModel as TritonPythonModel

@@ -154,19 +154,6 @@ def open_pretrained(auto_class: Any, source: Path | str, **settings: Any) -> Any
     )
 
 
-def check_hub_code(source: Path | str, *, local_files_only: bool = False) -> str | None:
-    """Check the files of a model that lead transformers to code.
-
-    Returns:
-        The commit that was checked; None for a folder.
-
-    Raises:
-        HubCodeError: one of them does; the message names file, key and value.
-        OSError, ValueError: a file is not JSON, or the hub cannot be asked for it.
-    """
-    return _check(source, local_files_only=local_files_only).commit
-
-
 @dataclass(frozen=True)
 class _Checked:
     """The checked files of a model: nothing else may be read afterwards."""
@@ -182,7 +169,12 @@ class _Checked:
 
 
 def _check(source: Path | str, *, local_files_only: bool) -> _Checked:
-    """Check each of CHECKED_FILES; without a response of the hub, those of the cached commit."""
+    """Check each of CHECKED_FILES; without a response of the hub, those of the cached commit.
+
+    Raises:
+        HubCodeError: one of them leads to code; the message names file, key and value.
+        OSError, ValueError: a file is not JSON, or the hub cannot be asked for it.
+    """
     from transformers.utils.hub import extract_commit_hash  # transformers takes a second to load
 
     is_local = local_files_only or constants.HF_HUB_OFFLINE

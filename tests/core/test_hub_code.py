@@ -22,7 +22,7 @@ from transformers.utils import hub as transformers_hub
 from bertender.core import hub as hub_code
 from bertender.core.artifact import Artifact
 from bertender.core.errors import HubCodeError, ModelError
-from bertender.core.hub import check_hub_code, open_pretrained
+from bertender.core.hub import open_pretrained
 from bertender.models.classifier import load_torch_classifier, open_classifier
 from bertender.models.importing import open_artifact
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
@@ -105,6 +105,17 @@ def spoil(folder: Path, settings: Settings) -> Path:
     return folder
 
 
+def settings_read(source: Path | str, **settings: Any) -> dict[str, Any]:
+    """Open a model, and return the settings that `from_pretrained` is called with."""
+    seen: dict[str, Any] = {}
+
+    class Recorder:
+        from_pretrained = staticmethod(lambda source, **settings: seen.update(settings))
+
+    open_pretrained(Recorder, source, **settings)
+    return seen
+
+
 OPENERS: Mapping[str, Callable[[Path], object]] = {
     "a teacher or student": lambda folder: load_classifier(str(folder), LABELS),
     "a tagger": lambda folder: load_classifier(str(folder), LABELS, TOKEN_CLASSIFICATION),
@@ -155,7 +166,7 @@ def test_hostile_configs(settings: Settings, copy: Path, fetched: list[str]) -> 
 
 @pytest.mark.parametrize("settings", HARMLESS.values(), ids=HARMLESS)
 def test_harmless_configs(settings: Settings, copy: Path) -> None:
-    assert check_hub_code(spoil(copy, settings)) is None
+    assert settings_read(spoil(copy, settings)) == {"trust_remote_code": False}
     load_tokenizer(copy)
 
 
@@ -189,7 +200,6 @@ def cached(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder.parents[1] / "refs").mkdir()
     (folder.parents[1] / "refs" / "main").write_text(COMMIT)
     monkeypatch.setattr(transformers_hub, "TRANSFORMERS_CACHE", str(cache))
-    monkeypatch.setattr(hub_code, "TRANSFORMERS_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     return folder
 
@@ -198,13 +208,7 @@ def test_a_model_of_the_hub_is_read_at_the_commit_that_was_checked(cached: Path)
     assert is_available("some/model")
     model, _ = load_classifier(find_encoder("some/model"), LABELS)
     assert model.config.num_labels == len(LABELS)
-    seen: dict[str, Any] = {}
-
-    class Recorder:
-        from_pretrained = staticmethod(lambda source, **settings: seen.update(settings))
-
-    open_pretrained(Recorder, "some/model")
-    assert seen == {"trust_remote_code": False, "revision": COMMIT}
+    assert settings_read("some/model") == {"trust_remote_code": False, "revision": COMMIT}
 
 
 @pytest.fixture
@@ -223,13 +227,11 @@ def test_a_cached_model_opens_without_a_network(cached: Path) -> None:
     """Most models have no adapter_config.json; only what is cached may be read then."""
     model, tokenizer = load_classifier(find_encoder("some/model"), LABELS)
     assert model.config.num_labels == len(LABELS) and tokenizer("a")
-    seen: dict[str, Any] = {}
-
-    class Recorder:
-        from_pretrained = staticmethod(lambda source, **settings: seen.update(settings))
-
-    open_pretrained(Recorder, "some/model", local_files_only=False)
-    assert seen == {"trust_remote_code": False, "revision": COMMIT, "local_files_only": True}
+    assert settings_read("some/model", local_files_only=False) == {
+        "trust_remote_code": False,
+        "revision": COMMIT,
+        "local_files_only": True,
+    }
 
 
 @pytest.mark.usefixtures("silent_hub")
@@ -237,14 +239,14 @@ def test_a_cached_model_opens_without_a_network(cached: Path) -> None:
 def test_a_hostile_cached_model_without_a_network(cached: Path, settings: Settings) -> None:
     spoil(cached, settings)
     with pytest.raises(HubCodeError):
-        check_hub_code("some/model")
+        settings_read("some/model")
 
 
 @pytest.mark.usefixtures("silent_hub")
 def test_a_cached_adapter_without_a_network(cached: Path) -> None:
     (cached / "adapter_config.json").write_text('{"base_model_name_or_path": "evil/model"}')
     with pytest.raises(HubCodeError, match="evil/model"):
-        check_hub_code("some/model")
+        settings_read("some/model")
 
 
 @pytest.mark.parametrize("settings", RUNS_IT.values(), ids=RUNS_IT)
@@ -261,7 +263,7 @@ def test_a_hostile_model_of_the_hub(cached: Path, settings: Settings, fetched: l
 def test_a_hub_that_does_not_answer_now_is_not_trusted_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_code, "TRANSFORMERS_CACHE", str(tmp_path))
+    monkeypatch.setattr(transformers_hub, "TRANSFORMERS_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(OSError, match="couldn't find them"):
         open_pretrained(AutoModelForSequenceClassification, "some/other")  # it is offline here
@@ -272,7 +274,7 @@ def test_a_hub_that_does_not_answer_now_is_not_trusted_later(
 
     monkeypatch.setattr(hub_code, "hf_hub_download", silent)
     with pytest.raises(OSError, match="no answer"):
-        check_hub_code("some/other")
+        settings_read("some/other")
 
 
 def test_an_address_is_no_model() -> None:
