@@ -263,7 +263,7 @@ def export(
 
     Args:
         artifact: the classifier to export.
-        task: as in `distill`; the proof reads its texts.
+        task: as in `distill`; the parity check reads its texts.
         config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.

@@ -170,7 +170,7 @@ KNOWN_TABLE_BITS = _one_of(
 
 
 def _readers(setting: str) -> list[str]:
-    """Return the schemes that read a setting, rows added by other packages included."""
+    """Return the schemes that read a setting."""
     return [name for name, scheme in SCHEMES.items() if setting in scheme.reads]
 
 

@@ -230,9 +230,9 @@ class Sample:
     """Rows of an activation: (rows, inputs)."""
 
     spread: FloatArray
-    """From all over the texts."""
+    """Rows drawn evenly from all texts."""
     largest: FloatArray
-    """Those of the largest sums, and so of the largest integers: they saturate first."""
+    """Rows with the largest sums, and so the largest integers: they saturate first."""
 
 
 def sample_rows(graph: Path, groups: Iterable[Parts], batches: Batches) -> dict[str, Sample]:
@@ -410,7 +410,7 @@ def check_products(findings: Sequence[ProductFindings]) -> ProductCheck:
         steps = " ".join(dict.fromkeys(WRONG[each.kind] for each in failed))
         raise GateError(
             f"{len(failed)} of {len(findings)} quantized products and tables do not compute what "
-            f"their float twins do. {listed}. {steps}"
+            f"their float originals do. {listed}. {steps}"
         )
 
     def worst_ratio(found: ProductFindings) -> float:

@@ -1,4 +1,4 @@
-"""Proof of an endpoint: start the real server, ask it, compare with the local model, stop it."""
+"""Check of an endpoint: start the real server, ask it, compare with the local model, stop it."""
 
 from __future__ import annotations
 

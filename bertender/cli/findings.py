@@ -188,8 +188,8 @@ def quantization_lines(findings: Findings) -> list[str]:
             f"{name.replace('_', ' ')} {value:.4g}" for name, value in likeness.figures.items()
         )
         lines.append(
-            f"{check.checked} products and tables compared with their float twins; least like it: "
-            f"{node} ({figures})"
+            f"{check.checked} products and tables compared with their float originals; least "
+            f"like it: {node} ({figures})"
         )
     lines += [
         f"scheme {tried.scheme} was skipped: {tried.skipped}"

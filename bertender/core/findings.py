@@ -291,14 +291,14 @@ class SaturationFindings(Part):
 
 
 class PartLikeness(Part):
-    """Figures of a quantized product or table against its float twin."""
+    """Figures of a quantized product or table against its float original."""
 
     kind: str = Field(description="a row of BOUNDS")
     figures: dict[str, float] = Field(description="by their names in BOUNDS")
 
 
 class ProductCheck(Part):
-    """Figures of quantized products and tables against their float twins."""
+    """Figures of quantized products and tables against their float originals."""
 
     checked: int
     worst: dict[str, PartLikeness] = Field(description="the worst few by noise, worst first")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from bertender.models.own_models import ExpectedModel
     from bertender.tasks.task import Task
     from bertender.text.batch import Example
-    from distill.distillation.config import DistillConfig, GeneralConfig
+    from distill.distillation.config import DistillConfig, GeneralConfig, UnlabelledConfig
     from distill.finetuning.config import BagOfWordsConfig, MultiTaskConfig
     from distill.pretraining.config import PretrainConfig
     from distill.pretraining.corpus import Corpus
@@ -281,7 +281,16 @@ class Finetune(Stage):
         return sibling_paths(config, out)
 
 
-class Distill(Stage):
+class UnlabelledStage(Stage):
+    """A stage that can learn from texts without labels, too."""
+
+    def texts(self, config: UnlabelledConfig, task: Task) -> Sequence[Example]:
+        from distill.distillation.texts import texts_of_task
+
+        return texts_of_task(config, task)
+
+
+class Distill(UnlabelledStage):
     """A student of a teacher, on a task."""
 
     name = "distill"
@@ -311,11 +320,6 @@ class Distill(Stage):
         if config.unlabelled is not None:
             yield TextFile("unlabelled", config.unlabelled)
 
-    def texts(self, config: DistillConfig, task: Task) -> Sequence[Example]:
-        from distill.distillation.texts import texts_of_task
-
-        return texts_of_task(config, task)
-
     def wants(self, config: DistillConfig, position: int) -> Want:
         return TORCH_MODEL if position else TORCH_CLASSIFIER  # the start, and the teacher
 
@@ -334,7 +338,7 @@ class Distill(Stage):
         check_task(config, config.changed_method(), task)
 
 
-class Prune(Stage):
+class Prune(UnlabelledStage):
     """A classifier with fewer heads, neurons, layers or tokens."""
 
     name = "prune"
@@ -367,11 +371,6 @@ class Prune(Stage):
             yield ArtifactFolder(config.teacher)
         if config.unlabelled is not None:
             yield TextFile("unlabelled", config.unlabelled)
-
-    def texts(self, config: PruneConfig, task: Task) -> Sequence[Example]:
-        from distill.distillation.texts import texts_of_task
-
-        return texts_of_task(config, task)
 
     def wants(self, config: PruneConfig, position: int) -> Want:
         return TORCH_CLASSIFIER

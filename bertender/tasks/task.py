@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -133,6 +133,10 @@ class Split:
     def after(self, count: int) -> Split:
         """Return all but the first `count` examples."""
         return Split(self.examples[count:], self.label_ids[count:])
+
+    def texts(self) -> Iterator[str]:
+        """Yield the texts; of a pair, both."""
+        return (text for example in self.examples for text in example)
 
     def digest(self) -> str:
         """Return a sha256 of the examples and their labels."""

@@ -78,8 +78,8 @@ class OnTask(Distillation):
         tokenizer = cut_at(tokenizer, longest, student.config)
 
         texts = TrainingTexts(teachers, start, extended, config)
-        stay, filtered_out = remaining(extended, config, partial(texts.logits, tokenizer))
-        texts = replace(texts, stay=stay)
+        kept, filtered_out = remaining(extended, config, partial(texts.logits, tokenizer))
+        texts = replace(texts, kept=kept)
         learned = texts.learned
         added: dict[str, Any] = {}
         if config.learns_unlabelled:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -308,7 +307,7 @@ class StudentTokens:
         """Cut the student's tables in place; return how held-out texts are read then."""
         if self.remaining is None:
             return None
-        return cut_and_read(student, self.whole, self.remaining, _texts(task.dev))
+        return cut_and_read(student, self.whole, self.remaining, task.dev.texts())
 
 
 def student_tokens(
@@ -342,11 +341,11 @@ def student_tokens(
     """
     floor, most = config.vocab_floor, config.most_entries
     if most is not None:
-        return StudentTokens(whole, needed_tokens(whole, _texts(learned), floor, most))
+        return StudentTokens(whole, needed_tokens(whole, learned.texts(), floor, most))
     if config.vocab_size == ALL_TOKENS or not HEADS[task.problem_type].one_label:
         return StudentTokens(whole)
     try:
-        tokens = needed_tokens(whole, _texts(learned), floor)
+        tokens = needed_tokens(whole, learned.texts(), floor)
         check_padding_stays(student, tokens)
     except (DataError, ModelError) as error:  # no text has a token, or its kind cannot be cut
         logger.info("the vocabulary stays whole: %s", error)
@@ -354,7 +353,7 @@ def student_tokens(
     entries, before = len(tokens.rows), len(whole)
     if entries > WORTHWHILE * before or not len(task.choices):
         return StudentTokens(whole)
-    share = whole_words(whole, tokens, _texts(task.choices))
+    share = whole_words(whole, tokens, task.choices.texts())
     if share < ENOUGH:
         logger.warning(
             "the vocabulary stays whole: of the words of the texts to choose by, %.1f %% have all "
@@ -366,7 +365,3 @@ def student_tokens(
         return StudentTokens(whole)
     logger.info("the vocabulary is cut to %d of %d tokens: %.1f %%", entries, before, 100 * share)
     return StudentTokens(whole, tokens, cut_after_training=not cut_first)
-
-
-def _texts(split: Split) -> Iterator[str]:
-    return (text for example in split.examples for text in example)

@@ -138,7 +138,7 @@ def remaining(
         logits: returns those of each teacher on the training texts, (texts, labels); it is called
             where a filter is asked for.
     """
-    stay, left_out = torch.ones(len(task.train), dtype=torch.bool), {}
+    kept, left_out = torch.ones(len(task.train), dtype=torch.bool), {}
     if config.unlabelled_max_entropy or config.unlabelled_agreement:
         outputs, gone = logits(), {}
         if config.unlabelled_max_entropy:
@@ -151,9 +151,9 @@ def remaining(
             gone["agreement"] = (predictions != predictions[0]).any(0)
         unlabelled = torch.tensor(task.train.label_ids) == NO_LABEL
         for name, texts in gone.items():
-            left_out[name] = int((stay & unlabelled & texts).sum())
-            stay &= ~(unlabelled & texts)
-    return tuple(stay.tolist()), {name: count for name, count in left_out.items() if count}
+            left_out[name] = int((kept & unlabelled & texts).sum())
+            kept &= ~(unlabelled & texts)
+    return tuple(kept.tolist()), {name: count for name, count in left_out.items() if count}
 
 
 @dataclass(frozen=True)
@@ -168,14 +168,14 @@ class TrainingTexts:
     """Its training texts, which the teachers read; where words have labels, only logits are
     cached."""
     config: DistillConfig
-    stay: tuple[bool, ...] = ()
+    kept: tuple[bool, ...] = ()
     """Which of the texts are learned from, a truth for each; without any, all are."""
 
     @property
     def learned(self) -> Task:
         """The task with the texts that are learned from."""
         train = self.task.train
-        return replace(self.task, train=train.where(self.stay)) if self.stay else self.task
+        return replace(self.task, train=train.where(self.kept)) if self.kept else self.task
 
     @property
     def per_token(self) -> bool:
@@ -186,8 +186,8 @@ class TrainingTexts:
         """Return the same with more texts at the end, all of which are learned from."""
         own = self.task.train
         train = Split((*own.examples, *texts.examples), (*own.label_ids, *texts.label_ids))
-        stay = (*self.stay, *(True for _ in texts.examples)) if self.stay else ()
-        return replace(self, task=replace(self.task, train=train), stay=stay)
+        kept = (*self.kept, *(True for _ in texts.examples)) if self.kept else ()
+        return replace(self, task=replace(self.task, train=train), kept=kept)
 
     def logits(self, tokenizer: PreTrainedTokenizerBase) -> list[torch.Tensor]:
         """Return each teacher's logits (texts, labels) on all texts, which are cached.
@@ -257,11 +257,11 @@ class TrainingTexts:
         if self.per_token and first:
             padding = examples.padding.with_others(**dict.fromkeys(first, 0))
             return TokenDataset({**examples.columns, **first}, padding)
-        if all(self.stay):
+        if all(self.kept):
             return examples.with_columns(**first)
-        numbers = [number for number, stays in enumerate(self.stay) if stays]
+        numbers = [number for number, is_kept in enumerate(self.kept) if is_kept]
         chosen = {name: rows_at(column, numbers) for name, column in first.items()}
-        return examples.where(self.stay).with_columns(**chosen)
+        return examples.where(self.kept).with_columns(**chosen)
 
     def _tokenised_for(
         self, tokenizer: PreTrainedTokenizerBase

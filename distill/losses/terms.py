@@ -153,7 +153,7 @@ class HardLabels(Term):
 @dataclass(frozen=True)
 class SoftLabels(_OfLogits):
     """The teacher's softened distribution as the target; of taggers, at the first token of each
-    word, which alone was taught a tag."""
+    word, the only one that has a label."""
 
     weight: float
     temperature: float

@@ -205,7 +205,7 @@ class ShuffledWords(MaskedTokens):
         return WordOrder(tokenizer, share, seed)
 
 
-class WordOrder:
+class WordOrder(MaskedLanguageModel):
     """Mask a batch, shuffle trigrams of the other tokens, and predict the original tokens.
 
     After tokens are masked as usual, 5 % of the trigrams of other tokens are put into a random
@@ -215,10 +215,6 @@ class WordOrder:
     Trigrams are disjoint, counted from a random place among the first three of a batch, and lie
     within neither special tokens nor padding. A random order is the old one once in six times.
     """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> None:
-        self.masking = Masking(tokenizer, share)
-        self.seed = seed
 
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
         generator = step_generator(self.seed, step)

@@ -64,12 +64,12 @@ def whole_words(
         tokens: those that remain of it.
         texts: words of the tokenizer's own pre-tokenization are counted; without any, it is 0.
     """
-    stay, total, broken = set(tokens.rows), 0, 0
+    kept, total, broken = set(tokens.rows), 0, 0
     for batch in _batches(texts):
         for text in tokenizer(batch, add_special_tokens=False, verbose=False).encodings or ():
             total += len({*text.word_ids})
             words = zip(text.word_ids, text.ids, strict=True)
-            broken += len({word for word, token in words if token not in stay})
+            broken += len({word for word, token in words if token not in kept})
     return 1 - broken / total if total else 0.0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from bertender.core.findings import (
 )
 from bertender.models.families import check_positions, family_name
 from bertender.models.own_models import PRUNABLE, ExpectedModel, heads_of, neurons_of
-from bertender.tasks.task import Split, Task
+from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
@@ -185,13 +184,9 @@ def _with_fewer_tokens(
     """
     if config.vocab is None:
         return tokenizer, None
-    needed = _texts(task.train) if config.vocab == OF_THE_TASK else Corpus(config.vocab)
+    needed = task.train.texts() if config.vocab == OF_THE_TASK else Corpus(config.vocab)
     tokens = needed_tokens(tokenizer, needed, config.vocab_floor, config.vocab_size)
-    return tokens.tokenizer, cut_and_read(model, tokenizer, tokens, _texts(task.dev))
-
-
-def _texts(split: Split) -> Iterator[str]:
-    return (text for example in split.examples for text in example)
+    return tokens.tokenizer, cut_and_read(model, tokenizer, tokens, task.dev.texts())
 
 
 def _check_drop(metric: str, before: float, after: float, config: PruneConfig) -> None:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 Labels = npt.NDArray[np.object_]
 Tensors = Mapping[str, npt.NDArray[Any]]
-"""Of a response, by name."""
+"""Arrays of a response, by the name of the output."""
 
 
 @dataclass
@@ -301,8 +301,8 @@ def longest_input_of(encode: Encode) -> int:
 
 
 SHORTEST = 8
-LIMIT_S = 1.0
-"""A slow model gains the least of this, and would take the longest."""
+WARM_UP_LIMIT_S = 1.0
+"""Most seconds of the warm-up: a slow model gains the least from it, and would take the longest."""
 
 
 def warm_up(
@@ -343,7 +343,7 @@ def warm_up(
     if isinstance(adaptive := classifier.predictor, AdaptiveThreads):
         shapes.insert(0, (1, min(adaptive.tokens_for_all - 1, longest)))
     for rows, length in shapes:
-        if clock() - start > LIMIT_S:
+        if clock() - start > WARM_UP_LIMIT_S:
             logger.info("no time for %d texts of %d tokens, and what follows", rows, length)
             return
         cut = {

@@ -472,10 +472,10 @@ class ModelFolder:
     def prune(self, keep: int) -> list[int]:
         """Remove all but the newest `keep` of the earlier versions; return those that stay."""
         earlier = [each for each in self.versions if each < self.served]
-        stay = earlier[-keep:] if keep else []
-        for version in set(earlier) - set(stay):
+        kept = earlier[-keep:] if keep else []
+        for version in set(earlier) - set(kept):
             self.remove(version)
-        return stay
+        return kept
 
     def _config_of(
         self, artifact: Artifact, stamp: str | None, name: str, version: int
