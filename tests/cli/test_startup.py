@@ -17,6 +17,7 @@ import pytest
 
 from bertender.cli.main import COMMANDS
 
+ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "transformers", "onnxruntime", "sklearn", "scipy", "datasets", "pandas"}
 
 ANSWERS = """
@@ -106,6 +107,20 @@ def check(lines: list[list[str]], folder: Path, *, status: int) -> None:
 
 def test_help_loads_no_heavy_library(tmp_path: Path) -> None:
     check([[name, "--help"] for name in COMMANDS], tmp_path, status=0)
+
+
+CONFIGS = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for package in ("bertender", "distill", "export", "quantize", "serve")
+    for path in (ROOT / package).rglob("config.py")
+)
+
+
+def test_settings_load_no_heavy_library() -> None:
+    lines = [f"import sys, {', '.join(CONFIGS)}", f"print(*({HEAVY!r} & sys.modules.keys()))"]
+    command = [sys.executable, "-c", "\n".join(lines)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert len(CONFIGS) >= 10 and not result.stdout.split()
 
 
 def test_every_command_that_takes_a_path_is_tried() -> None:
