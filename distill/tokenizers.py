@@ -184,7 +184,7 @@ class TokenUse:
     before: tuple[int, ...] = ()
     """Special tokens in front of a text."""
     after: tuple[int, ...] = ()
-    """Those behind it."""
+    """Special tokens behind a text."""
 
 
 def token_use(tokenizer: PreTrainedTokenizerBase, examples: Iterable[Example]) -> TokenUse:

@@ -117,7 +117,7 @@ class Written:
     float_nodes: Mapping[str, str] = field(default_factory=dict)
     """Node that remains in float -> why."""
     ranges: Mapping[str, Range] = field(default_factory=dict)
-    """Of static activations, by the tensor's name."""
+    """Ranges of static activations, by the tensor's name."""
     products_of_4_bits: int | None = None
     weight_bits: Mapping[str, int] | None = None
     """Bits of weights that are stored with fewer than 8 and multiplied in 8, by node."""
@@ -125,14 +125,14 @@ class Written:
     fused_attentions: int | None = None
     """Attentions that are one operator, where that was asked for."""
     sensitivity: SensitivityFindings | None = None
-    """Where parts may return to what they were."""
+    """Findings where parts may return to float."""
     training: TrainingFindings | None = None
     reference: Classifier | None = None
     """Reference that the graph must agree with, where that is not the source."""
     float_graph: Path | None = None
     """Graph that its products are compared with, where that is not the float graph."""
     score: float | None = None
-    """On the texts to choose by, where the scheme had to know it."""
+    """Score on the texts to choose by, where the scheme needed it."""
     tolerance: str | None = None
     """A row of TOLERANCES, where that is not the precision's own."""
 
@@ -148,9 +148,9 @@ class QuantizationContext:
     graph: Path
     """The float graph; of a torch source there is none yet."""
     work: Path
-    """Where a training's checkpoints are."""
+    """Folder of a training's checkpoints."""
     folder: Path
-    """For what is thrown away in the end."""
+    """Folder of files that are deleted at the end."""
     classifier: Classifier
     """The float model."""
     write_onnx: Callable[[Artifact, Path], object] | None = None

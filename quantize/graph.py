@@ -26,7 +26,7 @@ FOUR_BIT_LOOKUP = "GatherBlockQuantized"
 FUSED_ATTENTION = "QAttention"
 """ONNX Runtime's attention of 8 bits, products of query, key and value included."""
 PRODUCTS_OF_ATTENTION = 3
-"""Those of query, key and value."""
+"""Query, key and value."""
 REPEATED = re.compile(r"_\d+(?=\.|$)")
 OF_CONSTANTS = "both sides are constants: ONNX Runtime computes it once, when the graph is opened"
 OF_ROWS = "it multiplies rows of a table, which are rounded with the table"

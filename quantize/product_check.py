@@ -44,20 +44,20 @@ from quantize.integers import INTEGERS, Range, affine
 
 FloatArray = npt.NDArray[np.floating[Any]]
 ROWS = 256
-"""Of an activation, at most, that its products are judged on: tokens, or pooled states."""
+"""Most rows of an activation to judge its products on: tokens, or pooled states."""
 TABLE_ROWS = 8192
-"""Of an embedding table, at most, that are looked up."""
+"""Most rows of an embedding table to look up."""
 FOUR_BITS = frozenset({"MatMulNBits", FOUR_BIT_LOOKUP})
 QUANTIZED = FOUR_BITS | {"MatMulInteger", "DequantizeLinear"}
 """Operators that only a quantized part has."""
 ACTIVATIONS = {"uint8": "uint8", "int8": "int8-symmetric"}
 """Type of the integers -> their row of INTEGERS."""
 VALUES_A_BYTE = 2
-"""Of a table of 4 bits."""
+"""Values in a byte of a table of 4 bits."""
 TINY = 1e-20
 """Stands for a sum of squares that is 0."""
 NO_NOISE_DB = 200.0
-"""Of outputs that are equal, zeros among them."""
+"""Signal-to-noise ratio of equal outputs, zeros among them."""
 MOST_SATURATION = 1e-3
 """Largest difference of a product's outputs over the largest of them."""
 NO_RANGES: Mapping[str, Range] = {}

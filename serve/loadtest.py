@@ -318,7 +318,7 @@ def closed_runs(url: str, read: Read, loads: Sequence[LoadConfig]) -> list[LoadR
 
 LONGEST_S = 8.0
 RESPONSES = 2
-"""Of each client, at least, within the longest measurement."""
+"""Fewest responses to each client within the longest measurement."""
 
 Measure = Callable[[float, float], LoadRun]
 """(measured seconds, seconds of warm-up) -> what clients got"""
@@ -420,11 +420,11 @@ class Sample:
     """One request, in seconds."""
 
     intended_s: float
-    """From the first request's time on."""
+    """Seconds from the first request's time on."""
     lag_s: float
-    """From the intended time until it was sent."""
+    """Seconds from the intended time until it was sent."""
     latency_s: float
-    """From the intended time until the response."""
+    """Seconds from the intended time until the response."""
     outcome: Outcome
 
 
@@ -539,7 +539,7 @@ def _run(
 
 
 MOST_LAG = 0.05
-"""Of the median latency; above it, the generator is measured more than the server."""
+"""Share of the median latency; above it, the generator is measured more than the server."""
 
 
 def check_lag(run: LoadRun) -> LoadRun:

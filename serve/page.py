@@ -144,11 +144,11 @@ HOST = "127.0.0.1"
 HTTP_PORT = 80
 LONGEST_BODY_BYTES = 1_000_000
 DIGITS = 9
-"""Of a Content-Length: `int` refuses thousands."""
+"""Most digits of a Content-Length: `int` refuses thousands."""
 SOCKET_TIMEOUT_S = 10.0
 ENDPOINT_TIMEOUT_S = 10.0
 RETRIES = 2
-"""Of a request that the endpoint rejects for now: somebody waits in front of the page."""
+"""Retries of a request that the endpoint rejects for now: a person waits at the page."""
 
 FILES: Mapping[str, tuple[str, str]] = {
     "/": ("index.html", "text/html"),
@@ -173,7 +173,7 @@ STATUSES: Mapping[type[BertenderError], HTTPStatus] = {
     ConfigError: HTTPStatus.CONFLICT,
     DataError: HTTPStatus.BAD_REQUEST,
 }
-"""Of errors of the endpoint, a class before those that it is derived from."""
+"""HTTP status for each error of the endpoint, a class before its base classes."""
 
 
 class _Request(Record):

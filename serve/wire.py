@@ -14,19 +14,19 @@ from bertender.core.errors import DataError
 from bertender.text.batch import Example, is_blank
 
 MODEL_NAME = "classifier"
-"""Of the served model, where no other name is set."""
+"""Name of the served model where no other is set."""
 
 CANDIDATE_SUFFIX = "-candidate"
-"""Of a model that may take the place of the one without it."""
+"""Ends the name of a model that may take the place of the one without it."""
 
 ENCODER_NAME = "classifier-encoder"
 """The Triton model that runs the graph where the Python backend does not."""
 
 WORKSPACE_VARIABLE = "BERTENDER_SERVE_WORKSPACE"
-"""Where a stub finds the folder of its server."""
+"""Environment variable with the folder of a stub's server."""
 
 IN_FLIGHT_PREFIX, CANDIDATE_PREFIX = "in-flight-", "candidate-"
-"""Of a stub's notes there, before its number. The supervisor imports nothing, and repeats them."""
+"""Begin the names of a stub's notes there. The supervisor imports nothing, and repeats them."""
 
 INPUT_NAMES = ("TEXT", "TEXT_PAIR")
 

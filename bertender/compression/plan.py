@@ -45,7 +45,7 @@ from quantize.quantizer import write_graph
 logger = logging.getLogger(__name__)
 
 TEXTS = 64
-"""Of each split, that a probe reads."""
+"""Texts of each split that a probe reads."""
 OF_NO_USE = {"parity_texts": TEXTS, "golden_texts": 0}
 """Settings of graphs that are only weighed and timed."""
 ROUNDS = 6
@@ -166,7 +166,7 @@ class Probing:
     task: Task
     config: CompressConfig
     folder: Path
-    """Of the probes; those that are there already are not made again."""
+    """Folder of the probes; finished ones are not made again."""
     announce: Announce
 
     def measured(self, candidates: Sequence[Candidate]) -> Measured:

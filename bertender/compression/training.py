@@ -49,7 +49,7 @@ OF_A_RECOVERY = frozenset({"epochs", "batch_size", "no_dropout"})
 FEWEST_TEXTS = 500
 """Below it a part says little about a candidate."""
 LEAST_GROWTH = 1.5
-"""Of the texts from round to round: on hardly more texts, a training says the same again."""
+"""Growth of the texts from round to round: hardly more texts give the same result again."""
 PART_OF_ONE = 0.1
 """Where one candidate alone shows what all texts would take."""
 
@@ -175,9 +175,9 @@ class Built:
     """Artifacts of a candidate's steps."""
 
     artifacts: Mapping[str, Artifact]
-    """By the names of the steps, the teacher's included."""
+    """Artifacts by the names of the steps, the teacher's included."""
     seconds: float
-    """That they took, whether this run has built them or an earlier one."""
+    """Seconds that they took, in this run or an earlier one."""
 
     @property
     def last(self) -> Artifact:

@@ -91,7 +91,7 @@ INT8_FLAGS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 AMX_FLAGS = frozenset({"amx_bf16", "amx_int8"})
 """Instructions that a process needs the kernel's permission for."""
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
-"""Of Linux on x86_64: the number of arch_prctl, its ARCH_REQ_XCOMP_PERM, and AMX's registers."""
+"""On Linux for x86_64: the number of arch_prctl, its ARCH_REQ_XCOMP_PERM, and AMX's registers."""
 
 
 @functools.cache

@@ -295,7 +295,7 @@ def _is_distributed() -> bool:
 
 
 BUSY_SHARE = 0.05
-"""Of the cores' time; below it, others hardly change a time."""
+"""Share of the cores' time; below it, other processes hardly change a time."""
 SAMPLE_S = 1.0
 PROC_STAT = Path("/proc/stat")
 IDLE_FIELDS = ("idle", "iowait")

@@ -89,10 +89,10 @@ class _Pace:
 
     total: int | None
     unit: str
-    """Of the steps, in the plural; empty where nobody wants to know how many a second."""
+    """Name of the steps, in the plural; empty where no rate is shown."""
     done: int = 0
     skipped: int = 0
-    """Of those that are done: by an earlier run."""
+    """Steps of `done` that an earlier run did."""
     started: float = field(default_factory=lambda: time.monotonic())
 
     def words(self) -> str:

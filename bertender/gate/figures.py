@@ -32,13 +32,13 @@ BoolArray = npt.NDArray[np.bool_]
 
 NOBODY: IntArray = np.empty(0, dtype=np.int64)
 LEAST_SPREAD = 0.05
-"""Of the root mean square of the centred logits."""
+"""Share of the root mean square of the centred logits."""
 LEAST_SPREAD_LOGITS = 0.05
 """In logits. Where two move in opposite directions, each by a fifth of it, as the median text of 8
 bits may, a probability changes by half a hundredth at most: p (1 - p) times the 0.02 by which their
 distance changes."""
 ROUNDING = 1e-5
-"""Of the largest logit: what float32 may add to each."""
+"""Share of the largest logit that rounding in float32 may add to each."""
 STRONG = 0.25
 """The direction of logits that are all near 0 is noise: cosines count from this share of the
 largest logit on."""

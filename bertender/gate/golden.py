@@ -26,9 +26,9 @@ from bertender.problems.problem import Problem
 from bertender.text.batch import Example
 
 MOST_BYTES = 8 * 1024
-"""Of a text: an artifact should stay small, and an endpoint refuses what is long."""
+"""Largest text: an artifact should stay small, and an endpoint refuses what is long."""
 DIGITS = 8
-"""Of a logit: a float32 has no more that count."""
+"""Significant digits of a logit: a float32 has no more."""
 
 
 def golden_examples(examples: Sequence[Example], count: int, seed: int) -> tuple[Example, ...]:

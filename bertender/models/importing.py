@@ -62,7 +62,7 @@ GRAPHS = (ONNX_NAME, f"onnx/{ONNX_NAME}")
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 HUB_SUFFIXES = (".json", ".txt", ".model")
-"""Of the config and the tokenizer."""
+"""Suffixes of the config and the tokenizer."""
 
 HEADS_OF: Mapping[str, Problem[Any]] = {
     "ForSequenceClassification": SINGLE_LABEL,

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 ONNX_NAME = "model.onnx"
 """The graph's file in an onnx artifact, where Optimum looks for it too."""
 ONNX_DATA_NAME = "model.onnx_data"
-"""Where the weights of a graph are that is too large for one file; Optimum's name for it."""
+"""File of the weights where a graph is too large for one file; Optimum's name for it."""
 MOST_MB = 2000
-"""Of a file that protobuf reads; it stops at 2 GiB."""
+"""Most megabytes of a file that protobuf reads; it stops at 2 GiB."""
 
 Provider = str | tuple[str, Mapping[str, str]]
 """A name of ONNX Runtime, or one with its options."""
@@ -167,11 +167,11 @@ class OnnxPredictor:
 GRAPH = 7
 """Number of the field of a model."""
 NODE, INITIALIZER = 1, 5
-"""Of a graph."""
+"""Numbers of the fields of a graph."""
 INPUT, OUTPUT, OPERATOR = 1, 2, 4
-"""Of a node."""
+"""Numbers of the fields of a node."""
 DIMS, NAME = 1, 8
-"""Of a tensor."""
+"""Numbers of the fields of a tensor."""
 VARINT, FIXED_64, BYTES, FIXED_32 = 0, 1, 2, 5
 """Types of fields on the wire."""
 

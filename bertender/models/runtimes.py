@@ -42,7 +42,7 @@ from bertender.models.onnx_session import (
 from bertender.text.batch import Batch
 
 FLOAT_PRECISIONS = ("float32", "float16", "bfloat16")
-"""Of artifacts that were not quantized."""
+"""Precisions of artifacts that were not quantized."""
 X86 = ("x86_64", "amd64")
 
 
@@ -67,17 +67,17 @@ class Runtime(ABC):
     own_float_types: tuple[str, ...] = ()
     """Precisions of files that it computes in instead, where the file has one of them."""
     cpu_flags: tuple[str, ...] = ()
-    """It runs where the CPU has one of these; everywhere without any."""
+    """CPU flags of which it needs one; empty for every CPU."""
     exact_on_x86: bool = False
-    """It adds 8-bit products exactly on x86 CPUs without instructions for them, too."""
+    """Whether it adds 8-bit products exactly on x86 CPUs without instructions for them, too."""
     dynamic_scales: bool = False
-    """It multiplies in integers also where the scales of activations are found while running."""
+    """Whether it multiplies in integers with scales of activations that are found at run time."""
     needs_gpu: bool = False
-    """It runs on an NVIDIA GPU, and nowhere else."""
+    """Whether it runs on an NVIDIA GPU alone."""
     integer_products: bool = True
-    """It multiplies in 8-bit integers, so that models are quantized for it."""
+    """Whether it multiplies in 8-bit integers, so that models are quantized for it."""
     own_operators: bool = False
-    """It has ONNX Runtime's own operators: look-ups in tables of 4 bits, attention of 8 bits."""
+    """Whether it has ONNX Runtime's own operators: 4-bit table look-ups, 8-bit attention."""
 
     @abstractmethod
     def open(
@@ -441,7 +441,7 @@ def _hidden(package: str) -> Iterator[None]:
 
 
 LARGEST_EXACT = 64
-"""Of weights whose products with two numbers of 0 to 255 fit into 16 bits."""
+"""Largest weight whose products with two numbers of 0 to 255 fit into 16 bits."""
 
 
 def _check_sums(graph: Path) -> None:

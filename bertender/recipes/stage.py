@@ -125,11 +125,11 @@ class Product:
     kind: Kind
     classifies: bool = True
     predicts_words: bool = False
-    """It has a masked-language head."""
+    """Whether it has a masked-language head."""
     precision: str = "float32"
     fused: bool = False
     settings: Config | None = None
-    """Those of its step, where a later step must agree with some."""
+    """Settings of its step, where a later step must agree with some."""
     model: ExpectedModel | None = None
     """Its architecture, and its shape where that follows from the settings; None where unknown,
     as of a hub name that is not cached."""
@@ -180,9 +180,9 @@ class Earlier:
     """Models that a step of a recipe may start from, before any is made."""
 
     sources: Sequence[ExpectedModel | None] = ()
-    """Those of the earlier steps that it starts from."""
+    """Models of the earlier steps that it starts from."""
     by_path: Mapping[Path, ExpectedModel | None] = field(default_factory=dict)
-    """Those of all earlier steps, by where they will lie."""
+    """Models of all earlier steps, by their future folders."""
 
     def model_at(self, name: str | Path) -> ExpectedModel | None:
         """Return the model that a setting names, as it will be when the step runs."""

@@ -38,7 +38,7 @@ SHOWN_LABELS = 20
 
 Kind = Literal["training", "held-out"]
 DEFAULT_SHARES: Mapping[Kind, float] = {"training": 0.1, "held-out": 0.2}
-"""Those of a held-out file calibrate as well."""
+"""Share that is set apart; a held-out file gives more, since its texts calibrate as well."""
 LEAST_TEXTS = 50
 """Fewer prove too little: one of them is 2 points."""
 
@@ -264,7 +264,7 @@ class Parted:
     train: Split
     selection: Split
     share: float
-    """Of the texts that were set apart: 0 where none were."""
+    """Share of the texts that were set apart; 0 where none were."""
 
 
 def part(

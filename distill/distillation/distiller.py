@@ -108,7 +108,7 @@ class Controls:
     """Trained controls of a student, by their epochs, shortest first."""
 
     distillation: OnTask
-    """That of the student."""
+    """Distillation of the student."""
     trained: dict[int, Trained]
     equal_epochs: int
     """At equal computation, however many."""

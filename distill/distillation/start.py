@@ -288,7 +288,7 @@ class StudentTokens:
     """A student's tokenizer, and the tokens that remain of it."""
 
     whole: PreTrainedTokenizerBase
-    """That of what the student starts from."""
+    """Tokenizer of the model that the student starts from."""
     remaining: RemainingTokens | None = None
     """None where all do."""
     cut_after_training: bool = False

@@ -36,13 +36,13 @@ Signal = Literal[
 ]
 
 STATE_SIGNALS: frozenset[Signal] = frozenset({"hidden_states", "sentence_states"})
-"""Those that have the embeddings in front, as layer 0."""
+"""Signals that have the embeddings in front, as layer 0."""
 
 ATTENTION_SIGNALS: frozenset[Signal] = frozenset({"queries", "keys", "values", "attention_scores"})
-"""Those that hooks read; they ask for a row in FAMILIES."""
+"""Signals that hooks read; the architecture needs a row in FAMILIES."""
 
 TEXT_SIGNALS: frozenset[Signal] = frozenset({"logits", "sentence_states"})
-"""Those of a text as a whole: small enough to keep on disk, and the same texts may be cut into
+"""Signals of a text as a whole: small enough to keep on disk, and the same texts may be cut into
 other tokens for the student than for the teacher."""
 
 Layers: TypeAlias = "Mapping[int, torch.Tensor]"

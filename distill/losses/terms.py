@@ -143,7 +143,7 @@ class HardLabels(Term):
 
     weight: float
     head: Head = HEADS[SINGLE_LABEL.name]
-    """That of the student."""
+    """Head of the student."""
     name: str = "hard"
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
@@ -160,7 +160,7 @@ class SoftLabels(_OfLogits):
     loss: Loss = soft_labels
     """(student logits, teacher logits, temperature) -> scalar"""
     head: Head = HEADS[SINGLE_LABEL.name]
-    """That of both models."""
+    """Head of both models."""
     name: str = "soft"
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
@@ -174,7 +174,7 @@ class LogitMatch(_OfLogits):
 
     weight: float
     head: Head = HEADS[SINGLE_LABEL.name]
-    """That of both models."""
+    """Head of both models."""
     name: str = "logits"
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:

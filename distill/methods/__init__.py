@@ -52,12 +52,12 @@ _ROWS = (
 )
 
 METHODS: Table[Method] = Table("distillation method", {row.name: row for row in _ROWS})
-"""On a task."""
+"""Methods that distil a classifier on a task."""
 
 GENERAL_METHODS: Table[Method] = Table(
     "distillation method", {row.name: row.on_corpus for row in _ROWS if row.general}
 )
-"""Those that also distil an encoder into a smaller one on plain text, before any task."""
+"""Methods that also distil an encoder into a smaller one on plain text, before any task."""
 
 AUTO = "auto"
 """Stands for the method that is taken where none is named, by what there is to distil with."""

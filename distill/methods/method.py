@@ -110,7 +110,7 @@ class Method:
     paper: str
     student: StudentKind
     phases: tuple[Phase, ...]
-    """Those of a student of any depth; `at` writes them out for one."""
+    """Phases for a student of any depth; `at` writes them out for one depth."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Fields of DistillConfig that have another default here: the paper's."""
     start_layers: str = "spread"

@@ -30,13 +30,13 @@ from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import Importance, shares_of_rounds, the_best
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Of the heads and of the neurons, at which a part is timed; 0 stands for one."""
+"""Shares of the heads and neurons at which a part is timed; 0 stands for one."""
 NEURON_STEP = 16
 """Widths that are not a multiple of it, a vector register's floats, take longer for their size:
 485 neurons of 384 inputs took as long as 512 for 13 tokens, and an eighth longer than 480."""
 ROUNDS = 15
 RUNS = 5
-"""In a row of one model, of which the median counts, after one that does not."""
+"""Runs of one model in a row, whose median counts, after one that does not."""
 TABLE_NAME = "table.json"
 BISECTIONS = 60
 LEAST_MS = 1e-12

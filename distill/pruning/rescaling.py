@@ -152,9 +152,9 @@ class _Sums:
     """Sums for the normal equations of a part, over the tokens seen so far."""
 
     products: torch.Tensor
-    """Of what heads or neurons give, (width, width)."""
+    """Products of the outputs of heads or neurons, (width, width)."""
     moments: torch.Tensor
-    """Of that with what is missing in the output, (width, hidden)."""
+    """Products of these outputs and the missing part of the output, (width, hidden)."""
     inputs: torch.Tensor
     """Sum of the outputs of heads or neurons, (width,)."""
     shift: torch.Tensor

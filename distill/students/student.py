@@ -29,17 +29,17 @@ class StudentKind:
     layer_by_layer: ClassVar[bool] = True
     """`teacher_layers` names one for each of the student's layers."""
     starts_from_layers: ClassVar[bool] = True
-    """It has the shape of its start's layers, which must be alike then."""
+    """Whether it has the shape of its start's layers, which must be alike then."""
     wants_own_start: ClassVar[bool] = False
-    """It must start from an encoder of its own, not from the teacher."""
+    """Whether it must start from an encoder of its own, not from the teacher."""
     own_vocabulary: ClassVar[bool] = False
-    """It has a vocabulary of its own, trained on the corpus."""
+    """Whether it has a vocabulary of its own, trained on the corpus."""
     labels_words: ClassVar[bool] = True
-    """It may have a head that labels words."""
+    """Whether it may have a head that labels words."""
     counts_tokens: ClassVar[bool] = False
     """Its shape has the `tokens` of its start's tokenizer."""
     linear_head: ClassVar[bool] = False
-    """It may do without a feed-forward part: `feed_forward_size` may be 0."""
+    """Whether it may have no feed-forward part: `feed_forward_size` may be 0."""
     lacks: ClassVar[frozenset[str]] = frozenset()
     """Settings of a shape that it does not have; it has one layer where `layers` is among them."""
     model_type: ClassVar[str | None] = None

@@ -44,9 +44,9 @@ TAGGER_LOGITS = "teacher_tagger_logits"
 TOKENS_PER_BATCH = 8192
 
 LEAST_TEXTS = 4096
-"""Of a part. Batches of like length form inside a part: in parts of this size and the mean that
-ONE_OF gives, sentences need 4 % more tokens with padding than in one list, and in parts of 1,024 to
-2,048 they need 21 %."""
+"""Fewest texts of a part. Batches of like length form inside a part. In parts of this size, with
+the mean that ONE_OF gives, sentences need 4 % more tokens with padding than in one list; in parts
+of 1,024 to 2,048 they need 21 %."""
 ONE_OF = 8192
 """One text of so many ends the part that it is in, if this is long enough. Were the least length
 the larger of the two, ends would depend mostly on where the part before has begun."""
@@ -54,7 +54,7 @@ MOST_TEXTS = 4 * ONE_OF
 
 
 Tensors: TypeAlias = dict[str, torch.Tensor]
-"""By the names of columns."""
+"""Tensors by the names of columns."""
 
 
 class Rows(Sequence[torch.Tensor]):
@@ -205,7 +205,7 @@ class _Part:
     texts: TokenDataset
     bf16: bool
     bar: Bar
-    """It counts texts."""
+    """Progress bar, which counts texts."""
 
     def text_columns(self, names: Mapping[str, Wanted]) -> Tensors:
         """Return columns with a row each text; those that are missing are computed in one run."""

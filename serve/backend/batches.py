@@ -49,7 +49,7 @@ class Request:
     truncate: bool = False
     """Texts that are longer than the model's input are cut; else the request is refused."""
     characters: int = 0
-    """Of all examples, as far as the model reads them."""
+    """Characters of all examples, as far as the model reads them."""
     of_triton: Any = None
     sender: Any = None
     since: float = 0.0
@@ -66,7 +66,7 @@ class Refusal:
 
 
 WEIGHT = 0.2
-"""Of the last batch in the average time of a character."""
+"""Weight of the last batch in the average time of a character."""
 
 
 class RequestQueue:

@@ -58,7 +58,7 @@ from serve.wire import (
 )
 
 LOOK_FOR_CANCELLATION_S = 0.005
-"""Of waiting: asking Triton costs a message to its process and back."""
+"""A shorter wait asks nothing: asking Triton costs a message to its process and back."""
 
 CHARACTERS_OF_TOKEN = 6
 """At most, about: what an example has beyond the model's input is cut, and costs little."""
@@ -272,7 +272,7 @@ def mark_candidate(workspace: str | None, model: str) -> None:
 
 
 REGION_WORD = 1
-"""Of a stub's arguments: the model, the name of its region in shared memory."""
+"""Index among a stub's arguments: the name of its region in shared memory."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.runtimes import Predictor
 
 ENCODER_OUTPUT = "logits"
-"""Of the Triton model that runs the graph."""
+"""Output of the Triton model that runs the graph."""
 
 ADAPTING = frozenset({"onnxruntime"})
 """Rows of RUNTIMES whose small buckets are faster on one thread, as far as it was measured."""
@@ -98,9 +98,9 @@ class EncoderPredictor:
 TOKENS_FOR_ALL_THREADS = 64
 """Tokens of a bucket, padding included, from which on it has all threads, at MEASURED_BYTES."""
 MEASURED_BYTES = 24 * 2**20
-"""Of the graph of that measurement with its weights, a MiniLM in int8."""
+"""Size of the measured graph with its weights, a MiniLM in int8."""
 MOST_BYTES_TWICE = 128 * 2**20
-"""Of a graph with its weights, which is opened twice."""
+"""Largest graph, weights included, that is opened twice."""
 
 
 class AdaptiveThreads:
@@ -217,7 +217,7 @@ def bucket_runner(at_once: int) -> BucketRunner:
 TOKENS = 8
 """Padded buckets have a multiple of it."""
 AXES_OF_EXAMPLES = 2
-"""Of logits (batch, labels); those of tokens have one more."""
+"""Axes of logits (batch, labels); logits of tokens have one more."""
 
 
 @dataclass(frozen=True)

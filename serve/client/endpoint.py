@@ -35,7 +35,7 @@ ResponseTensors = dict[str, npt.NDArray[Any]]
 
 
 MOST_REQUEST_BYTES = 512 * 1024
-"""Of the texts in a request that has several; a proxy may let no body through beyond 1 MB."""
+"""Most bytes of texts in a request of several; a proxy may let no body through beyond 1 MB."""
 
 
 class Classification(Record):
@@ -57,7 +57,7 @@ class ServedModel:
     text_columns: int
     problem: Problem[Any]
     digest: str
-    """Of the artifact; of the configuration, where an earlier version wrote the repository."""
+    """Digest of the artifact; of the configuration in repositories of an earlier version."""
     name: str = MODEL_NAME
     longest_input: int | None = None
     """Most tokens of an example that the model reads, where its configuration says so."""

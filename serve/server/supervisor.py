@@ -316,8 +316,8 @@ def _process(number: int) -> _Process:
 
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 STACK_BYTES = 256 * 1024 * 1024
-"""Of each thread, used as needed: Triton reads nested JSON by recursion, and with the usual 8 MB,
-100 kB of brackets end it."""
+"""Stack of each thread, used as needed: Triton reads nested JSON by recursion, and with the usual
+8 MB, 100 kB of brackets end it."""
 
 
 def _prepare(supervisor: int) -> None:
@@ -421,12 +421,12 @@ def remove_traces(shared_memory: str, workspace: Path) -> None:
 
 ENVIRONMENTS = Path("/tmp")  # noqa: S108 - Triton's own choice, nothing is made here
 ENVIRONMENT = "python_env_??????"
-"""Of the folder that Triton's Python backend makes at each start, and removes when it ends itself.
+"""Name of the folder that Triton's Python backend makes at each start, and removes when it ends.
 It stays empty here: no model brings an environment of its own."""
 ENVIRONMENT_MODE = 0o700
-"""Of a folder that mkdtemp makes, as the backend does."""
+"""Mode of a folder that mkdtemp makes, as the backend does."""
 LEAST_AGE_S = 60.0
-"""Of a folder that is removed: a newer one may be somebody's who is about to fill it."""
+"""Least age of a folder that is removed: a newer one may be somebody's who is about to fill it."""
 BACKEND_LIBRARY = b"/libtriton_python.so"
 CLOCK_S = 2.0
 """Least age of a process's folder to be that of an earlier process; clocks are read one by one."""

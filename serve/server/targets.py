@@ -393,7 +393,7 @@ class Version:
 
     number: int
     config: ModelConfig
-    """That names it."""
+    """Configuration that names it."""
 
 
 @dataclass(frozen=True)
