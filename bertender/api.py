@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast
 
 from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
 from bertender.core.config import Config, Record
+from bertender.core.errors import BertenderError as BertenderError  # a name of the package face
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task, TaskConfig
 
