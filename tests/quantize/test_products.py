@@ -1,4 +1,4 @@
-"""Each quantized product beside its float twin: healthy ones pass, every planted fault is named."""
+"""Each quantized product beside its float original: healthy ones pass, planted faults are named."""
 
 from __future__ import annotations
 

@@ -61,9 +61,9 @@ def test_its_sums_are_probed(
 ) -> None:
     context = context_of(float_model, task, tmp_path, HERE, calibration_texts=16)
     write("static", context, tmp_path / "model.onnx")
-    twins = find_parts(context.graph, tmp_path / "model.onnx")
-    samples = sample_rows(tmp_path / "model.onnx", twins, context.texts(16, ""))
-    findings = check_sums(twins, samples, KERNELS[runtime].run)
+    products = find_parts(context.graph, tmp_path / "model.onnx")
+    samples = sample_rows(tmp_path / "model.onnx", products, context.texts(16, ""))
+    findings = check_sums(products, samples, KERNELS[runtime].run)
     assert findings.products == PRODUCTS and findings.largest_deviation < findings.allowed
 
 

@@ -73,8 +73,8 @@ def test_the_emulation_is_exact_where_pairs_leave_16_bits() -> None:
 def probed(
     context: QuantizationContext, graph: Path
 ) -> tuple[tuple[Parts, ...], dict[str, Sample]]:
-    twins = find_parts(context.graph, graph)
-    return twins, sample_rows(graph, twins, context.texts(64, ""))
+    products = find_parts(context.graph, graph)
+    return products, sample_rows(graph, products, context.texts(64, ""))
 
 
 def written(shape: dict[str, Any], task: Task, folder: Path) -> tuple[QuantizationContext, Path]:
@@ -121,12 +121,12 @@ def test_a_layer_that_saturates_is_named(deep: tuple[QuantizationContext, Path])
 def test_no_model_of_twelve_layers_of_768_is_refused(task: Task, tmp_path: Path) -> None:
     """What rounding does to its logits, twelve layers later, says nothing of saturation."""
     context, graph = written(BASE, task, tmp_path)
-    twins, samples = probed(context, graph)
-    found = check_sums(twins, samples)
+    products, samples = probed(context, graph)
+    found = check_sums(products, samples)
     assert found.products == PRODUCTS and found.largest_deviation < FLOAT_ROUNDING
-    assert not [each for each in compare_products(twins, samples) if each.failures]
+    assert not [each for each in compare_products(products, samples) if each.failures]
     with pytest.raises(ModelError, match=f"outputs of {at(7, context)}.* saturate in 16 bits"):
-        check_sums(twins, samples, saturating_at_seven)
+        check_sums(products, samples, saturating_at_seven)
 
 
 @pytest.mark.one_path
@@ -171,9 +171,9 @@ def test_what_has_no_sums_is_not_counted(float_model: Artifact, task: Task, tmp_
     """MatMulNBits rounds inside of its kernel."""
     context = context_of(float_model, task, tmp_path, scheme="four-bit")
     write("four-bit", context, tmp_path / "model.onnx")
-    twins, samples = probed(context, tmp_path / "model.onnx")
-    assert check_sums(twins, samples).products == 2, "pooler and head"
-    only = [each for each in twins if all(part.four_bits for part in each.parts)]
+    products, samples = probed(context, tmp_path / "model.onnx")
+    assert check_sums(products, samples).products == 2, "pooler and head"
+    only = [each for each in products if all(part.four_bits for part in each.parts)]
     nothing = {"products": 0, "largest_deviation": None, "worst": None}
     assert check_sums(only, samples) == check_sums([], samples).model_copy(update=nothing)
 
@@ -187,6 +187,6 @@ def test_a_deviation_that_is_no_number_is_refused() -> None:
 def test_a_product_that_is_always_zero_is_no_deviation(
     deep: tuple[QuantizationContext, Path],
 ) -> None:
-    twins, samples = probed(*deep)
+    products, samples = probed(*deep)
     still = {name: replace(each, largest=0 * each.largest) for name, each in samples.items()}
-    assert check_sums(twins, still).largest_deviation == 0
+    assert check_sums(products, still).largest_deviation == 0
