@@ -71,7 +71,7 @@ def test_unlabelled_texts(skips: bool, task: Task, spoilt: Path) -> None:
         with pytest.raises(DataError, match="byte 0xe9"):
             with_unlabelled(mine, DistillConfig(unlabelled=spoilt))
         return
-    more = with_unlabelled(mine, DistillConfig(unlabelled=spoilt)).task
+    more, _ = with_unlabelled(mine, DistillConfig(unlabelled=spoilt))
     assert len(more.train) == 2 * len(task.train)
     assert more.left_out is not None and more.left_out.count == 2
     assert more.record().left_out == more.left_out

@@ -204,19 +204,19 @@ def test_every_stage_of_a_chain_sets_the_same_texts_apart(tmp_path: Path) -> Non
 def test_unlabelled_texts_are_not_those_to_choose_by(apart: Task, tmp_path: Path) -> None:
     (seen,), (other,) = apart.selection.examples[0], ("another text",)
     (tmp_path / "texts.txt").write_text(f"{seen}\n{other}\n")
-    given = with_unlabelled(apart, DistillConfig(unlabelled=tmp_path / "texts.txt"))
-    assert given.left_out == {"selection": 1}
-    assert given.task.train.examples == (*apart.train.examples, (other,))
+    given, left_out = with_unlabelled(apart, DistillConfig(unlabelled=tmp_path / "texts.txt"))
+    assert left_out == {"selection": 1}
+    assert given.train.examples == (*apart.train.examples, (other,))
 
 
 def test_unlabelled_texts_come_with_a_task(apart: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     brought = (apart.selection.examples[0], ("another text",), ("a third one",))
     monkeypatch.setitem(TASKS, apart.name, ToyNamedTask.of(apart, brought))
     named = replace(apart, source={"task": apart.name})
-    one = with_unlabelled(named, DistillConfig(unlabelled_texts=1)).task
+    one, _ = with_unlabelled(named, DistillConfig(unlabelled_texts=1))
     assert one.train.examples == (*apart.train.examples, ("another text",))
     assert one.train.label_ids[-1] == NO_LABEL
-    more = with_unlabelled(named, DistillConfig(unlabelled_texts=9)).task
+    more, _ = with_unlabelled(named, DistillConfig(unlabelled_texts=9))
     assert len(more.train) == len(apart.train) + 2
 
 

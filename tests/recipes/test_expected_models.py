@@ -22,6 +22,7 @@ from bertender.tasks.task import Task
 from distill.distillation.general import GeneralTeacher
 from distill.methods import GENERAL_METHODS, METHODS
 from distill.pretraining.config import OBJECTIVES
+from distill.pretraining.pretrain import TRAINING_MODULES
 from distill.students.student import StudentShape
 from distill.teachers.encoders import load_masked_language_model
 from export.precision import OPTIMIZATIONS
@@ -128,8 +129,8 @@ def test_four_bits_are_planned_where_a_graph_has_a_place_for_them(
 def test_an_encoder_predicts_words_where_its_row_promises_it(
     objective: str, tmp_path: Path
 ) -> None:
-    row, stage = OBJECTIVES[objective], STAGES["pretrain"]
-    model = row.model(BertConfig(vocab_size=30, **BERT_SHAPE))
+    stage = STAGES["pretrain"]
+    model = TRAINING_MODULES[objective].untrained(BertConfig(vocab_size=30, **BERT_SHAPE))
     model.save_pretrained(tmp_path)
     refused = refusal(lambda: load_masked_language_model(str(tmp_path)))
     promised = stage.makes(stage.config.parse({"objective": objective})).predicts_words
