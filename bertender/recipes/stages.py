@@ -334,8 +334,11 @@ class Distill(UnlabelledStage):
 
     def check(self, config: DistillConfig, task: Task) -> None:
         from distill.distillation.on_task import check_task
+        from distill.distillation.start import check_start
 
-        check_task(config, config.changed_method(), task)
+        method = config.changed_method()
+        check_start(method, config.student)
+        check_task(config, method, task)
 
 
 class Prune(UnlabelledStage):

@@ -204,6 +204,7 @@ def test_students_and_their_recovery_learn_as_was_set(name: str, value: int) -> 
         ({"layers": (0,)}, "layers=.*one layer at least"),
         ({"method": "tinybrt"}, "tinybrt.*Did you mean 'tinybert'"),
         ({"method": "static"}, "static"),
+        ({"method": "pd"}, "method 'pd' needs a small pre-trained student of its own"),
         ({"schemes": ("auto",)}, "auto tries several"),
         ({"schemes": ("qat",)}, "schemes=qat: it trains"),
         ({"unlabelled": "missing.txt"}, "missing.txt"),
