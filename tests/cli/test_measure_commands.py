@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
-from bertender.cli import measuring
+from bertender.cli import output
 from bertender.cli.measuring import print_comparison
 from bertender.comparison.records import Comparison
 from bertender.comparison.table import html_report, markdown_table
@@ -139,7 +139,7 @@ def test_a_table_as_wide_as_it_needs_is_not_cut(
     long = "a-name-that-nobody-has-room-for-" * 4
     named = comparison.rows[0].model_copy(update={"name": long})
     for width in (60, 100, 200):
-        monkeypatch.setattr(measuring, "console", Console(width=width))
+        monkeypatch.setattr(output, "console", Console(width=width))
         print_comparison(comparison.model_copy(update={"rows": (named,)}))
         assert long in capsys.readouterr().out
 
