@@ -17,7 +17,9 @@ from huggingface_hub import constants, file_download
 from huggingface_hub.errors import OfflineModeIsEnabled
 from transformers import AutoModelForSequenceClassification, modeling_utils
 from transformers.integrations import hub_kernels
+from transformers.utils import CONFIG_NAME
 from transformers.utils import hub as transformers_hub
+from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from bertender.core import hub as hub_code
 from bertender.core.artifact import Artifact
@@ -168,6 +170,10 @@ def test_hostile_configs(settings: Settings, copy: Path, fetched: list[str]) -> 
 def test_harmless_configs(settings: Settings, copy: Path) -> None:
     assert settings_read(spoil(copy, settings)) == {"trust_remote_code": False}
     load_tokenizer(copy)
+
+
+def test_the_files_that_are_checked_are_those_that_transformers_reads() -> None:
+    assert hub_code.CHECKED_FILES.keys() == {CONFIG_NAME, ADAPTER_CONFIG_NAME}
 
 
 def test_an_adapter_sends_nobody_elsewhere(copy: Path) -> None:
