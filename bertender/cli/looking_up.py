@@ -1,7 +1,6 @@
 """Commands that look something up: tasks, methods, schemes, recipes, show and doctor.
 
-Each imports its tables when it runs: none loads PyTorch but the doctor, and what shows a method or
-an artifact in full.
+Each imports its tables when it runs, and none loads PyTorch.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ class Budget:
         return min(max(self.minutes - self.spent, 0.0) / max(expected, 1e-9), 1.0)
 
     def spend(self, done: Round) -> None:
-        """Note a training; one of no step takes no time, and tells nothing of others."""
+        """Note a training; one without steps takes no time, and predicts nothing of others."""
         self.spent += done.minutes
         if done.minutes:
             self.for_all_texts.append(done.minutes / done.share)

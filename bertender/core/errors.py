@@ -142,7 +142,7 @@ class LoadTestError(BertenderError):
 
 
 class DeploymentError(BertenderError):
-    """A model does not take the place of the served one, which goes on."""
+    """A model does not take the place of the served one, which serves as before."""
 
 
 class ServingError(BertenderError):

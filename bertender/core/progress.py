@@ -68,7 +68,7 @@ class Bar(Protocol):
     def advance(self, steps: int = 1) -> None: ...
 
     def skip(self, steps: int) -> None:
-        """Advance over steps that an earlier run has done; they tell nothing of the pace."""
+        """Advance over steps that an earlier run has done; the pace does not count them."""
 
     def note(self, text: str) -> None: ...
 

@@ -503,8 +503,10 @@ class Quantize(Stage):
 
 
 def exported(source: Artifact, task: Task) -> Artifact:
-    """Return the export of a torch artifact with the default settings, from the cache folder where
-    it is there; what is made of it finds it there again."""
+    """Export a torch artifact with the default settings into the cache folder, unless it is there.
+
+    The quantized artifact records it as its parent, which stays in that folder.
+    """
     from filelock import FileLock
 
     from bertender.core.build_once import build_once
