@@ -58,6 +58,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
         ConstantError: the teacher predicts one label everywhere; or the student does, whose
             checkpoints stay.
     """
+    config.check_rules()
     check_writable(out, teacher)  # before the teacher reads every text
     for source in filter(None, (config.student, config.augmentation_model, *config.more_teachers)):
         check_writable(out, artifact_at(str(source)))

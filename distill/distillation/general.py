@@ -86,6 +86,7 @@ def distill_general(
             cannot be had from this teacher; raised before training starts.
         DataError: there are too few passages to train and hold out.
     """
+    config.check_rules()
     parent = artifact_at(teacher.source)
     check_writable(out, parent)
     distillation = OnCorpus(teacher, passages, config)

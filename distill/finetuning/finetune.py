@@ -92,6 +92,7 @@ def finetune(
         ConfigError: more tokens than the model has positions for; found before anything is trained.
         ConstantError: it has learned nothing but one label. Its checkpoints stay.
     """
+    config.check_rules()
     max_length = config.max_length or usual_length([task], tokenizer)
     tokenizer = cut_at(tokenizer, max_length, model.config)
     examples = token_dataset(task.train, tokenizer, task.problem_type)
@@ -209,6 +210,7 @@ def finetune_tasks(
     Raises:
         ConstantError: one has learned nothing but one label. No artifact is written.
     """
+    config.check_rules()
     max_length = config.max_length or usual_length(tasks, tokenizer)
     tokenizer = cut_at(tokenizer, max_length, classifiers[0].config)
     shared = SharedEncoder(classifiers)

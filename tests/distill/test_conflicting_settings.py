@@ -10,12 +10,21 @@ import pytest
 
 from bertender.core.errors import ConfigError
 from bertender.training.config import TrainingConfig
+from distill.distillation.config import DistillConfig, GeneralConfig
+from distill.distillation.distiller import distill
+from distill.distillation.general import distill_general
+from distill.finetuning.config import FinetuneConfig, MultiTaskConfig
+from distill.finetuning.finetune import finetune, finetune_tasks
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.pretrain import pretrain
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 
 TRAINING: dict[Callable[..., Any], tuple[type[TrainingConfig], int]] = {
+    finetune: (FinetuneConfig, 3),
+    finetune_tasks: (MultiTaskConfig, 3),
+    distill: (DistillConfig, 2),
+    distill_general: (GeneralConfig, 2),
     pretrain: (PretrainConfig, 1),
     prune: (PruneConfig, 2),
 }
