@@ -165,8 +165,8 @@ def corpus_record(
 
 # Projections of a student's states to its teacher's width are learned with the student. Those of a
 # general stage lie next to its weights, and a distillation by the same method that starts from
-# there goes on with them, as TinyBERT's published code does; a model that is used has none. By
-# another method, they lead elsewhere than its terms do.
+# there continues with them, as TinyBERT's published code does; a model that is used has none.
+# Those of another method were learned for other terms.
 
 PROJECTIONS_NAME = "projections.safetensors"
 METHOD = "method"

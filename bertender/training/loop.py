@@ -121,8 +121,6 @@ def trained_artifact(
 ) -> Artifact:
     """Train, write and load an artifact; an interrupted run continues from its checkpoints.
 
-    This is the one sequence of every stage that trains.
-
     Args:
         out: directory of the artifact.
         stage: the stage's name.

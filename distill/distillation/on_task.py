@@ -171,7 +171,7 @@ def check_can_learn(
         task: that of the user; of a held-out file alone it has no training examples.
         extended: the same with the texts without labels that the filters leave.
         left_out: how many each filter left out.
-        method: what it is learned by.
+        method: of the distillation.
     """
     if len(task.train):
         return

@@ -199,7 +199,9 @@ class TrainingTexts:
         return [self._outputs(each, known, LOGITS_ALONE)[LOGITS] for each in self.teachers]
 
     def cached(self, method: Method, student: PreTrainedModel) -> Wanted:
-        """Return what is computed before the training and cached on disk; the rest is in each step.
+        """Return the outputs that are computed and cached before the training.
+
+        The teacher computes all others in each step.
 
         Args:
             method: its phases list what they read of the first teacher.

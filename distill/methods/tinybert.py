@@ -8,7 +8,7 @@ fine-tuned; 3 epochs at 5e-5.
 On a task, phase 1: embeddings and hidden states (eq. 8 and 9) through one projection shared by
 all layers, and attention scores before softmax (eq. 7), student layer m from teacher layer m N / M,
 summed over the layers; the learning rate stays constant, for 10 epochs by default. The projection
-goes on from a general stage's, as in the published code.
+continues from a general stage's, as in the published code.
 Phase 2: cross-entropy with the teacher's softened distribution at T = 1, no labels (eq. 10).
 The paper trains on augmented texts: `--augmentation tinybert`, which is off by default.
 Departures: states as wide as the teacher's are not projected (the published code draws a square
