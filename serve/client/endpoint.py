@@ -286,12 +286,12 @@ class Endpoint(Connection):
 
     def _call(self, ask: Callable[[Any, float], Any], retries: int | None) -> Any:
         """Return what one request gets, after as many tries as it needs and may have."""
+        if self.client is None:  # before the time counts: the first imports the client's library
+            self.client = self.protocol.connect(
+                self.address.host_and_port, self.access, self.timeout_s
+            )
         tries = Tries(self.timeout_s, retries)
         while True:
-            if self.client is None:
-                self.client = self.protocol.connect(
-                    self.address.host_and_port, self.access, self.timeout_s
-                )
             remaining_s = tries.remaining_s
             try:
                 with self.protocol.limit(remaining_s):

@@ -160,6 +160,17 @@ def test_a_deadline_holds_and_is_not_retried(protocol: str, classify: Classify) 
 
 
 @EVERY
+def test_loading_the_library_of_a_protocol_takes_no_time_of_a_request(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = PROTOCOLS[protocol]
+    connect = row.connect
+    monkeypatch.setattr(row, "connect", lambda *given: (time.sleep(0.5), connect(*given))[1])
+    with SERVERS[protocol](Script()) as url, Endpoint(url, timeout_s=0.4) as endpoint:
+        assert labels(endpoint.classify([("pear",)])) == ["pear"]
+
+
+@EVERY
 def test_an_endpoint_goes_on_after_a_deadline(protocol: str) -> None:
     with SERVERS[protocol](Script(["hang"])) as url, Endpoint(url, timeout_s=0.3) as endpoint:
         with pytest.raises(DeadlineError):
