@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 import stat
+import struct
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -22,6 +23,7 @@ from serve.server.launch import (
     CATEGORIES,
     GRPC_HEADER,
     HTTP_HEADER,
+    NO_HEADER,
     admin_token,
     check_closed,
     command,
@@ -159,6 +161,41 @@ def test_no_header_meets_the_rule_by_default(name: str, served: TritonServer) ->
         connection.sendall(request.encode())
         answer = connection.recv(99)
     assert not answer or answer.startswith(b"HTTP/1.1 403"), answer
+
+
+def raw_grpc(port: int, method: str, *metadata: tuple[str, str]) -> bytes:
+    """What a server answers to an empty request with any metadata: grpcio would refuse some."""
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        head = struct.pack(">IBBI", len(payload), kind, flags, stream)[1:]
+        return head + payload
+
+    headers = [
+        *((":method", "POST"), (":scheme", "http"), (":authority", "localhost")),
+        (":path", f"/inference.GRPCInferenceService/{method}"),
+        *(("te", "trailers"), ("content-type", "application/grpc"), *metadata),
+    ]
+    literals = (b"".join(bytes([len(x)]) + x.encode() for x in header) for header in headers)
+    block = b"".join(b"\0" + literal for literal in literals)
+    with socket.create_connection(("127.0.0.1", port), 5) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
+        connection.sendall(frame(1, 4, 1, block) + frame(0, 1, 1, bytes(5)))
+        answer = b""
+        while b"grpc-status" not in answer and (more := connection.recv(2**16)):
+            answer += more
+        return answer
+
+
+@pytest.mark.server
+def test_no_metadata_meets_the_rule_by_default(served: TritonServer) -> None:
+    port = served.config.grpc_port
+    assert port is not None
+    key = f"triton-grpc-protocol-{NO_HEADER}"
+    assert b"grpc-status\x010" in raw_grpc(port, "ServerReady")
+    assert b"restricted" in raw_grpc(port, "RepositoryIndex")
+    for name in (key, key.replace("\n", " "), key.replace("\n", "")):
+        answer = raw_grpc(port, "RepositoryIndex", (name, "-"))
+        assert b"grpc-status" in answer and b"grpc-status\x010" not in answer, name
 
 
 class Open(BaseHTTPRequestHandler):
