@@ -1,7 +1,7 @@
 """A model repository as it is read, and the rules that hold for any model in it.
 
 Each configuration and each graph is read once. A rule yields the faults of a model whose
-configuration could be read; `linting` has the table of rules.
+configuration could be read; `lint` has the table of rules.
 """
 
 from __future__ import annotations

@@ -63,8 +63,9 @@ STUB_DIED = 70
 STUB_NAME = "triton_python_backend_stub"  # the kernel cuts names to 15 bytes
 SHELL = "bash"
 """Triton runs `bash -c "exec STUB ..."`; one that dies as such has started no stub."""
-CANDIDATE_SUFFIX = "-candidate"  # of `serve.wire`, which is not imported here
-CANDIDATE_PREFIX, IN_FLIGHT_PREFIX = "candidate-", "in-flight-"  # of `serve.backend`, likewise
+# of `serve.wire`, which is not imported here
+CANDIDATE_SUFFIX = "-candidate"
+CANDIDATE_PREFIX, IN_FLIGHT_PREFIX = "candidate-", "in-flight-"
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HURRYING = signal.SIGUSR1
@@ -160,10 +161,14 @@ def _status(code: int, log: BinaryIO) -> int:
 
 
 def _hide_token(process: int, token: str, log: BinaryIO) -> None:
-    """Overwrite the token in the command line of a process, which every user may read."""
+    """Overwrite the token in the command line of a child, which every user may read.
+
+    Until it is waited for, the number of a child is no other process's, even if it has ended.
+    """
     secret = token.encode()
     try:
-        fields = (PROCESSES / str(process) / "stat").read_text().rpartition(")")[2].split()
+        state = (PROCESSES / str(process) / "stat").read_text(errors="replace")
+        fields = state.rpartition(")")[2].split()
         first, last = int(fields[FIRST_ARGUMENT]), int(fields[LAST_ARGUMENT])
         with (PROCESSES / str(process) / "mem").open("r+b", buffering=0) as memory:
             memory.seek(first)

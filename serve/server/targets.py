@@ -273,7 +273,6 @@ def check_listening(server: RunningServer) -> None:
 
 def end_stubs(candidate: Path) -> None:
     """End the Python processes of a candidate, by the folder of its model; Triton lets it go."""
-
     for process in psutil.process_iter(["cmdline"]):
         with suppress(psutil.Error):  # it has ended itself, or is another user's
             words = process.info["cmdline"] or []
