@@ -22,6 +22,7 @@ from bertender.core.errors import ConfigError
 from bertender.core.files import check_savable, save_result
 from bertender.models.importing import open_artifact
 from serve.config import STANDARD_OUTPUT, DeployConfig, ServeCommandConfig
+from serve.loadtest import texts_to_send
 from serve.profiles import UsedProfile, with_profile
 from serve.tuning import Tried, TuneConfig, TuneResult, tune
 from serve.wire import MODEL_NAME
@@ -244,8 +245,6 @@ def tune_command() -> Callable[..., None]:
         ] = None,
         as_json: JsonFlag = False,
     ) -> None:
-        from serve.loadtest import texts_to_send
-
         check_savable("--out", out, "JSON")
         config = TuneConfig.parse(settings_of(TuneConfig, values))
         source = open_artifact(artifact, verify=False)  # checked when it is served
