@@ -123,7 +123,7 @@ def write_within_drop(
     drops: list[float] = []
     ranking: list[str] = []
     found = SensitivityFindings(by_node={}, drops=(), returned={})
-    most = len(nodes) + level.may_take_all
+    most = max(len(nodes) + level.may_take_all, 1)  # a graph of LSTMs may have no such part
     with progress_bar(f"return to {level.name}", most) as bar:
         for count in range(most):
             if count == 1:  # mostly nothing has to go back, and weighing the parts takes long

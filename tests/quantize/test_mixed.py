@@ -28,7 +28,15 @@ from export.exporter import export
 from quantize.config import SENSITIVITIES, QuantizeConfig
 from quantize.context import QuantizationContext, Written
 from quantize.post_training import calibrated_ranges, write_dynamic, write_with_ranges
-from quantize.sensitivity import PARTS, WeightError, measure, rounding_error, top_eigenvalues
+from quantize.sensitivity import (
+    FLOAT,
+    PARTS,
+    WeightError,
+    measure,
+    rounding_error,
+    top_eigenvalues,
+    write_within_drop,
+)
 from tests.quantize.contexts import context_of, write
 from tests.toy_models import save_artifact, tiny_classifier
 
@@ -130,6 +138,21 @@ def test_a_score_that_never_holds_is_refused(
     monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: 0.897)
     with pytest.raises(AccuracyError, match=r"of 26 quantized.* lost 0\.3 points.*max_drop=0\.1"):
         write("mixed", context, tmp_path / "mixed.onnx")
+
+
+def test_a_graph_without_parts_that_may_return_is_tried_as_it_is(
+    float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = context_of(float_model, task, tmp_path, max_drop=1.0)
+    monkeypatch.setitem(vars(context), "score_before", 0.9)
+    monkeypatch.setattr(QuantizationContext, "agrees", lambda self, graph, tolerance: True)
+    nothing_returns = partial(write_dynamic, context)
+    monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: 0.9)
+    written = write_within_drop(context, tmp_path / "held.onnx", nothing_returns, FLOAT, [])
+    assert written.sensitivity.drops == (0.0,) and not written.sensitivity.returned
+    monkeypatch.setattr(QuantizationContext, "score", lambda self, graph: 0.5)
+    with pytest.raises(AccuracyError, match="lost 40 points"):
+        write_within_drop(context, tmp_path / "lost.onnx", nothing_returns, FLOAT, [])
 
 
 def test_mixed_wants_a_bound() -> None:
