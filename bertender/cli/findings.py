@@ -238,7 +238,7 @@ def parity_table(parity: Parity) -> Table:
 
 def parity_lines(parity: Parity) -> list[str]:
     """Return the verdict, what is judged with its bounds, and every failure."""
-    verdict = "passed" if parity.passed else f"FAILED, {len(parity.failures)} failures"
+    verdict = "passed" if parity.passed else f"FAILED, {parity.failure_count}"
     where = f" in {RUNTIMES[parity.runtime].title}" if parity.runtime else ""
     return [
         f"parity of {parity.candidate} with {parity.reference}: {verdict}",

@@ -311,8 +311,13 @@ class Parity(Figures):
     def passed(self) -> bool:
         return not self.failures
 
+    @property
+    def failure_count(self) -> str:
+        """The number of failures, in words."""
+        return "1 failure" if len(self.failures) == 1 else f"{len(self.failures)} failures"
+
     def summary(self) -> ParitySummary:
-        """Return the part of it that an artifact's card holds."""
+        """Return the figures that an artifact's card holds."""
         return ParitySummary(**{name: getattr(self, name) for name in ParitySummary.model_fields})
 
 
@@ -401,10 +406,9 @@ def require_parity(parity: Parity) -> None:
     """Raise ParityError, listing every failure, unless the candidate passed."""
     if parity.passed:
         return
-    failures = "1 failure" if len(parity.failures) == 1 else f"{len(parity.failures)} failures"
     raise ParityError(
         f"{parity.candidate} does not agree with {parity.reference} "
-        f"({failures} over {parity.rows} predictions):\n"
+        f"({parity.failure_count} over {parity.rows} predictions):\n"
         + "\n".join(f"  - {failure}" for failure in parity.failures)
         + "\nDo not deploy it: export or quantize again, with other settings, from the reference."
     )

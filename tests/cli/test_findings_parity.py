@@ -43,6 +43,8 @@ def test_a_failed_gate_lists_every_failure_and_bound() -> None:
     assert f"FAILED, {len(parity.failures)} failures" in text
     assert all(f"failed: {failure}" in text for failure in parity.failures)
     assert "difference 8.2 at most (allowed 0.0041)" in text
+    single = parity.model_copy(update={"failures": parity.failures[:1]})
+    assert parity_lines(single)[0].endswith(": FAILED, 1 failure")
 
 
 def test_what_could_not_be_compared_is_a_dash() -> None:
