@@ -52,7 +52,7 @@ sums in another order differ by 3e-7 at most."""
 SHOWN = 5
 NOT_EXECUTED = frozenset({"Const", "Input", "Output"})
 MULTIPLIES = ("FullyConnected", "MatMul")
-"""OpenVINO's operators that multiply matrices; the precision of the weights tells them apart."""
+"""OpenVINO's operators that multiply matrices, of floats or of integers by their precision."""
 
 
 class Kernels:
@@ -360,7 +360,7 @@ def _operators_alone(model: onnx.ModelProto, activations: Mapping[str, str]) -> 
 
 
 def float_source(reference: Artifact, candidate: Artifact) -> Artifact | None:
-    """Return the float graph that a candidate was quantized from, where it is there.
+    """Return the float graph that a candidate was quantized from, or None where it is missing.
 
     It is the reference itself, or an export of it among the candidate's ancestors.
     """
@@ -377,7 +377,7 @@ def float_source(reference: Artifact, candidate: Artifact) -> Artifact | None:
 def failures_if_quantized(
     reference: Artifact, candidate: Artifact, task: Task
 ) -> tuple[str, ...] | None:
-    """Return what is wrong in a quantized graph next to the float graph that it was made of.
+    """Return the faults of a quantized graph against the float graph that it was made of.
 
     None without such a graph: the artifact is not quantized, or was made from another graph than
     the reference's. Logits alone do not show a scale that is a tenth too large in one product of

@@ -270,7 +270,7 @@ class SearchedRange(Calibrator):
     def errors(
         self, seen: Histogram, ranges: Sequence[Range], integers: Integers
     ) -> npt.NDArray[np.float64]:
-        """Return what is lost by each of some ranges: (ranges,)."""
+        """Return the error of each range: (ranges,)."""
         raise NotImplementedError
 
     def clip(self, seen: Histogram, percentile: float, integers: Integers) -> Range:

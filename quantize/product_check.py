@@ -399,7 +399,7 @@ def _noise_ratios(
 
 
 def check_products(findings: Sequence[ProductFindings]) -> ProductCheck:
-    """Return what the artifact's card has of them: how many there are, and the worst few by noise.
+    """Return the findings for the artifact's card: the number of parts, and the noisiest few.
 
     Raises:
         GateError: a product is out of bounds; it names the worst few.

@@ -182,7 +182,7 @@ def _quantized(
 
 
 def check_source(source: Artifact, task: Task, config: QuantizeConfig) -> None:
-    """Raise what is wrong with a scheme's source and task, before any work."""
+    """Raise an error for a source or task that the scheme cannot take, before any work."""
     if config.is_static:
         check_exact(target_of(config.target)[0], config.runtime)
     check_quantizable(source, SCHEMES[config.scheme].source)

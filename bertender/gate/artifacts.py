@@ -61,7 +61,7 @@ def open_source(source: Artifact, task: Task) -> Classifier:
 def new_graph(
     source: Artifact, stage: str, config: GateConfig, out: Path, precision: str
 ) -> AbstractContextManager[Draft]:
-    """Write an onnx artifact of `source` at `out`: all of it when the block ends, or nothing."""
+    """Write an onnx artifact of `source` at `out` when the block ends without an error."""
     return new_artifact(
         out,
         kind="onnx",

@@ -1,4 +1,4 @@
-"""A reference's and a candidate's logits of the same texts side by side, and what they differ by.
+"""A reference's and a candidate's logits of the same texts side by side, and their differences.
 
 The reference reads each text alone, unpadded; its outputs are the truth. The candidate reads the
 same texts in every case.

@@ -424,7 +424,7 @@ def parity_sample(
 def labelled_sample(
     task: Task, split: Split, count: int, seed: int
 ) -> tuple[tuple[Example, ...], Truth]:
-    """Return the `parity_sample` of a split of a task, and the truth of it."""
+    """Return the `parity_sample` of a task's split, and its truth."""
     rows = sampled_rows(split.examples, count, seed)
     label_ids = [split.label_ids[row] for row in rows]
     truth = Truth(label_ids, task.metric, task.labels)
