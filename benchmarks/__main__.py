@@ -17,7 +17,7 @@ TOOLS = ("tables", "figures", "house")
 
 
 def main() -> None:
-    """Run what the first word names."""
+    """Run the subject or tool that the first argument names."""
     name = sys.argv[1].replace("-", "_") if len(sys.argv) > 1 else ""
     if name not in (*SUBJECTS, *TOOLS):
         for known in (*SUBJECTS, *TOOLS):

@@ -53,22 +53,22 @@ from serve.config import ServeConfig
 from serve.wire import MODEL_NAME
 
 SHARE = 0.4
-"""Of the limit: good requests."""
+"""Rate of good requests, as a share of the limit."""
 PAUSE_S = 0.3
-"""Of a bad client from a response to its next request."""
+"""Pause of a bad client between a response and its next request."""
 CONNECTIONS, SLOW_CLIENTS, LEVELS = 500, 10, 10_000
-"""Without a request; that send a byte a second; of nested JSON."""
+"""Idle connections; connections that send a byte a second; levels of nested JSON."""
 BOMB_BYTES = 2**26
-"""Once it is unpacked."""
+"""Size of the bomb once it is unpacked."""
 TIMEOUT_S = 10.0
 """Longest wait for a response."""
 HEAD = f"POST /v2/models/{MODEL_NAME}/infer HTTP/1.1\r\nHost: endpoint\r\n".encode()
 
 Place = tuple[str, int]
 Ends = Callable[[float], bool]
-"""Waits so many seconds; returns whether the client is to end now."""
+"""Waits for some seconds; returns whether the client must end now."""
 Act = Callable[[Place, Ends], Counter[str]]
-"""Acts until the end; returns the statuses of responses, or what became of connections."""
+"""Acts until the end; returns the statuses of responses, or the states of connections."""
 
 
 def run(
@@ -116,7 +116,7 @@ def acting(kind: str, place: Place) -> Iterator[dict[str, int]]:
     """Let a bad client act in a process of its own, from its first act until the block ends.
 
     Yields:
-        What it has got, filled in at the end.
+        The outcomes of its requests, filled in at the end.
     """
     context = multiprocessing.get_context("spawn")
     begun, over, results = context.Event(), context.Event(), context.Queue()
@@ -145,7 +145,7 @@ def _act(kind: str, place: Place, begun: Any, over: Any, results: Any) -> None:
 
 
 def _repeated(make: Callable[[], bytes], truncated: bool = False) -> Act:
-    """Return what sends the same bytes again and again, each time on a new connection."""
+    """Return a client that sends the same bytes again and again, each time on a new connection."""
 
     def act(place: Place, ends: Ends) -> Counter[str]:
         content, responses = make(), Counter[str]()
@@ -199,7 +199,7 @@ def _hold_connections(place: Place, ends: Ends) -> Counter[str]:
 
 
 def _state(client: socket.socket) -> str:
-    """Return what became of a connection without a whole request."""
+    """Return the state of a connection without a whole request."""
     client.setblocking(False)
     try:
         return "a response" if client.recv(1) else "closed"
@@ -258,7 +258,7 @@ KINDS: Mapping[str, Act] = {
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """What bad clients get, and the p99 of good requests alone and meanwhile."""
+    """Outcome of bad requests, and the p99 of good ones alone and meanwhile."""
     (result,) = runs
     kinds = grouped(result.rows, "kind")
     rows = [_row(kind, kinds[kind]) for kind in KINDS if kind in kinds]
@@ -267,7 +267,7 @@ def table(runs: Sequence[Run]) -> Table:
         "requests a second, 40 % of the limit; geometric means over 5 turns, brackets are 95 % "
         f"intervals. {machine(result)}, one core."
     )
-    headings = ["Bad clients", "What they get", "p99 alone, ms", "p99 meanwhile, ms", "Ratio"]
+    headings = ["Bad clients", "Outcome", "p99 alone, ms", "p99 meanwhile, ms", "Ratio"]
     return Table(headings, rows, note)
 
 

@@ -1,4 +1,4 @@
-"""What `bertender compress` found: its candidates, and the model that it chose."""
+"""Candidates of `bertender compress`, and the chosen model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHY = {
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(help="what `bertender compress --out` wrote")],
+    folder: Annotated[Path, typer.Argument(help="folder of `bertender compress --out`")],
     command: Annotated[str, typer.Option(help="the command that wrote it")] = "",
     out: Out = None,
 ) -> None:

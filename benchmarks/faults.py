@@ -1,4 +1,4 @@
-"""FAULTS: what can go wrong with a candidate of the gate, each planted where it would sit.
+"""FAULTS: faults of a candidate of the gate, each planted in its place.
 
 A fault changes what the candidate reads (its tokenizer), what it predicts (its labels), the float
 graph that it is made from, or the quantized graph. They are planted by the benchmark of the gate,
@@ -358,7 +358,7 @@ def saturating(cut: onnx.ModelProto, values: FloatArray) -> list[FloatArray]:
 
 
 def _lost(cut: onnx.ModelProto, end: str, values: FloatArray) -> Any:
-    """Return what is cut off of a product's outputs."""
+    """Return the loss of a product's outputs to saturation."""
     nodes = nodes_between(cut, [cut.graph.input[0].name], [end])
     (product,) = (node for node in nodes if node.op_type == "MatMulInteger")
     (scales,) = (node for node in nodes if node.name.endswith("_quant_scales_mul"))
@@ -377,7 +377,7 @@ def _lost(cut: onnx.ModelProto, end: str, values: FloatArray) -> Any:
 def lost_of_sums(
     integers: npt.NDArray[np.int64], weight: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return what pairs beyond 16 bits lose: integers (rows, inputs), weight (inputs, outputs)."""
+    """Return the loss of pairs over 16 bits: integers (rows, inputs), weight (inputs, outputs)."""
     lost = np.zeros((len(integers), weight.shape[1]), dtype=np.int64)
     for place in range(0, len(weight), 2):
         pair = integers[:, place : place + 2] @ weight[place : place + 2]

@@ -155,7 +155,7 @@ SHORT = {
 
 
 def steps(drawing: Drawing) -> None:
-    """The chain, with what BERT-base becomes in it."""
+    """The chain, with sizes and times from BERT-base to the endpoint."""
     (result,) = read_runs(newest("chain"))
     rows = {row["name"]: row for row in result.rows}
     stages = (
@@ -209,7 +209,7 @@ def bars(
 
 
 def runtime(place: int) -> Callable[[Drawing], None]:
-    """Return what draws the engines on one CPU, as times of the float graph in ONNX Runtime."""
+    """Return a function that draws the engines on one CPU, over float32 in ONNX Runtime."""
 
     def draw(drawing: Drawing) -> None:
         result = read_runs(newest("runtimes"))[place]
@@ -368,7 +368,7 @@ PICTURES: Mapping[str, tuple[int, Callable[[Drawing], None]]] = {
     "batcher": (262, batcher),
     "pruning": (284, curves),
 }
-"""Name -> height, and what draws it."""
+"""Name -> height, and the function that draws it."""
 
 
 def drawn(name: str, theme: Mapping[str, str]) -> str:

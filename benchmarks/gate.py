@@ -141,7 +141,7 @@ class Remembering:
         self.known: dict[bytes, npt.NDArray[np.float32]] = {}
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Return the logits (batch, labels) of a batch, computed now or before."""
+        """Return the logits (batch, labels) of a batch, computed once."""
         key = b"".join(
             f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes()
             for name, array in sorted(batch.arrays.items())
@@ -165,7 +165,7 @@ class Subject:
 
     @classmethod
     def of(cls, teacher: Path, work: Path) -> Subject:
-        """Export a teacher, now or before."""
+        """Export a teacher, unless its export is there."""
         artifact, folder = Artifact.load(teacher), work / teacher.name
         task = recorded_task(artifact, {})
         make = partial(export, artifact, task)
@@ -282,7 +282,7 @@ def _refusals(subject: Subject, graph: Path, ranges: Any, fault: Fault | None) -
 
 
 def _change(subject: Subject, candidate: Classifier) -> Row:
-    """Return what the candidate's score gains over the reference's, on all held-out texts."""
+    """Return the change of the score from the reference to the candidate, on all held-out texts."""
     task = subject.task
     first, second = (
         evaluate(each, task.dev, task.metric)[1] for each in (subject.reference, candidate)

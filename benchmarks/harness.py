@@ -1,4 +1,4 @@
-"""What every benchmark shares: the record of a run, its file, and arguments of the command line."""
+"""The record of a run, its file, and arguments that several benchmarks share."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Row = dict[str, Any]
 
 OnnxArtifacts = Annotated[list[Path], typer.Argument(help="ONNX artifacts of one task")]
 ServedArtifact = Annotated[Path, typer.Argument(help="ONNX artifact of a task on single texts")]
-Out = Annotated[Path | None, typer.Option(help="the JSON to write; runs of other tasks in it stay")]
+Out = Annotated[Path | None, typer.Option(help="the JSON to write; it keeps runs of other tasks")]
 Noisy = Annotated[
     bool, typer.Option("--noisy", help="time on a busy machine as well, for no published figure")
 ]
 Threads = Annotated[int, typer.Option(help="of every runtime; 0: every core")]
-Work = Annotated[Path, typer.Option(help="folder for all that is made; it is not made again")]
+Work = Annotated[Path, typer.Option(help="folder of models, which later calls use again")]
 
 
 class Run(Record):
@@ -56,7 +56,7 @@ class Run(Record):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What tells this run from others of its file: a new run replaces the one of its key."""
+        """Identity of a run in its file: a new run replaces the earlier one of the same key."""
         about = self.about
         named = (str(about.get(name, "")) for name in ("part", "task", "model", "layers"))
         return (self.environment.cpu_model, *self.environment.cpu_flags, *named)
@@ -71,7 +71,7 @@ class Results(Record):
 def recorded(
     subject: str, rows: Sequence[Row], load: MachineLoad | None = None, **about: Any
 ) -> Run:
-    """Return the record of what this command measured, here and now."""
+    """Return the record of rows that this command has measured."""
     words = [Path(word).name if word.startswith(("/", ".", "~")) else word for word in sys.argv[1:]]
     return Run(
         subject=subject,
@@ -96,7 +96,7 @@ def read_runs(path: Path) -> list[Run]:
     """Return the runs of a file.
 
     Raises:
-        MachineBusyError: it holds figures of a busy machine, and no table is made of these.
+        MachineBusyError: the file has figures of a busy machine.
     """
     content = json.loads(path.read_text(encoding="utf-8"))
     if loads := noisy_loads(content):
@@ -109,10 +109,10 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def save_runs(runs: Sequence[Run], out: Path | None) -> None:
-    """Write runs to a file; runs that it holds of other tasks, models or machines stay.
+    """Write runs to a file, and keep its runs of other tasks, models and machines.
 
     Raises:
-        MachineBusyError: there are figures of a busy machine, and the file is a published one.
+        MachineBusyError: figures of a busy machine would enter the published results.
     """
     if out is None:
         return
@@ -127,8 +127,8 @@ def save_runs(runs: Sequence[Run], out: Path | None) -> None:
     known = (
         Results.model_validate_json(out.read_text(encoding="utf-8")).runs if out.exists() else []
     )
-    kept = [each for each in known if each.key not in {run.key for run in runs}]
-    save_text(_as_text([*kept, *runs]), out)
+    others = [each for each in known if each.key not in {run.key for run in runs}]
+    save_text(_as_text([*others, *runs]), out)
 
 
 def _as_text(runs: Sequence[Run]) -> str:
@@ -157,7 +157,7 @@ def watched(noisy: bool, out: Path | None) -> Iterator[LoadMeter]:
 
 
 def names_in(option: str, value: str, known: Collection[str]) -> list[str]:
-    """Return the names in a list by commas, all known ones where it is empty.
+    """Return the names of a list by commas, or all known names if it is empty.
 
     Raises:
         ConfigError: a name is not known, or a list has none.
@@ -170,7 +170,7 @@ def names_in(option: str, value: str, known: Collection[str]) -> list[str]:
 
 
 def loaded(paths: Sequence[Path]) -> list[Artifact]:
-    """Return artifacts, each of a name of its own, which names its row.
+    """Return the artifacts of some folders, whose names name the rows.
 
     Raises:
         ConfigError: two have one name.
@@ -183,7 +183,7 @@ def loaded(paths: Sequence[Path]) -> list[Artifact]:
 
 
 def grouped(rows: Sequence[Row], key: str = "name") -> Mapping[str, list[Row]]:
-    """Return rows by one of their values, in the order in which they come."""
+    """Return rows grouped by one of their values, in their own order."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(str(row[key]), []).append(row)

@@ -15,9 +15,9 @@ import numpy as np
 from benchmarks.plain_servers import PlainModel, Predictions, Texts
 
 REQUESTS = 64
-"""Of a run, at most."""
+"""Most requests of a run."""
 WAIT_S = 0.001
-"""For more requests: with 0 its worker spins, and takes the core from the server in front of it."""
+"""Wait for more requests. With 0 the worker spins, and takes the core from the server before it."""
 
 
 class TextsApi(litserve.LitAPI):  # type: ignore[misc]  # it has no types

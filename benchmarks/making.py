@@ -1,4 +1,4 @@
-"""Models that a benchmark trains once: kept between calls, timed, and as long as a budget holds."""
+"""Models that are trained once for several calls, timed, and sized for a budget of time."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Make = Callable[[Any, Path], Artifact]
 """Settings and a folder -> the artifact that is made there."""
 
 FACTOR = 4
-"""Each probe has so many times as much as the one before."""
+"""Ratio of the amounts of two successive probes."""
 LEAST_SHARE = 0.2
-"""Of the budget, by which the last probe must take longer than the first: with a difference of a
-tenth of it, a training took 1.4 times its budget."""
+"""Least difference in time of the last and the first probe, as a share of the budget. With a tenth,
+a training took 1.4 times its budget."""
 
 
 def made_once(
     out: Path, config: Config, fingerprint: str, parent: Artifact | None, make: Make
 ) -> Artifact:
-    """Return the artifact at `out` of these settings, data and parent, made now or before.
+    """Return the artifact at `out` of these settings, data and parent, and make a missing one.
 
     Of several processes that share the work, the first makes it and the others wait. The identity
     leaves out the code: the students of a benchmark take days, and outlive many a change that
@@ -52,9 +52,9 @@ def made_once(
 
 
 def timed(make: Make) -> Make:
-    """Return a function that makes an artifact as `make` does, and notes the processor's time.
+    """Return a function that makes an artifact as `make` does, and records the processor time.
 
-    It begins anew, with an empty cache of teacher outputs, so that the time is all of it.
+    It starts with an empty cache of teacher outputs, so the time includes the teacher.
     """
 
     def make_timed(config: Any, out: Path) -> Artifact:
@@ -74,10 +74,10 @@ def timed(make: Make) -> Make:
 
 
 def seconds_of(made: Artifact) -> float:
-    """Return the processor's time of an artifact that was timed.
+    """Return the processor time of an artifact that was timed.
 
     Raises:
-        ConfigError: it is not there.
+        ConfigError: the time was not recorded.
     """
     try:
         return float(_seconds_file(made).read_text(encoding="utf-8"))
@@ -100,7 +100,7 @@ class Probe(Record):
 
 
 class Amount(Record):
-    """How much of a training a budget holds, and the probes that say so."""
+    """The amount of training that fits a budget, and the probes that it was computed from."""
 
     amount: int
     budget_s: float
@@ -116,13 +116,13 @@ def amount_in(
     first: int,
     most: int,
 ) -> Amount:
-    """Return how much of a training a processor time holds, measured now or before.
+    """Return the amount of training that fits a processor time, from the file or by probes.
 
     Args:
         budget_s: the processor time.
-        file: keeps the result.
-        identity: of what is trained; another one is measured anew.
-        trained: trains on about so much, and returns how much it was and its processor time.
+        file: the result, for later calls.
+        identity: settings and data of the training; a result of others is not used.
+        trained: trains on about the given amount, and returns the exact amount and its time.
         first: amount of the first probe.
         most: the largest amount.
     """
@@ -166,7 +166,7 @@ def scored_row(artifact: Artifact, task: Task, **more: Any) -> Row:
 
 
 def task_facts(task: Task) -> dict[str, Any]:
-    """Return what the rows of `scored_row` share."""
+    """Return the facts of a task that all rows of `scored_row` share."""
     return {
         "task": task.name,
         "metric": task.metric,

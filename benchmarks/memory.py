@@ -40,7 +40,7 @@ COMMANDS = (
     "compare teacher student onnx dynamic --processes 1 --rounds 2 --noisy",
     f"{SERVE} dynamic --http-port 0 --grpc-port 0 --metrics-port 0 --json",
 )
-"""Of a chain, in its order. The first reads the data of the task; `serve` ends when it is ready."""
+"""Commands of a chain, in order. The first reads the task's data; `serve` ends when it is ready."""
 
 
 class MeasuredCommandError(BertenderError):
@@ -70,7 +70,7 @@ def run(
 
 
 def measured(command: str, folder: Path) -> Row:
-    """Run a command of bertender in a folder, and return what it took.
+    """Run a command of bertender in a folder, and return its memory and disk.
 
     Raises:
         MeasuredCommandError: the command failed.

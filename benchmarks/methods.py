@@ -97,7 +97,7 @@ CHOICE_TEXTS = 500
 """Texts to choose by, which choose the control alone."""
 MOST_TEXTS, MOST_EPOCHS = 300_000, 100
 GATE_TEXTS = 64
-"""Of a gate, whose time would be most of all; all held-out texts score the graphs."""
+"""Texts of a gate, which would take most of the time; all held-out texts score the graphs."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class System:
 
 
 FROM_NOISE = {"learning_rate": 5e-4, "earlier_learning_rate": 5e-4}
-"""Of students that start from random weights, as that of `mobilebert`."""
+"""Settings of students that start from random weights, as `mobilebert`'s does."""
 BRIEF_GATE = {"parity_texts": 32}
 HARD = {"method": "hard", "layers": 6}
 LABELS_OF_PKD = {"method": "pkd", "layers": 6, "weights": {"soft": 0, "hard": 1, "patience": 0}}
@@ -186,7 +186,7 @@ SYSTEMS: Mapping[str, System] = {
 small-vocab --hidden-size 192`."""
 
 CONTROL = "hard"
-"""Of methods at equal epochs."""
+"""The control of methods at equal epochs."""
 
 
 def run(
@@ -206,7 +206,7 @@ def run(
     processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
     noisy: Noisy = False,
 ) -> None:
-    """Train by every system, and write what comes of it."""
+    """Train by every system, and record scores, sizes and times."""
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train} if max_train else {})
     check_choices(source, task)
@@ -285,7 +285,7 @@ def _trained(
 
 
 def _graphs(model: Artifact, task: Task, work: Path) -> dict[str, Artifact]:
-    """Return the graphs of a model, float32 and int8, made now or before; a graph is its own."""
+    """Return the float32 and int8 graphs of a model, or of a graph."""
     if model.card.kind == "onnx":
         return {model.card.precision: model}
     made: dict[str, Artifact] = {}
@@ -351,7 +351,7 @@ class Trainer:
         raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
-        """Return what a record says of the trainings."""
+        """Return the facts of the trainings for the record."""
         return {"learning_rate": self.learning_rate, "unlabelled": str(self.unlabelled or "")}
 
     def _made(
@@ -456,7 +456,7 @@ class ForMinutes(Trainer):
         return self._made(SYSTEMS[name].stage, self._settings(name, texts), task, seed, out)
 
     def _settings(self, name: str, texts: int) -> dict[str, Any]:
-        """Return the settings of a system that learns from so many texts."""
+        """Return the settings of a system that learns from `texts` texts."""
         system, labelled = SYSTEMS[name], len(self._short.train)
         named = {ENCODER: self.encoders.get(name), TEACHER: self.teacher.path}
         own = {

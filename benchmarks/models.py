@@ -154,7 +154,7 @@ def _compared(row: Row) -> list[str]:
 
 
 def demo_table(runs: Sequence[Run]) -> Table:
-    """What the demo ends with: as `table`, without the runtimes."""
+    """Three rows of the demo's table, without the runtimes."""
     whole = table([run.model_copy(update={"rows": _ends(run)}) for run in runs])
     rows = [[name, *others] for name, _, *others in whole.rows]
     return Table([whole.headings[0], *whole.headings[2:]], rows, whole.note)
@@ -186,7 +186,7 @@ def seeds_table(runs: Sequence[Run]) -> Table:
 
 
 def starts_table(runs: Sequence[Run]) -> Table:
-    """What a choice of the teacher's first layers gains over every n-th one."""
+    """Points of starts from chosen teacher layers over a start from every n-th one."""
     rows = [row for run in runs for row in _starts(run)]
     headings = ["Data set", "Layers", "Method", "Training", "Starts from", "Points over every n-th"]
     note = "Brackets are 95 % intervals over texts, and seeds where there are several."

@@ -1,6 +1,6 @@
 """A classifier in ONNX Runtime as most endpoints have it, behind Triton and behind FastAPI.
 
-Tokenise, pad, run: nothing of bertender is in it, so that it is what it would be without. Triton's
+It tokenises, pads and runs, without any code of bertender. Triton's
 Python backend runs what Triton has merged at once; with `max_batch_size` 0 Triton merges nothing.
 FastAPI runs each request on its own, padded to its longest text. `litserve_app` is the third.
 """

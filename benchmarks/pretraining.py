@@ -31,7 +31,7 @@ from distill.pretraining.pretrain import pretrain
 
 UNTRAINED, CONTROL = "untrained", "mlm"
 FIRST_PASSAGES = 500
-"""Of a first probe, and of the row `untrained`."""
+"""Passages of a first probe, and of the row `untrained`."""
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
     epochs: Annotated[int, typer.Option(help="of a fine-tuning")] = 3,
     learning_rate: Annotated[float, typer.Option(help="of a fine-tuning")] = 1e-4,
 ) -> None:
-    """Pre-train by every objective, fine-tune, and write what the classifiers score."""
+    """Pre-train by every objective, fine-tune, and record the scores of the classifiers."""
     shape = {"layers": layers, "hidden_size": hidden_size, "epochs": 1}
     finetuning = {"epochs": epochs, "learning_rate": learning_rate, "allow_constant": True}
     loaded = [load_task(TaskConfig(task=name, max_train=max_train)) for name in parts_of(tasks)]
@@ -84,7 +84,7 @@ class _Passages:
         self.count = count
 
     def __iter__(self) -> Iterator[str]:
-        """Yield passages until there are so many; an empty one, which ends a document, is none."""
+        """Yield the passages; an empty one ends a document and is not counted."""
         left = self.count
         for passage in Corpus(self.corpus):
             if passage and not left:
@@ -96,7 +96,7 @@ class _Passages:
 def _encoder(
     corpus: str, objective: str, shape: dict[str, Any], budget_s: float, work: Path
 ) -> tuple[Artifact, int]:
-    """Return the encoder of an objective, and of how many passages it is."""
+    """Return the encoder of an objective, and the number of its passages."""
     whole = survey(Corpus(corpus))
     method = CONTROL if objective == UNTRAINED else objective
     config = PretrainConfig.parse({"corpus": corpus, "objective": method, **shape})
@@ -136,15 +136,13 @@ def table(runs: Sequence[Run]) -> Table:
     for row in result.rows:
         cells = [_points(result, task, row) for task in result.about["tasks"]]
         rows.append([f"`{row['objective']}`", f"{row['passages']:,}", *cells])
-    names = [
-        f"{task_title(task['name'])}, points over `{CONTROL}`" for task in result.about["tasks"]
-    ]
     shape, budget = result.about["shape"], result.about["budget_s"]
     note = (
         f"Encoders of {shape['layers']} layers x {shape['hidden_size']}, {budget:.0f} s of "
         "processor time each, then fine-tuned with 3 seeds; brackets are 95 % intervals. "
         f"{machine(result)}."
     )
+    names = (task_title(task["name"]) for task in result.about["tasks"])
     headings = (f"{name}, points over `{CONTROL}`" for name in names)
     return Table(["Objective", "Passages", *headings], rows, note)
 

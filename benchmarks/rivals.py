@@ -110,7 +110,7 @@ RIVALS: Mapping[str, Rival] = {
         "bertender, OpenVINO bfloat16", "bertender", "onnx", ("openvino",), "openvino-bf16"
     ),
 }
-"""The first is what others are compared with."""
+"""Rivals by name; the first is the reference."""
 
 
 def run(
@@ -257,7 +257,7 @@ class Contest:
                 process.terminate()
 
     def _python(self, requirements: Sequence[str]) -> str:
-        """Return the interpreter that has some requirements installed, now or before."""
+        """Return an interpreter with some requirements, installed once."""
         if not requirements:
             return sys.executable
         place = self.environments / requirements[0].replace("==", "-")

@@ -129,7 +129,7 @@ def _is_chosen(row: Row) -> bool:
 
 
 def title(row: Row) -> str:
-    """Return what a row is: its precision, or the scales of its 8 bits, and the engine."""
+    """Return the title of a row: its precision, or the scales of its 8 bits, and the engine."""
     name, _, engine = str(row["name"]).partition(" in ")
     if row["precision"] != "int8":
         return f"{row['precision']} in {engine}"

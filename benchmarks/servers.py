@@ -66,7 +66,7 @@ TIMEOUT_S = 120.0
 PREPARED = 500
 """Different requests of a load; then the first comes again."""
 LONGEST_TOKENS = 256
-"""That a repository of a fixed length pads to."""
+"""Length that a repository of a fixed length pads to."""
 ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 SERVED = ServedModel(max_batch_size=64, text_columns=1, problem=SINGLE_LABEL, digest="")
 
@@ -116,7 +116,7 @@ def token_counter(artifact: Artifact) -> Callable[[str], int]:
 
 
 def check_servable(artifact: Artifact) -> None:
-    """Raise ModelError for what no server of single texts runs."""
+    """Raise ModelError for an artifact that no server of single texts runs."""
     columns = artifact.card.task.text_columns
     if artifact.card.kind != "onnx" or len(columns) != 1:
         raise ModelError(
@@ -127,7 +127,7 @@ def check_servable(artifact: Artifact) -> None:
 
 @dataclass(frozen=True)
 class Service:
-    """What a server is started with."""
+    """Settings with which a server is started."""
 
     artifact: Artifact
     longest: int
@@ -200,7 +200,7 @@ class Server:
         raise NotImplementedError
 
     def start(self, service: Service) -> AbstractContextManager[Callable[[], Client]]:
-        """Start it; it is ready inside the block, which gets what opens a client."""
+        """Start the server; inside the block it is ready, and a function opens clients."""
         raise NotImplementedError
 
 
@@ -400,7 +400,7 @@ class Asked:
 
     @contextmanager
     def _asked(self, size: int) -> Iterator[tuple[asyncio.Runner, Any]]:
-        """Open a connection from the generator's core, with requests of so many texts."""
+        """Open a connection from the generator's core, with requests of `size` texts."""
         with (
             pinned(self.pins.generator),
             asyncio.Runner(loop_factory=precise_loop) as runner,
@@ -453,16 +453,16 @@ def endpoint(
 
 
 ROLES = {STUB_NAME: "stub", "tritonserver": "server"}
-"""Name of a process -> what it is; another is the supervisor."""
+"""Name of a process -> its role; any other process is the supervisor."""
 
 
 def role_of(name: str) -> str:
-    """Return what a process is; the kernel cuts names to 15 bytes."""
+    """Return the role of a process; the kernel cuts names to 15 bytes."""
     return next((role for start, role in ROLES.items() if start[:15] == name[:15]), "supervisor")
 
 
 def memory_of(server: TritonServer) -> dict[str, int]:
-    """Return the resident bytes of a server's processes, by what they are."""
+    """Return the resident bytes of a server's processes, by role."""
     assert server.supervisor is not None
     supervisor = psutil.Process(server.supervisor.pid)
     sizes = dict.fromkeys((*ROLES.values(), "supervisor"), 0)
@@ -472,7 +472,7 @@ def memory_of(server: TritonServer) -> dict[str, int]:
 
 
 def outcomes(run: LoadRun) -> dict[str, Any]:
-    """Return what a record has of requests at a rate."""
+    """Return the outcomes of requests at a rate, as a record has them."""
     return {
         "p50_ms": run.latency.p50_ms if run.latency else None,
         "p99_ms": run.p99_ms,

@@ -59,7 +59,7 @@ CALLS = (1, 16, 64)
 WARM_UP_CALLS = 5
 LONG_TAILED_TEXTS = 1000
 MEDIAN_TOKENS, SPREAD = 24.0, 1.0
-"""Of a log-normal distribution, the usual shape of lengths of texts that users write."""
+"""Log-normal distribution, the usual shape of the lengths of texts that users write."""
 
 
 def run(
@@ -162,7 +162,7 @@ def _in_own_process(
 
 
 def in_process(model: Artifact, texts: Sequence[str], seconds: float) -> list[Row]:
-    """Return the throughput and the median latency of calls of so many texts, without pauses."""
+    """Return throughput and median latency of calls without pauses, each of some texts."""
     threads = usable_cores()
     settings = {"tokens_per_bucket": ServeConfig().tokens_per_bucket, "threads": threads}
     classifier = open_artifact(model, BackendParameters.parse(settings), threads)
@@ -214,7 +214,7 @@ def _note(result: Run, workload: str, more: str = "") -> str:
 
 
 def _ceilings(result: Run, workload: str) -> list[list[Row]]:
-    """Return what the model in process gave, in the order of rounds."""
+    """Return the results of the model in process, in the order of rounds."""
     own = [row for row in result.rows if row["kind"] == "ceiling"]
     rows = [row for row in own if row["workload"] == workload]
     return [row["cells"] for row in sorted(rows, key=lambda row: int(row["round"]))]
@@ -226,7 +226,7 @@ def _most(cells: Sequence[Row]) -> float:
 
 
 def _visits(result: Run, workload: str, name: str) -> list[list[Row]]:
-    """Return what the starts of a server gave, in the order of rounds."""
+    """Return the results of a server's starts, in the order of rounds."""
     own = [row for row in result.rows if row["kind"] == "visit" and row["system"] == name]
     rows = [row for row in own if row["workload"] == workload]
     return [row["runs"] for row in sorted(rows, key=lambda row: int(row["round"]))]

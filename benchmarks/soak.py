@@ -43,9 +43,9 @@ from benchmarks.servers import (
 from bertender.core.artifact import Artifact
 
 SHARE, OVERLOAD = 0.8, 2.0
-"""Of the limit: for minutes, and after that."""
+"""Rate as a share of the limit: for minutes, and afterwards."""
 TIMEOUT_SHARE = 0.4
-"""Of the p99 that must hold: how long a request may wait in the queue."""
+"""Longest wait in the queue, as a share of the p99 that must hold."""
 MOST_GROWTH, MOST_REJECTION_MS, LEAST_GOODPUT = 0.05, 50.0, 0.9
 
 

@@ -42,7 +42,7 @@ from bertender.tasks.task import TaskConfig
 from serve.client.endpoint import Endpoint
 
 MOST_TEXTS = 64
-"""Of a request."""
+"""Most texts of a request."""
 STOP_TIMEOUT_S = 30.0
 
 
@@ -54,7 +54,7 @@ def run(
     pin: Annotated[bool, typer.Option(help="all of the server on core 0")] = True,
     noisy: Noisy = False,
 ) -> None:
-    """Start the server several times, and write what it takes."""
+    """Start the server several times, and record time and memory."""
     model = Artifact.load(artifact)
     check_servable(model)
     texts = load_task(TaskConfig(task=task)).dev.examples

@@ -75,7 +75,7 @@ MEASURED: Mapping[str, tuple[str, Write]] = {
 
 
 def tolerances_table() -> Table:
-    """What the gate allows, for the commonest precisions."""
+    """Bounds of the gate for the commonest precisions."""
     precisions = ("float32", "float16", "int8", "int4", "served")
     rows = []
     for check in CHECKS:

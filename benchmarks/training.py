@@ -1,4 +1,4 @@
-"""Speed of distilling, and what it costs in points.
+"""Speed and score of distilling in several ways.
 
 Every way trains the same student from the same teacher, texts, loss and seeds. The loss is
 `distilbert` without its cosine: soft and hard labels, which asks nothing of the teacher that only
@@ -46,7 +46,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "kept": {"batches": "sorted"},
     **{f"pooled-{size}": {"batches": "pooled", "pool_batches": size} for size in (4, 8, 16, 50)},
 }
-"""Way -> its settings; the first is what the others are compared with."""
+"""Way -> its settings; the first is the reference."""
 TITLES = {
     "usual": "teacher in each step, random batches, fp32",
     "random": "cached outputs, random batches",
@@ -67,7 +67,7 @@ def run(
     layers: Annotated[int, typer.Option(help="of each student")] = 3,
     noisy: Noisy = False,
 ) -> None:
-    """Distil by every way, and write what each took and scored."""
+    """Distil by every way, and record times and scores."""
     source = Artifact.load(teacher)
     task = recorded_task(source, {"max_train": max_train})
     check_choices(source, task)
@@ -115,7 +115,7 @@ def _timed_and_scored(made: Artifact, task: Any) -> Row:
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """Seconds of an epoch by each way, and what its students score on texts that nothing read."""
+    """Seconds of an epoch by each way, and points of its students on texts that none has read."""
     (result,) = runs
     ways = grouped(sorted(result.rows, key=lambda row: int(row["seed"])), "way")
     first = ways[next(iter(WAYS))]
@@ -139,7 +139,7 @@ def table(runs: Sequence[Run]) -> Table:
 
 
 def _epochs_s(row: Row) -> list[float]:
-    """Return each epoch's seconds, with its part of what was computed once for all of them."""
+    """Return each epoch's seconds, with its part of the cached outputs."""
     return [seconds + row["kept_s"] / len(row["epoch_s"]) for seconds in row["epoch_s"]]
 
 
