@@ -375,8 +375,9 @@ def plan_batches(
             all groups are shuffled together, so that each has a share by its size (MT-DNN,
             arXiv 1901.11504, Algorithm 1). None makes one group of all.
     """
-    by_group: dict[int, list[int]] = {number: [] for number in sorted(set(groups or [0]))}
-    for index, number in enumerate(groups or [0] * len(lengths)):
+    group_of = groups or [0] * len(lengths)
+    by_group: dict[int, list[int]] = {number: [] for number in sorted(set(group_of))}
+    for index, number in enumerate(group_of):
         by_group[number].append(index)
     members = list(by_group.values())
     bounded = _Bounded(lengths, limits)

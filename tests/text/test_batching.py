@@ -159,6 +159,12 @@ def test_a_batch_is_of_one_group(
     assert plan_of(lengths, **settings, groups=[7] * len(lengths)) == plan_of(lengths, **settings)
 
 
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_no_examples_make_no_batches(in_turn: bool) -> None:
+    plan = plan_batches([], BatchLimits(4, 100), Pooling(4, in_turn), epochs=2, seed=0, groups=[])
+    assert plan == BatchPlan((), (0, 0))
+
+
 @pytest.mark.parametrize("pooling", [{}, {"in_turn": True, "batches_per_pool": 7}])
 def test_groups_take_turns_in_proportion_to_their_sizes(pooling: dict[str, Any]) -> None:
     """Algorithm 1 of MT-DNN: packed a task each, merged, shuffled in every epoch anew."""
