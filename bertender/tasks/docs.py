@@ -18,7 +18,6 @@ import platform
 import sysconfig
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,7 +25,7 @@ from bertender.core.artifact import sha256_of
 from bertender.core.build_once import cached
 from bertender.core.errors import DataError
 from bertender.core.files import cache_directory
-from bertender.core.machine import environment
+from bertender.core.machine import environment, installed_version
 from bertender.core.progress import progress_bar
 from bertender.tasks.docstrings import (
     SECTIONS,
@@ -197,11 +196,11 @@ def root_of(distribution: str, package: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def version_of(distribution: str) -> str:
+def version_of(distribution: str) -> str | None:
     """Return the version of a package, or of the interpreter for its own modules."""
     if distribution == STANDARD_LIBRARY:
         return platform.python_version()
-    return metadata.version(distribution)
+    return installed_version(distribution)  # onnxruntime may be there as onnxruntime-gpu
 
 
 def _cached_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,16 @@ def test_roots_and_versions() -> None:
     assert (roots["stdlib"] / "argparse.py").is_file()
     assert (roots["torch"] / "nn" / "modules" / "linear.py").is_file()
     assert all(map(docs.version_of, docs.CORPUS))
+
+
+def test_a_package_under_another_name_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "onnxruntime":
+            raise metadata.PackageNotFoundError(name)
+        return f"1.0 of {name}"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert docs.version_of("onnxruntime") == "1.0 of onnxruntime-gpu"
 
 
 def test_a_library_that_is_not_installed() -> None:
