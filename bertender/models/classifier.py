@@ -209,13 +209,13 @@ def _recorded_parameters(artifact: Artifact) -> int:
 def problem_of(artifact: Artifact) -> Problem[Any]:
     """Return the kind of problem of an artifact's model.
 
-    Of an encoder, which has none, the first one: opening it then raises the error of what it lacks.
+    An encoder has none and gets SINGLE_LABEL: opening it raises the error of its missing head.
     """
     return problem_of_task(artifact.card.task)
 
 
 def problem_of_task(task: TaskRecord) -> Problem[Any]:
-    """Return the same of the task that a card records."""
+    """Return the kind of problem of the task that a card records."""
     problem: Problem[Any] = PROBLEMS.get(task.problem_type, SINGLE_LABEL)
     return problem
 

@@ -200,7 +200,7 @@ class Pruning:
     """How the layers of an architecture come to differ in their heads and neurons."""
 
     set_heads: Callable[[nn.Module, Sequence[int], int], None] = bert_heads
-    """(attention module, numbers of its heads before any cut, head_dim) tells it which it has"""
+    """(attention module, numbers of its heads before any cut, head_dim): sets which heads it has"""
     width: str = "intermediate_size"
     """The setting of the config that says how many neurons each layer has."""
 

@@ -159,9 +159,9 @@ class OnnxPredictor:
         return np.asarray(self.session.run(["logits"], arrays)[0], dtype=np.float32)
 
 
-# The rest reads the few fields of onnx.proto that say how many tokens a graph has rows for, from
-# the mapped file, weights passed over. ONNX Runtime tells nothing of a graph's constants, and its
-# look-up in a table of 4 bits reads on past the end.
+# The functions below read from the mapped file, without its weights, the few fields of onnx.proto
+# that give the number of tokens that a graph has rows for. ONNX Runtime does not report a graph's
+# constants, and its look-up in a table of 4 bits reads on past the end.
 # https://protobuf.dev/programming-guides/encoding
 # https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 GRAPH = 7

@@ -182,9 +182,11 @@ class OpenVino(Runtime):
         return OpenVinoPredictor(compiled(graph, threads, concurrent_runs, hint))
 
     def compiles_shapes(self, graph: Path) -> bool:
-        """Return whether the graph has static scales: their products are prepared for each shape
-        anew; floats are hardly
-        (`benchmarks/reports/engines.md`)."""
+        """Return whether the graph has static scales.
+
+        OpenVINO prepares their products anew for each shape, and hardly anything for floats
+        (`benchmarks/reports/engines.md`).
+        """
         return _rounds_activations(_nodes(graph))
 
 

@@ -126,7 +126,7 @@ def corpus(passages: Iterable[Passage]) -> Iterator[str]:
 
 
 def is_held_out(row: Passage | Sentence) -> bool:
-    """Return the side of a passage or a sentence, which is the side of its file."""
+    """Return whether a passage or a sentence is held out, as all of its file is."""
     return draw(row.library, row.file) < HELD_OUT_SHARE
 
 

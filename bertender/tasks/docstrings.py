@@ -203,7 +203,7 @@ def python_files(root: Path) -> list[str]:
 def _read_files(
     kind: str, roots: Mapping[str, Path], processes: int, advance: Callable[[int], None]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield what a row of READERS reads, with the library's name before each."""
+    """Yield the rows of `_rows_of` for all files, with the library's name before each."""
 
     def read_batch(library: str, root: Path, files: Sequence[str]) -> list[list[Any]]:
         completed = subprocess.run(

@@ -162,7 +162,7 @@ def train(
         examples: tokenised training examples.
         objective: the loss.
         config: length, pace and precision.
-        work: directory of the checkpoints, from `work.work_directory`.
+        work: directory of the checkpoints, from `work_directory`.
         description: text of the progress bar.
         at_epoch_end: scores the model on held-out data; must draw no random numbers.
         steps: end after so many, with the schedule of the learning rate; None for all epochs.
