@@ -1,0 +1,120 @@
+"""Engine: what runs the model behind the door, as the door sees it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from serve.door.tensors import Tensor
+
+
+@dataclass(frozen=True)
+class Code:
+    """A kind of refusal, in each protocol."""
+
+    http_status: int
+    grpc_status: str
+    """Name of a grpc.StatusCode."""
+    outcome: str
+    """In the access log and the metrics."""
+
+
+INVALID = Code(400, "INVALID_ARGUMENT", "invalid")
+UNAUTHORIZED = Code(401, "UNAUTHENTICATED", "unauthorized")
+UNKNOWN = Code(404, "NOT_FOUND", "unknown")
+TOO_LARGE = Code(413, "RESOURCE_EXHAUSTED", "too_large")
+TOO_MANY = Code(429, "RESOURCE_EXHAUSTED", "rate_limited")
+CANCELLED = Code(499, "CANCELLED", "cancelled")
+FAILED = Code(500, "INTERNAL", "failed")
+UNSUPPORTED = Code(501, "UNIMPLEMENTED", "unsupported")
+UNAVAILABLE = Code(503, "UNAVAILABLE", "unavailable")
+LATE = Code(504, "DEADLINE_EXCEEDED", "late")
+
+
+class RefusedError(Exception):
+    """A request that gets no prediction; the message says why, and what to do."""
+
+    def __init__(self, code: Code, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """A request that the door has validated."""
+
+    number: int
+    """The door's own, unique while it runs; it names the request to the engine."""
+    model: str
+    inputs: tuple[Tensor, ...]
+    """BYTES of shape (rows, 1), in the order of the model's inputs."""
+    caller: str
+    """Whose turn it is that the request takes: a key's name, or a connection's."""
+    truncate: bool = False
+    timeout_ms: float | None = None
+    """Longest wait in the queue; None for that of the server."""
+
+    @property
+    def rows(self) -> int:
+        """Examples of the request."""
+        return self.inputs[0].shape[0]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A served model as requests are held against it."""
+
+    name: str
+    version: str
+    inputs: tuple[str, ...]
+    """Names of its inputs, each BYTES of (rows, 1)."""
+    outputs: Mapping[str, tuple[str, tuple[int, ...]]]
+    """Name -> datatype, and shape after the rows, -1 for any size."""
+    max_batch_size: int
+    """Most rows of a request."""
+    max_text_bytes: int
+    config: Mapping[str, object]
+    """Triton's configuration of it, as its extension shows it to clients."""
+
+
+class Engine(ABC):
+    """Runs models. All of it is called in the door's event loop."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start the process behind it, and return once its models are ready.
+
+        Raises:
+            ServingError: it ended, or was not ready in time.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End the process behind it, with nothing left."""
+
+    @abstractmethod
+    async def models(self) -> Mapping[str, Model]:
+        """Return the models that take requests, by their names."""
+
+    @abstractmethod
+    async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
+        """Return the outputs of a request.
+
+        Raises:
+            RefusedError: there are none; UNAVAILABLE while the process behind it is away.
+        """
+
+    @abstractmethod
+    def abandon(self, request: InferRequest) -> None:
+        """Say that nobody waits for a request any more; what has not run yet need not."""
+
+    @abstractmethod
+    async def died(self) -> str:
+        """Return why the process behind it ended, once it does by itself."""
+
+    async def metrics(self) -> str:
+        """Return what the engine itself counts, as Prometheus reads it."""
+        return ""
