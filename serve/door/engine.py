@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from serve.door.tensors import Tensor
@@ -80,6 +80,21 @@ class Model:
     """Triton's configuration of it, as its extension shows it to clients."""
 
 
+@dataclass(frozen=True)
+class ModelState:
+    """A version of a model in the repository, as Triton's index has it."""
+
+    name: str
+    version: str
+    """Empty where none is loaded."""
+    state: str
+    """READY, LOADING, UNLOADING or UNAVAILABLE; empty where it was never loaded."""
+    reason: str
+
+
+NO_REPOSITORY = "this server loads no other models while it runs. Start it again with them."
+
+
 class Engine(ABC):
     """Runs models. All of it is called in the door's event loop."""
 
@@ -114,6 +129,33 @@ class Engine(ABC):
     @abstractmethod
     async def died(self) -> str:
         """Return why the process behind it ended, once it does by itself."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """End the process behind it at once, as it hangs; `died` returns, and `start` may follow.
+
+        It is not `stop`: what `start` needs stays.
+        """
+
+    def is_ready(self) -> bool:
+        """Return whether requests are answered now, as the door's readiness shows it."""
+        return True
+
+    async def repository(self) -> Sequence[ModelState]:
+        """Return the versions of the models in the repository, for who has the admin token."""
+        raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
+
+    async def load(self, model: str) -> None:
+        """Load a model as its folder is now, for who has the admin token.
+
+        Raises:
+            RefusedError: it does not load; the reason is in the message.
+        """
+        raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
+
+    async def unload(self, model: str) -> None:
+        """Unload a model, for who has the admin token."""
+        raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
 
     async def metrics(self) -> str:
         """Return what the engine itself counts, as Prometheus reads it."""
