@@ -1,6 +1,6 @@
-"""Figures of the source tree: files, lines, imports, indirection, pages.
+"""Figures of the source tree: files, lines, imports, indirection, pages, cost of commands.
 
-Code lines are those without blanks, comments and docstrings.
+Code lines are lines without blanks, comments and docstrings.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import re
 import statistics
 import tokenize
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("bertender", "distill", "export", "quantize", "serve")
-FACES = {"bertender/__init__.py", "bertender/api.py"}
+from benchmarks import footprint
+from benchmarks.footprint import PRODUCT, ROOT
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -57,12 +59,23 @@ class Source:
         for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
             if token.type not in silent | {tokenize.ENDMARKER}:
                 lines |= set(range(token.start[0], token.end[0] + 1))
-        for node in self.nodes:
-            if isinstance(node, ast.Module | ast.ClassDef | Function):
-                first = node.body[0] if node.body else None
-                if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                    lines -= set(range(first.lineno, (first.end_lineno or 0) + 1))
+        for text in self.docstrings():
+            lines -= set(range(text.lineno, (text.end_lineno or 0) + 1))
         return lines
+
+    def docstrings(self) -> Iterator[ast.stmt]:
+        """Yield the docstrings of modules, classes and functions, and of attributes (PEP 257)."""
+        for node in self.nodes:
+            if not isinstance(node, ast.Module | ast.ClassDef | Function):
+                continue
+            for before, each in zip([None, *node.body], node.body, strict=False):
+                of_attribute = isinstance(before, ast.Assign | ast.AnnAssign) and not isinstance(
+                    node, Function
+                )
+                if (before is None or of_attribute) and isinstance(each, ast.Expr):
+                    value = each.value
+                    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                        yield each
 
     def lines_of(self, *kinds: type[ast.AST]) -> int:
         """How many code lines the nodes of these kinds take."""
@@ -168,8 +181,12 @@ def words_of_pages() -> int:
     return sum(len(re.findall(r"\S+", page.read_text())) for page in pages)
 
 
-def figures() -> list[tuple[str, str, str, bool]]:
-    """Rows of name, value today, its bound, and whether that is kept."""
+Figure = tuple[str, str, str, bool]
+"""(name, value, bound, whether the bound holds)"""
+
+
+def figures_of_source() -> list[Figure]:
+    """Figures that are counted without running anything."""
     product, benchmarks = sources(*PRODUCT), sources("benchmarks")
     lines = [len(file.code_lines) for file in product]
     total, measuring = sum(lines), sum(len(file.code_lines) for file in benchmarks)
@@ -204,6 +221,26 @@ def figures() -> list[tuple[str, str, str, bool]]:
     ]
 
 
+def figures_of_commands() -> Iterator[Figure]:
+    """Figures that commands are run for: minutes."""
+    costs = footprint.costs_of_help()
+    slowest = max(costs, key=lambda cost: cost.processor_s)
+    largest = max(costs, key=lambda cost: cost.memory_mb)
+    shown = f"{slowest.processor_s:.2f} s ({slowest.command})"
+    yield "slowest help or list", shown, "under 1 s", slowest.processor_s < 1
+    shown = f"{largest.memory_mb:.0f} MB ({largest.command})"
+    yield "largest help or list", shown, "at most 120 MB", largest.memory_mb <= 120
+    with TemporaryDirectory() as folder:
+        footprint.executed(footprint.prepare, Path(folder))
+        for name, scenario, bound in (
+            ("files executed by distill", footprint.distilling, 35),
+            ("files executed by a request", footprint.answering, 6),
+            ("files executed by quantize", footprint.quantizing, 35),
+        ):
+            count = len(footprint.executed(scenario, Path(folder)))
+            yield name, f"{count}", f"at most {bound}", count <= bound
+
+
 def run(
     one_caller_in: Annotated[
         str, typer.Option("--one-caller", metavar="FOLDER", help="private functions of one caller")
@@ -213,6 +250,7 @@ def run(
     ] = False,
     of_fields: Annotated[bool, typer.Option("--fields", help="fields that hold functions")] = False,
     of_strings: Annotated[bool, typer.Option("--strings", help="strings that name code")] = False,
+    of_source: Annotated[bool, typer.Option("--source", help="figures that run nothing")] = False,
 ) -> None:
     """Print the figures, or one of the lists."""
     product = sources(*PRODUCT)
@@ -226,8 +264,9 @@ def run(
     elif of_strings:
         print(*code_strings(product), sep="\n")
     else:
-        for name, value, bound, is_kept in figures():
-            print(f"{name:36} {value:24} {bound:18} {'' if is_kept else 'NOT KEPT'}".rstrip())
+        commands = () if of_source else figures_of_commands()
+        for name, value, bound, holds in (*figures_of_source(), *commands):
+            print(f"{name:36} {value:24} {bound:18} {'' if holds else 'NOT KEPT'}".rstrip())
 
 
 if __name__ == "__main__":

@@ -35,17 +35,7 @@ from benchmarks.cells import (
     titled,
     two,
 )
-from benchmarks.harness import (
-    Noisy,
-    Out,
-    Row,
-    Run,
-    Work,
-    grouped,
-    names_in,
-    recorded,
-    save_runs,
-)
+from benchmarks.harness import Noisy, Out, Row, Run, Work, grouped, names_in, recorded, save_runs
 from benchmarks.making import (
     Probe,
     amount_in,
@@ -62,13 +52,7 @@ from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, parts_of
-from bertender.core.errors import (
-    AccuracyError,
-    ConfigError,
-    GateError,
-    ModelError,
-    ParityError,
-)
+from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
 from bertender.metrics import ResampledChange, mean_change
 from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task

@@ -26,17 +26,7 @@ from benchmarks.cells import (
     titled,
     two,
 )
-from benchmarks.harness import (
-    Noisy,
-    Out,
-    Row,
-    Run,
-    Threads,
-    grouped,
-    loaded,
-    recorded,
-    save_runs,
-)
+from benchmarks.harness import Noisy, Out, Row, Run, Threads, grouped, loaded, recorded, save_runs
 from benchmarks.making import check_choices, scored_row, task_facts
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig

@@ -18,7 +18,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -426,30 +426,23 @@ class Asked:
 @contextmanager
 def started(server: Server, service: Service, texts: Sequence[str], pins: Pins) -> Iterator[Asked]:
     """Start a server on its core; it is ready inside the block."""
-    with pinned(pins.server):
-        starting = server.start(service)
-        opened = starting.__enter__()
-    try:
+    with ExitStack() as stack:
+        with pinned(pins.server):
+            opened = stack.enter_context(server.start(service))
         yield Asked(opened, texts, pins)
-    finally:
-        starting.__exit__(None, None, None)
 
 
 @contextmanager
 def endpoint(
-    artifact: Artifact, texts: Sequence[str], pins: Pins, **settings: Any
+    artifact: Artifact, texts: Sequence[str], pins: Pins, over_http: bool = False, **settings: Any
 ) -> Iterator[tuple[TritonServer, Asked]]:
-    """Start our own endpoint on its core; requests come over HTTP if `over_http`."""
-    over_http = settings.pop("over_http", False)
-    config = ServeConfig.parse({**ANY_PORTS, **settings})
-    with pinned(pins.server):
-        starting = serving(artifact, config)
-        server = starting.__enter__()
-    try:
+    """Start our own endpoint on its core."""
+    with ExitStack() as stack:
+        with pinned(pins.server):
+            config = ServeConfig.parse({**ANY_PORTS, **settings})
+            server = stack.enter_context(serving(artifact, config))
         url = server.http_url if over_http else server.grpc_url
         yield server, Asked(lambda: TritonClient(url), texts, pins)
-    finally:
-        starting.__exit__(None, None, None)
 
 
 ROLES = {STUB_NAME: "stub", "tritonserver": "server"}

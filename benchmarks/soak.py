@@ -19,16 +19,7 @@ import numpy as np
 import typer
 
 from benchmarks.cells import DASH, Table, machine, two
-from benchmarks.harness import (
-    Noisy,
-    Out,
-    Row,
-    Run,
-    ServedArtifact,
-    recorded,
-    save_runs,
-    watched,
-)
+from benchmarks.harness import Noisy, Out, Row, Run, ServedArtifact, recorded, save_runs, watched
 from benchmarks.servers import (
     Asked,
     Pin,

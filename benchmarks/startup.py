@@ -24,16 +24,7 @@ import psutil
 import typer
 
 from benchmarks.cells import Table, machine, two
-from benchmarks.harness import (
-    Noisy,
-    Out,
-    Row,
-    Run,
-    ServedArtifact,
-    recorded,
-    save_runs,
-    watched,
-)
+from benchmarks.harness import Noisy, Out, Row, Run, ServedArtifact, recorded, save_runs, watched
 from benchmarks.servers import READY_TIMEOUT_S, TaskName, check_servable, pinned, role_of
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServingError

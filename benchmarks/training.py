@@ -18,17 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.cells import Table, gain, machine, points, task_title, times, two
-from benchmarks.harness import (
-    Noisy,
-    Out,
-    Row,
-    Run,
-    Work,
-    grouped,
-    recorded,
-    save_runs,
-    watched,
-)
+from benchmarks.harness import Noisy, Out, Row, Run, Work, grouped, recorded, save_runs, watched
 from benchmarks.making import check_choices, made_once, task_facts, timed
 from bertender.comparison.accuracy import evaluate
 from bertender.comparison.records import speedup

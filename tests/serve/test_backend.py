@@ -8,16 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf import json_format
 
 from bertender.core.artifact import Artifact
 from bertender.core.hardware import share_of_cores, usable_cores
@@ -28,105 +24,16 @@ from bertender.text.batch import Batch, Example
 from serve import classifier_backend
 from serve.backend.model import TritonPythonModel
 from serve.config import ServeConfig
-from serve.repository.config_pbtxt import model_config
-from serve.repository.write import write_repository
-from serve.wire import to_arrays
+from tests.serve.triton_stand_in import (
+    SENT,
+    Request,
+    TritonError,
+    request_of,
+    responses_of,
+    running_backend,
+)
 
 MAX_LENGTH = 20
-
-
-@dataclass
-class Tensor:
-    name: str
-    array: Any
-
-    def as_numpy(self) -> Any:
-        return self.array
-
-
-class TritonError(Exception):
-    INVALID_ARG = 3
-    UNAVAILABLE = 4
-    INTERNAL = 5
-    CANCELLED = 6
-
-    @property
-    def code(self) -> int:
-        return int(self.args[1])
-
-
-@dataclass
-class InferenceResponse:
-    output_tensors: list[Tensor] | None = None
-    error: TritonError | None = None
-
-    def outputs(self) -> dict[str, Any]:
-        return {tensor.name: tensor.array for tensor in self.output_tensors or ()}
-
-
-@dataclass
-class Request:
-    """A request, which is its own sender."""
-
-    arrays: list[np.ndarray]
-    settings: dict[str, Any] = field(default_factory=dict)
-    cancelled: bool = False
-    sent: list[InferenceResponse] = field(default_factory=list)
-    final: threading.Event = field(default_factory=threading.Event)
-
-    def parameters(self) -> str:
-        return json.dumps(self.settings)
-
-    def is_cancelled(self) -> bool:
-        return self.cancelled
-
-    def get_response_sender(self) -> Request:
-        return self
-
-    def send(self, response: InferenceResponse, flags: int) -> None:
-        assert flags == TRITON.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        self.sent.append(response)
-        self.final.set()
-
-    def response(self) -> InferenceResponse:
-        """Wait for the response, of which there must be one."""
-        assert self.final.wait(10)
-        (response,) = self.sent
-        return response
-
-
-class MetricFamily:
-    """Metrics by their labels; each is what has been added to it."""
-
-    COUNTER, GAUGE = "counter", "gauge"
-
-    def __init__(self, name: str, description: str, kind: str) -> None:
-        self.name = name
-
-    def Metric(self, labels: Mapping[str, str]) -> Metric:  # noqa: N802 - Triton's name
-        return Metric(self.name, labels)
-
-
-@dataclass
-class Metric:
-    name: str
-    labels: Mapping[str, str]
-
-    def increment(self, amount: float) -> None:
-        SENT[self.name, *self.labels.values()] += amount
-
-
-SENT = Counter[tuple[str, ...]]()
-"""Amount of each series."""
-
-TRITON = SimpleNamespace(
-    MetricFamily=MetricFamily,
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
-    Tensor=Tensor,
-    TritonError=TritonError,
-    InferenceResponse=InferenceResponse,
-    get_input_tensor_by_name=lambda request, name: Tensor(name, request.arrays[0]),
-)
 
 
 @pytest.fixture(params=[1, 3], ids=["one by one", "three at once"])
@@ -141,35 +48,13 @@ def backend(
     config = ServeConfig(
         threads_per_instance=1, tokens_per_bucket=64, concurrent_buckets=request.param, **settings
     )
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", TRITON)
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
-    directory = write_repository(onnx_artifact, tmp_path / "models", config)
-    model = TritonPythonModel()
-    as_json = json_format.MessageToJson(
-        model_config(onnx_artifact.card, config), preserving_proto_field_name=True
-    )
-    model.initialize(
-        {
-            "model_config": as_json,
-            "model_repository": str(directory / "classifier"),
-            "model_version": "1",
-        }
-    )
-    yield model
-    model.finalize()
-
-
-def request_of(*examples: Example, **settings: Any) -> Request:
-    return Request(to_arrays(examples, text_columns=1), settings)
+    with running_backend(onnx_artifact, tmp_path / "models", config) as model:
+        yield model
 
 
 def raw(*values: bytes) -> Request:
     return Request([np.array([[value] for value in values], np.object_)])
-
-
-def responses_of(backend: TritonPythonModel, *requests: Request) -> list[InferenceResponse]:
-    backend.execute(requests)
-    return [request.response() for request in requests]
 
 
 def arrays_of(logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:

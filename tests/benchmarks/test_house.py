@@ -1,0 +1,64 @@
+"""Figures of the source tree and of commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import footprint
+from benchmarks.house import Source
+
+SOURCE = '''"""A module."""
+
+SIZE = 3
+"""An attribute,
+over two lines."""
+NAMES = (
+    """a text""",
+)
+
+
+class Row:
+    """A row."""
+
+    value: int = SIZE
+    """A field."""
+
+    def first(self) -> str:
+        """Return a text."""
+        found = """a text
+        of two lines"""
+        """A string in a function documents no attribute."""
+        return found  # a comment
+
+
+class Protocol:
+    def method(self) -> None: ...
+'''
+CODE = (3, 6, 7, 8, 11, 14, 17, 19, 20, 21, 22, 25, 26)
+
+
+def test_docstrings_are_not_code(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(SOURCE)
+    assert sorted(Source(file).code_lines) == [*CODE]
+
+
+def score_one_text(folder: Path, profile: footprint.Profile) -> None:
+    from bertender.metrics import score
+
+    score("accuracy", [0, 1], [0, 1])
+
+
+def test_files_are_executed_by_functions_and_not_by_imports(tmp_path: Path) -> None:
+    files = footprint.executed(score_one_text, tmp_path)
+    assert "bertender/metrics.py" in files
+    assert not any(name.endswith(("errors.py", "__init__.py")) for name in files)
+
+
+def test_a_command_has_a_cost() -> None:
+    cost = footprint.cost_of("schemes")
+    assert cost.processor_s > 0 and cost.memory_mb > 10
+    with pytest.raises(footprint.FootprintError, match="none-such: exit code 2"):
+        footprint.cost_of("none-such")
