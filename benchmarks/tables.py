@@ -34,7 +34,6 @@ from benchmarks.cells import DASH, Table
 from benchmarks.harness import RESULTS, Run, newest, read_runs
 from bertender.core.errors import ConfigError
 from bertender.gate.judge import CHECKS, TOLERANCES
-from serve.repository.lint import LINT_RULES
 from serve.server.advisories import CRITICAL_SCORE, predated
 from serve.server.installation import WHEEL_VERSIONS
 
@@ -86,12 +85,6 @@ def tolerances_table() -> Table:
     return Table(["Check", *precisions], rows)
 
 
-def lint_rules_table() -> Table:
-    """The rules of `bertender lint-repository`."""
-    rows = [[f"`{name}`", rule.summary, rule.severity] for name, rule in LINT_RULES.items()]
-    return Table(["Rule", "What holds", "Where not"], rows)
-
-
 def advisories_table() -> Table:
     """Advisories that the bundled server predates, by the release that fixes them."""
     missing = predated([*WHEEL_VERSIONS.values()][-1])
@@ -107,7 +100,6 @@ def advisories_table() -> Table:
 
 OF_THE_PRODUCT: Mapping[str, Callable[[], Table]] = {
     "tolerances": tolerances_table,
-    "lint-rules": lint_rules_table,
     "advisories": advisories_table,
 }
 NAMES = (*MEASURED, *OF_THE_PRODUCT)

@@ -1,20 +1,24 @@
-"""Check of an endpoint: start the real server, ask it, compare with the local model, stop it."""
+"""Checks with the real server: start it, ask it, stop it; of a model or of a written repository."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record
-from bertender.core.errors import ServingError
+from bertender.core.errors import RuntimeMissingError, ServerMissingError, ServingError
 from bertender.models.classifier import Classifier, open_classifier
+from bertender.models.runtimes import check_installed
 from bertender.text.batch import Example
 from serve.client.endpoint import Classification, Endpoint
-from serve.config import EndpointConfig, ServeConfig
-from serve.server.server import serving
+from serve.config import SERVED_RUNTIMES, EndpointConfig, ServeCommandConfig, ServeConfig
+from serve.server.installation import find_installation
+from serve.server.server import TritonServer, serving
 
 LARGEST_DIFFERENCE = 1e-3
 """Of a logit, one text a request: the endpoint runs the same file, so only sums may reorder."""
@@ -95,3 +99,45 @@ def _difference(local: Classifier, served: Sequence[Served]) -> float:
                 f"are of {name!r}. Write the artifact again, then serve that."
             )
     return difference
+
+
+def try_repository(repository: Path, config: ServeCommandConfig) -> str | None:
+    """Start a server with a written repository on free loopback ports, classify a text with each
+    model, and stop it.
+
+    Args:
+        repository: what `write_repository` wrote.
+        config: the settings that it was written with.
+
+    Returns:
+        Why it could not be tried on this machine; None where it was.
+
+    Raises:
+        ServingError: the server does not start with it, or a model refuses the text.
+    """
+    runtime = SERVED_RUNTIMES[config.runtime]
+    try:
+        installation = find_installation()
+        if runtime.in_process:
+            check_installed(runtime.in_process)
+    except (ServerMissingError, RuntimeMissingError) as error:
+        return str(error)
+    if runtime.triton_backend and not installation.has_backend(runtime.triton_backend):
+        return (
+            f"the server of this machine has no backend {runtime.triton_backend!r} in "
+            f"{installation.backends}."
+        )
+    settings = config.changed({"repository_only": None, "http_port": 0, "metrics_port": 0})
+    try:
+        with TritonServer(repository, settings) as server:
+            for model in server.models:
+                with Endpoint(server.http_url, model=model) as endpoint:
+                    endpoint.classify([("a",) * endpoint.text_columns])
+    except ServingError as error:
+        raise ServingError(
+            f"{repository} is written, and does not serve on this machine: {error}"
+        ) from error
+    finally:  # the stub's Python leaves compiled files next to model.py
+        for compiled in repository.glob("*/*/__pycache__"):
+            shutil.rmtree(compiled, ignore_errors=True)
+    return None

@@ -58,9 +58,6 @@ COMMANDS: Mapping[str, Command] = {
     "tune": Command(
         SERVE, "Find the settings of `serve` that are the fastest on this machine.", "serve"
     ),
-    "lint-repository": Command(
-        SERVE, "Check a Triton model repository offline, against the graphs in it.", "serve"
-    ),
     "tasks": Command(LOOK_UP, "List the tasks that are known by name."),
     "methods": Command(LOOK_UP, "List the distillation methods."),
     "schemes": Command(LOOK_UP, "List the ways to quantize, and for which machines."),

@@ -1,4 +1,4 @@
-"""bertender serve, deploy, lint-repository and tune.
+"""bertender serve, deploy and tune.
 
 What does the work is imported when a command runs: help texts and settings need none of it.
 """
@@ -40,7 +40,6 @@ def build(name: str) -> Callable[..., None]:
         "serve": serve_command,
         "deploy": deploy_command,
         "tune": tune_command,
-        "lint-repository": lint_repository_command,
     }
     return builders[name]()
 
@@ -74,8 +73,13 @@ def serve_command() -> Callable[..., None]:
         }
         _say_single_texts(models.values())
         if config.repository_only:
+            from serve.check import try_repository
+
             written = write_repository(models, config.repository_only, config)
-            _print_state(as_json, {"repository": str(written)}, f"model repository: {written}")
+            not_tried = try_repository(written, config)
+            state = {"repository": str(written), "not_tried": not_tried}
+            tried = f"not tried here: {not_tried}" if not_tried else "a server classified with it"
+            _print_state(as_json, state, f"model repository: {written}\n{tried}")
             return
         config, profile = with_profile(config, [each.card for each in models.values()])
         with ExitStack() as stack:
@@ -205,32 +209,6 @@ def lines_of_deployment(deployment: Deployment, to: str) -> Iterator[str]:
         place = Path(deployment.repository, deployment.model, str(version), "artifact")
         command = shlex.join(["bertender", "deploy", str(place), "--to", to])
         yield f"  to go back to version {version}: {command}"
-
-
-def lint_repository_command() -> Callable[..., None]:
-    """Build `bertender lint-repository`."""
-
-    def command(
-        directory: Annotated[
-            Path, typer.Argument(metavar="DIR", help="model repository of a Triton server")
-        ],
-        as_json: JsonFlag = False,
-    ) -> None:
-        from serve.repository.lint import lint_repository
-
-        findings = lint_repository(directory)
-        errors = sum(finding.severity == "error" for finding in findings)
-        if as_json:
-            records = [finding.model_dump(mode="json") for finding in findings]
-            print_json({"repository": str(directory), "findings": records})
-        else:
-            for finding in findings:
-                print_words(f"{finding.severity}: {finding.line}")
-            print_words(f"{directory}: {errors} errors, {len(findings) - errors} warnings")
-        if errors:
-            raise typer.Exit(1)
-
-    return command
 
 
 def tune_command() -> Callable[..., None]:

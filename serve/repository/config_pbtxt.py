@@ -272,9 +272,8 @@ MESSAGES: Mapping[str, Mapping[str, tuple[int, int | str, int]]] = {
         "input": (11, "ValueInfo", MANY),
         "output": (12, "ValueInfo", MANY),
     },
-    "Node": {"op_type": (4, STRING, ONE), "domain": (7, STRING, ONE)},
+    "Node": {},
     "Tensor": {
-        "data_type": (2, INT32, ONE),
         "name": (8, STRING, ONE),
         "external_data": (13, "Entry", MANY),
     },
@@ -315,10 +314,6 @@ class GraphSignature:
 
     inputs: tuple[TensorSignature, ...]
     outputs: tuple[TensorSignature, ...]
-    operators: frozenset[str]
-    """Types of its nodes, those of functions and branches inside them left out."""
-    weight_types: frozenset[str]
-    """Data types of its weights, as in Triton's model_config.proto."""
     weight_files: frozenset[str]
     """Other files with its weights, relative to the graph's folder."""
 
@@ -347,8 +342,6 @@ def read_signature(path: Path) -> GraphSignature:
         # before version 4 of the format, weights were inputs as well
         inputs=tuple(_signature(each) for each in graph.input if each.name not in weights),
         outputs=tuple(map(_signature, graph.output)),
-        operators=frozenset(node.op_type for node in graph.node),
-        weight_types=frozenset(_data_type(each.data_type) for each in graph.initializer),
         weight_files=frozenset(
             entry.value
             for tensor in graph.initializer

@@ -22,10 +22,11 @@ therefore have bertender installed; `serve.server` sees to that.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,22 +36,28 @@ from bertender.core.card import CARD_NAME
 from bertender.core.errors import ArtifactError, ConfigError, DamagedArtifactError, ModelError
 from bertender.core.files import replacing_directory
 from bertender.models.onnx_session import ONNX_DATA_NAME, ONNX_NAME
-from bertender.models.runtimes import check_suits, saturates
+from bertender.models.runtimes import FLOAT_PRECISIONS, RUNTIMES, check_suits, saturates
 from bertender.problems import PROBLEMS
 from bertender.text.tokenizer import open_tokenizer, stated_longest_input
 from serve.backend.batches import bucket_shapes
 from serve.backend.running import ENCODER_OUTPUT
-from serve.config import SERVED_RUNTIMES, ServeConfig
+from serve.config import SERVED_RUNTIMES, BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import (
+    ANY,
     CONFIG_NAME,
     FIRST_VERSION,
+    GraphSignature,
+    ModelConfig,
     encoder_config,
     model_config,
+    read_model_config,
     read_signature,
+    triton,
     write_model_config,
 )
-from serve.repository.lint import check_repository
 from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, MODEL_NAME
+
+logger = logging.getLogger(__name__)
 
 DRAFT = re.compile(r"\..+\.draft-")
 """Name of a folder that a killed deployment has left."""
@@ -84,7 +91,7 @@ def write_repository(
     """Write the model repository of ONNX artifacts at `directory`, and return its path.
 
     All of it appears at once and replaces a repository written before, or nothing does. One that no
-    server is started with, which would prove it, is linted first.
+    server is started with, which would prove it, is read back first.
 
     Args:
         models: what to serve; digests are checked here.
@@ -113,10 +120,115 @@ def write_repository(
             for name, artifact in artifacts.items():
                 _fill(draft / name, artifact, config, is_temporary)
             if not config.starts_server:
-                check_repository(draft)
+                check_written(draft)
+                for artifact in artifacts.values():
+                    _warn_of_device(artifact, config)
     except OSError as error:
         raise cannot_be_written(directory, [*artifacts.values()], error) from error
     return directory
+
+
+def check_written(repository: Path) -> None:
+    """Check what the written folders alone can prove: each config.pbtxt leads to a version, to the
+    files of its artifact, and to a graph with these tensors.
+
+    Raises:
+        ArtifactError: it does not; every fault is named.
+    """
+    files = sorted(repository.glob(f"*/{CONFIG_NAME}"))
+    if faults := [f"{file.parent.name}/{fault}" for file in files for fault in _faults(file)]:
+        raise ArtifactError(
+            "Triton would not load this repository, so it is not written. " + "; ".join(faults)
+        )
+
+
+def _faults(file: Path) -> Iterator[str]:
+    """Yield what a config.pbtxt says and the folder of its model does not have."""
+    config = read_model_config(file)
+    for number in config.version_policy.specific.versions or (FIRST_VERSION,):
+        version = file.parent / str(number)
+        if not version.is_dir():
+            yield f"{number} is missing, the version of {CONFIG_NAME}"
+        elif config.backend == "python":
+            yield from _classifier_faults(version, config)
+        else:
+            yield from _graph_faults(version / ONNX_NAME, config)
+
+
+def _classifier_faults(version: Path, config: ModelConfig) -> Iterator[str]:
+    if not (version / "model.py").is_file():
+        yield f"{version.name}/model.py is missing"
+    strings = {name: value.string_value for name, value in config.parameters.items()}
+    parameters = BackendParameters.parse(strings)
+    try:
+        artifact = Artifact.load(version / parameters.artifact, checked_at=parameters.stamp)
+        signature = read_signature(artifact.path / ONNX_NAME)
+    except (ArtifactError, ModelError) as error:
+        yield f"{version.name}: {error}"
+        return
+    yield from _missing_weights(artifact.path, signature)
+    labels = len(artifact.card.task.labels)
+    for tensor in signature.outputs:
+        if tensor.name == ENCODER_OUTPUT and tensor.dims and tensor.dims[-1] not in (ANY, labels):
+            yield (
+                f"{version.name}/{parameters.artifact}/{ONNX_NAME}, {tensor.name}: "
+                f"{list(tensor.dims)}; allowed: {labels} at the end, the labels of the artifact"
+            )
+
+
+def _graph_faults(graph: Path, config: ModelConfig) -> Iterator[str]:
+    """Yield how the graph that a backend of Triton runs differs from its config.pbtxt."""
+    try:
+        signature = read_signature(graph)
+    except ModelError as error:
+        yield f"{graph.parent.name}: {error}"
+        return
+    yield from _missing_weights(graph.parent, signature)
+    sides = (
+        ("input", config.input, signature.inputs),
+        ("output", config.output, signature.outputs),
+    )
+    for side, declared, own in sides:
+        known = {each.name: _shown_tensor(each.data_type, each.dims or ()) for each in own}
+        for tensor in declared:
+            shown = _shown_tensor(triton.DataType.Name(tensor.data_type), tensor.dims)
+            if shown != known.get(tensor.name):
+                allowed = known.get(tensor.name) or f"an {side} of the graph: {', '.join(known)}"
+                yield f"{CONFIG_NAME}, {side} {tensor.name!r}: {shown}; allowed: {allowed}"
+    for name in {each.name for each in signature.inputs} - {each.name for each in config.input}:
+        yield f"{CONFIG_NAME}, input: {name!r} is missing, and the graph needs it"
+
+
+def _shown_tensor(data_type: str, dims: Sequence[int]) -> str:
+    return f"{data_type} {[*dims]}"
+
+
+def _missing_weights(folder: Path, signature: GraphSignature) -> Iterator[str]:
+    for name in sorted(signature.weight_files):
+        if not (folder / name).is_file():
+            yield f"{folder.name}/{ONNX_NAME}: {name} with its weights is missing next to it"
+
+
+def _warn_of_device(artifact: Artifact, config: ServeConfig) -> None:
+    """Warn of a graph whose device computes most of it elsewhere, or in another type."""
+    precision, runtime = artifact.card.precision, SERVED_RUNTIMES[config.runtime].in_process
+    if config.gpu and precision not in FLOAT_PRECISIONS:
+        # by https://github.com/microsoft/onnxruntime/blob/main/docs/FAQ.md
+        logger.warning(
+            "%s is of precision %s, for KIND_GPU: of 8-bit operators, the CUDA provider has "
+            "QuantizeLinear, DequantizeLinear and MatMulInteger, and others run on the CPU. Leave "
+            "--gpu out, or give a graph of float32 or float16.",
+            artifact.place,
+            precision,
+        )
+    on_gpu = config.gpu or (runtime is not None and RUNTIMES[runtime].needs_gpu)
+    if not on_gpu and precision == "float16":
+        logger.warning(
+            "%s is of float16, for %s on the CPU, which computes most of it in float32, with "
+            "conversions between them. Take a runtime of a GPU, or a graph of float32 or 8 bits.",
+            artifact.place,
+            config.runtime,
+        )
 
 
 def check_servable(artifact: Artifact) -> None:

@@ -43,11 +43,6 @@ def deploy_words(made: Made, out: Path) -> Words:
     return ("deploy", made["int8"], "--to", out)
 
 
-def lint_words(made: Made, out: Path) -> Words:
-    succeed("serve", made["int8"], "--repository-only", out)
-    return ("lint-repository", out)
-
-
 @cache
 def toy_server() -> str:
     """The address of a server that runs as long as the tests do."""
@@ -87,7 +82,6 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     ),
     "serve": lambda made, out: ("serve", made["int8"], "--repository-only", out),
     "deploy": deploy_words,
-    "lint-repository": lint_words,
     "classify": lambda made, out: ("classify", "saw drill"),
     "loadtest": lambda made, out: (
         *("loadtest", toy_server(), "--input", made.files.dev, "--concurrency", "1"),
@@ -117,9 +111,8 @@ KEYS: dict[str, Collection[str]] = {
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
     "compare": {"circumstances", "rows", "constant", "noise_floor"},
     "compress": {"config", "candidates", "probes", "verdict"},
-    "serve": {"repository"},
+    "serve": {"repository", "not_tried"},
     "deploy": {"model", "version", "digest", "state", "golden", "repository", "earlier_versions"},
-    "lint-repository": {"repository", "findings"},
     "classify": {"label", "score", "logits"},
     "loadtest": {"config", "runs", "limit", "environment", "load"},
     "tune": {"tried", "choice", "profile", "path", "visits", "environment", "load"},

@@ -56,7 +56,6 @@ PATHS: dict[str, list[tuple[str, ...]]] = {
     "serve": [(NOWHERE,)],
     "deploy": [(NOWHERE, "--to", "http://localhost:9")],
     "tune": [(NOWHERE, "--task", "docs")],
-    "lint-repository": [(NOWHERE,)],
     "show": [(NOWHERE,)],
 }
 """Paths that are not there, by the commands that take some."""

@@ -18,8 +18,6 @@ def test_it_is_what_onnx_runtime_reports(onnx_artifact: Artifact) -> None:
     path = onnx_artifact.path / "model.onnx"
     signature = read_signature(path)
     assert (signature.inputs, signature.outputs) == reported(path)
-    assert "TYPE_FP32" in signature.weight_types
-    assert signature.operators == {node.op_type for node in onnx.load(path).graph.node}
 
 
 def test_every_data_type_is_onnxs_own() -> None:

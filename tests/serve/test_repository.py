@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -11,15 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx.external_data_helper import set_external_data
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, DamagedArtifactError, ModelError
 from bertender.core.findings import QuantizationFindings
-from serve.config import ServeConfig
+from serve.config import SERVED_RUNTIMES, ServeCommandConfig, ServeConfig
 from serve.repository import write as repository
-from serve.repository.config_pbtxt import model_config, read_model_config
-from serve.repository.write import is_repository, write_repository
+from serve.repository.config_pbtxt import model_config, read_model_config, write_model_config
+from serve.repository.write import check_written, is_repository, write_repository
 from serve.server.server import Watch, report_overwritten
 from serve.wire import MODEL_NAME
 
@@ -341,3 +344,95 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(
     if before:
         config = read_model_config(out / MODEL_NAME / "config.pbtxt")
         assert is_repository(out) and config.max_batch_size == 3
+
+
+ENCODER = "classifier-encoder"
+
+
+def changed_config(model: str, change: Callable[[Any], object]) -> Callable[[Path], None]:
+    def plant(folder: Path) -> None:
+        config = read_model_config(folder / model / "config.pbtxt")
+        change(config)
+        write_model_config(folder / model / "config.pbtxt", config)
+
+    return plant
+
+
+def weights_apart(folder: Path) -> None:
+    graph = folder / ENCODER / "1" / "model.onnx"
+    model = onnx.load(graph)
+    set_external_data(model.graph.initializer[0], "model.onnx_data")
+    onnx.save(model, graph)
+    (graph.parent / "model.onnx_data").unlink()
+
+
+FAULTS: Mapping[str, tuple[Callable[[Path], object], str]] = {
+    "no version": (
+        lambda folder: (folder / "classifier" / "1").rename(folder / "classifier" / "latest"),
+        "classifier/1 is missing, the version of config.pbtxt",
+    ),
+    "no code": (
+        lambda folder: (folder / "classifier" / "1" / "model.py").unlink(),
+        "classifier/1/model.py is missing",
+    ),
+    "no artifact": (
+        lambda folder: shutil.rmtree(folder / ENCODER / "1"),
+        "there is no such directory",
+    ),
+    "a file that has changed": (
+        lambda folder: (folder / ENCODER / "1" / "tokenizer.json").write_text("{}"),
+        "tokenizer.json differs from its recorded sha256",
+    ),
+    "not a graph": (
+        lambda folder: (folder / ENCODER / "1" / "model.onnx").write_text("version https://git"),
+        "is no graph of ONNX",
+    ),
+    "weights that are elsewhere": (
+        weights_apart,
+        "model.onnx: model.onnx_data with its weights is missing next to it",
+    ),
+    "a tensor that the graph does not have": (
+        changed_config(ENCODER, lambda config: setattr(config.output[0], "name", "hidden")),
+        "output 'hidden': TYPE_FP32 .*; allowed: an output of the graph: logits",
+    ),
+    "an input that nobody gives": (
+        changed_config(ENCODER, lambda config: config.input.__delitem__(0)),
+        "input: '.*' is missing, and the graph needs it",
+    ),
+    "another type": (
+        changed_config(ENCODER, lambda config: setattr(config.output[0], "data_type", 10)),
+        r"output 'logits': TYPE_FP16 \[.*; allowed: TYPE_FP32 \[",
+    ),
+    "another rank": (
+        changed_config(ENCODER, lambda config: config.output[0].dims.append(1)),
+        r"output 'logits': TYPE_FP32 \[-1, 2, 1\]; allowed: TYPE_FP32 \[-1, 2\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_what_is_written_is_named(
+    name: str, onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    values = {"runtime": TRITONS_BACKEND, "repository_only": folder}
+    write_repository(onnx_artifact, folder, ServeCommandConfig.parse(values))
+    check_written(folder)
+    plant, said = FAULTS[name]
+    plant(folder)
+    with pytest.raises(ArtifactError, match=f"(?s)so it is not written.*{said}"):
+        check_written(folder)
+
+
+def test_a_repository_with_a_fault_is_not_written(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    shutil.copytree(onnx_artifact.path, tmp_path / "artifact")
+    card = tmp_path / "artifact" / "artifact.json"
+    values = json.loads(card.read_text())
+    values["task"]["labels"].append("vegetable")
+    card.write_text(json.dumps(values))
+    artifact, out = Artifact.load(tmp_path / "artifact"), tmp_path / "models"
+    for runtime in SERVED_RUNTIMES:
+        config = ServeCommandConfig.parse({"runtime": runtime, "repository_only": out})
+        with pytest.raises(ArtifactError, match=r"logits: \[.*, 2\]; allowed: 3 at the end"):
+            write_repository(artifact, out, config)
+    assert not out.exists()

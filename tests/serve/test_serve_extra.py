@@ -91,7 +91,7 @@ def test_the_client_alone_classifies_files(
     assert pyarrow.parquet.read_table(output).num_rows == 2
 
 
-EXTRA_COMMANDS = ("serve", "deploy", "lint-repository", "tune")
+EXTRA_COMMANDS = ("serve", "deploy", "tune")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_the_extra_writes_a_repository_and_checks_it(
     done = environment.run("-m", "bertender", *words, "--runtime", runtime)
     repository = Path(json.loads(done.stdout)["repository"])
     assert (repository / "classifier" / "config.pbtxt").is_file()
-    linted = environment.run("-m", "bertender", "lint-repository", repository, "--json")
-    assert json.loads(linted.stdout) == {"repository": str(repository), "findings": []}
+    has_backend = runtime == "onnxruntime"
+    assert (json.loads(done.stdout)["not_tried"] is None) == has_backend
 
 
 @pytest.mark.server
