@@ -33,7 +33,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "usual": {**IN_EACH_STEP, "batches": "random"},
     "random": {"batches": "random"},
     "buckets": {**IN_EACH_STEP, "batches": "sorted"},
-    "kept": {"batches": "sorted"},
+    "cached": {"batches": "sorted"},
     **{f"pooled-{size}": {"batches": "pooled", "pool_batches": size} for size in (4, 8, 16, 50)},
 }
 """Way -> its settings; the first is the reference."""
@@ -41,7 +41,7 @@ TITLES = {
     "usual": "teacher in each step, random batches, fp32",
     "random": "cached outputs, random batches",
     "buckets": "teacher in each step, batches of like length, fp32",
-    "kept": "cached outputs, batches of like length",
+    "cached": "cached outputs, batches of like length",
     **{f"pooled-{size}": f"cached outputs, pools of {size} batches" for size in (4, 8, 16, 50)},
 }
 WARM_UP_TEXTS = 64
@@ -95,7 +95,7 @@ def _timed_and_scored(made: Artifact, task: Any) -> Row:
     epochs = made.card.config["epochs"]
     cached = made.card.config["teacher_cache_mb"] > 0
     return {
-        "kept_s": timing.teacher_s if cached else 0.0,
+        "cache_s": timing.teacher_s if cached else 0.0,
         "epoch_s": [timing.training_s / epochs] * epochs,
         "teacher_s": timing.teacher_s,
         "score": held_out.model_dump(),
@@ -130,7 +130,7 @@ def table(runs: Sequence[Run]) -> Table:
 
 def _epochs_s(row: Row) -> list[float]:
     """Return each epoch's seconds, with its part of the cached outputs."""
-    return [seconds + row["kept_s"] / len(row["epoch_s"]) for seconds in row["epoch_s"]]
+    return [seconds + row["cache_s"] / len(row["epoch_s"]) for seconds in row["epoch_s"]]
 
 
 def _milliseconds(rows: Sequence[Row]) -> list[list[float]]:

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from benchmarks import (
     compress,
-    faults,
     gate,
     memory,
     methods,
@@ -31,7 +29,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.metrics import Score
 from bertender.tasks.task import Task
-from bertender.text.batch import Batch, Tokenize
+from bertender.text.batch import Tokenize
 from bertender.text.tokenizer import load_tokenizer
 from tests.toys import passages
 
@@ -178,11 +176,13 @@ def test_texts_beyond_the_labelled_ones_have_no_labels(
 def test_ways_to_train_are_compared(
     trained: Artifact, chosen_by: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "WAYS", {name: training.WAYS[name] for name in ("usual", "kept")})
+    monkeypatch.setattr(
+        training, "WAYS", {name: training.WAYS[name] for name in ("usual", "cached")}
+    )
     settings: dict[str, Any] = {"seeds": 1, "epochs": 1, "layers": 1}
     training.run(trained.path, tmp_path / "work", tmp_path / "training.json", **settings)
     run = only(tmp_path / "training.json")
-    assert [row["way"] for row in run.rows] == ["usual", "kept"]
+    assert [row["way"] for row in run.rows] == ["usual", "cached"]
     first, second = training.table([run]).rows
     assert first[2:] == ["-", "-"] and "x [" in second[2]
 
@@ -244,51 +244,6 @@ def test_long_texts_fill_the_input(trained: Artifact) -> None:
     assert [encode([text]).arrays["input_ids"].shape[1] for text in made] == [tokens] * 3
     with pytest.raises(DataError, match=f"0 texts of {tokens} tokens"):
         runtimes.long_texts(trained, [("",)], 1)
-
-
-@pytest.mark.parametrize(
-    ("variant", "fault", "refused"),
-    [
-        ("float32", None, []),
-        ("float32", "labels permuted", ["max_abs_difference"]),
-        ("dynamic", "tokenizer of another case", ["inputs"]),
-        ("dynamic", "weights zeroed", ["products"]),
-    ],
-)
-def test_the_gate_judges_sound_candidates_and_faults(
-    variant: str,
-    fault: str | None,
-    refused: list[str],
-    trained: Artifact,
-    chosen_by: Task,
-    once: Once,
-) -> None:
-    folder = once("benchmarks-gate", lambda folder: gate.Subject.of(trained.path, folder))
-    subject = gate.Subject.of(trained.path, folder)
-    row = gate.judged(subject, variant, fault)
-    assert row["refused_by"] == refused
-    assert (row["change"] is None) == bool(refused)
-
-
-def test_every_fault_is_counted_in_a_row() -> None:
-    counted = [fault for group in gate.GROUPS.values() for fault in group]
-    assert sorted(counted) == sorted(faults.FAULTS)
-
-
-def test_a_reference_runs_once_for_a_batch() -> None:
-    asked: list[Batch] = []
-
-    class Counting:
-        def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
-            asked.append(batch)
-            return np.full((len(batch), 2), len(asked), dtype=np.float32)
-
-    cached = gate.Remembering(Counting())
-    rows = np.array([[1, 2], [3, 4]])
-    batches = [
-        Batch((("a",),) * len(ids), {"input_ids": ids}) for ids in (rows, rows[:1], rows + 1, rows)
-    ]
-    assert [cached.logits(batch)[0, 0] for batch in batches] == [1, 2, 3, 1]
 
 
 def test_rivals_predict_and_take_turns(
