@@ -101,7 +101,7 @@ def median_ms(samples: Sequence[Sequence[Sequence[float]]]) -> float:
 
 
 def batch_rounds(latency: Row) -> list[list[list[float]]]:
-    """Return the milliseconds of batches in the shape of those of single texts."""
+    """Return the milliseconds of batches in the shape of single texts."""
     return [[[value] for value in rounds] for rounds in latency["batch_ms"]]
 
 

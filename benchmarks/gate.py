@@ -229,7 +229,7 @@ class Subject:
 
 
 def judged(subject: Subject, variant: str, name: str | None) -> Row:
-    """Judge a candidate by every check; of a fault, by those of the graph until one refuses it."""
+    """Judge a candidate by every check; a planted fault only until a check refuses it."""
     fault, scheme = FAULTS[name] if name else None, VARIANTS[variant].get("scheme")
     precision = QuantizeConfig(**VARIANTS[variant]).graph_precision if scheme else "float32"
     reference = subject.reference if scheme else subject.torch

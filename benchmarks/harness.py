@@ -143,7 +143,7 @@ def _as_text(runs: Sequence[Run]) -> str:
 
 @contextmanager
 def watched(noisy: bool, out: Path | None) -> Iterator[LoadMeter]:
-    """Watch the machine while figures are timed; `load` of the meter is that of the block.
+    """Watch the machine while figures are timed; `load` of the meter covers the block.
 
     Raises:
         MachineBusyError: other work disturbs the figures, and noisy ones are not allowed.

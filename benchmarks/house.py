@@ -78,7 +78,7 @@ class Source:
                         yield each
 
     def lines_of(self, *kinds: type[ast.AST]) -> int:
-        """How many code lines the nodes of these kinds take."""
+        """Return the number of code lines of nodes of these kinds."""
         return len(
             {
                 line

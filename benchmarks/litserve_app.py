@@ -2,7 +2,7 @@
 
     python -m benchmarks.litserve_app PORT
 
-Its settings are variables of the environment, as those of `fastapi_app`.
+Its settings are variables of the environment, as for `fastapi_app`.
 """
 
 import sys

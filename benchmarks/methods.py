@@ -8,7 +8,7 @@ so many times as many epochs, and nothing is timed.
 
 Everything that is made stays in `--work`, so that several processes may share the training
 (`--systems`, without `--out`), and a last call scores, and times on an otherwise idle machine. With
-OMP_NUM_THREADS=1, the processor's time is that of the clock on an otherwise idle core.
+OMP_NUM_THREADS=1, processor time equals clock time on an otherwise idle core.
 """
 
 from __future__ import annotations
@@ -468,7 +468,7 @@ class ForMinutes(Trainer):
     def _first(self, count: int) -> Split:
         """Return the first training texts, in an order that was drawn.
 
-        Those of a task that has only a part of its training file are in such an order already.
+        A task with only a part of its training file is in such an order already.
         """
         train = self._short.train
         if self.teacher.card.task.source.get("max_train") == len(train):
@@ -490,7 +490,7 @@ class ForMinutes(Trainer):
 
     @cached_property
     def _others(self) -> int:
-        """How many texts without labels there are to learn from; 0 where the task has none."""
+        """The number of texts without labels to learn from; 0 if the task has none."""
         settings: dict[str, Any] = (
             {"unlabelled": self.unlabelled} if self.unlabelled else {"unlabelled_texts": MOST_TEXTS}
         )

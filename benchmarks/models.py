@@ -117,7 +117,7 @@ def how_made(artifact: Artifact) -> Row:
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """Size, score and speed of compared models, those of further seeds left out."""
+    """Size, score and speed of compared models, without further seeds."""
     (result,) = runs
     rows = [row for row in result.rows if "-seed-" not in row["name"]]
     note = (

@@ -21,7 +21,7 @@ import tokenizers
 from pydantic import BaseModel
 
 ARTIFACT_VARIABLE, LENGTH_VARIABLE = "PLAIN_MODEL_ARTIFACT", "PLAIN_MODEL_MAX_LENGTH"
-"""Environment variables that tell a server process which model to run."""
+"""Environment variables that name the model of a server process."""
 
 
 class PlainTokenizer:
@@ -82,7 +82,7 @@ class PlainModel:
 
     @classmethod
     def of_environment(cls) -> PlainModel:
-        """Return the model that the variables of the environment tell."""
+        """Return the model that the environment variables name."""
         return cls(Path(os.environ[ARTIFACT_VARIABLE]), int(os.environ[LENGTH_VARIABLE]))
 
     def logits(self, texts: Sequence[str | tuple[str, ...]]) -> npt.NDArray[np.float32]:

@@ -1,8 +1,8 @@
 """Objectives of pre-training, each for an equal time.
 
 Each row of OBJECTIVES trains an encoder of the same shape on the first passages of the corpus, once
-through; probes say how many the time holds, vocabulary and rows included. `untrained` is the same
-encoder after a few passages. What is made stays in `--work`, so that processes may share it.
+through; probes find how many fit the time, vocabulary and rows included. `untrained` is the same
+encoder after a few passages. Models are stored in `--work`, so processes may share them.
 """
 
 from __future__ import annotations

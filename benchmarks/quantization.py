@@ -1,7 +1,7 @@
 """Schemes and calibrators of `quantize` next to the float graph: score, size and speed.
 
-The models stay in `--work`, so that a first call (`--no-measure`) may run on a busy machine and a
-last one measures on a quiet one. A scheme that a gate refuses is listed with the reason. Latency is
+Models are stored in `--work`: a first call (`--no-measure`) may run on a busy machine, and a last
+one measures on an idle one. A scheme that a gate refuses is listed with the reason. Latency is
 measured twice, in turns and in fresh processes: on texts at their natural length, and on texts of
 128 tokens.
 """

@@ -35,7 +35,7 @@ class Opening:
     max_length: int
     """Tokens at which an example is cut."""
     setting: str
-    """What the row of RIVALS sets: a precision, or a runtime."""
+    """Precision or runtime, from the row of RIVALS."""
 
 
 def _inputs(examples: Sequence[Example]) -> list[Any]:

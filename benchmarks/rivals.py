@@ -72,7 +72,7 @@ class Rival:
     reads: str
     """The kind of artifact that it opens."""
     packages: tuple[str, ...]
-    """Those whose versions are recorded."""
+    """Packages whose versions are recorded."""
     setting: str = ""
     precision: str = ""
     """Precision of its computation, where it is not the artifact's."""

@@ -1,9 +1,9 @@
 """The same ONNX files in every runtime: score, and time at three shapes, on this machine.
 
-The first file is of floats, the others are quantized from it, or it in float16 for GPUs. Every file
-is a row in each runtime that it is meant for, with equal threads; each runtime has a process of its
-own, and all rows take turns. Single texts and batches of 32 have their natural length; then texts
-of LONG_TOKENS tokens are timed alone.
+The first file is the float32 graph; the others are quantized from it, or hold it in float16 for
+GPUs. A file has a row for each runtime that suits it, with equal threads. Each runtime has a
+process of its own, and all rows take turns. Single texts and batches of 32 have their natural
+length; then texts of LONG_TOKENS tokens are timed alone.
 """
 
 from __future__ import annotations

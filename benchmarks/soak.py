@@ -2,10 +2,9 @@
 
 The limit is the highest rate that holds a p99, as `bertender loadtest --find-limit` finds it. At
 80 % of it, requests come for minutes, and the resident memory of the server's processes is read
-after every segment. Then they come at twice the limit: goodput is what gets a response within the
-p99. So that requests do not wait for longer than that, the queue has a timeout of two fifths of it:
-a batch takes as long again, and Triton a little. At last a server of the default settings gets
-twice the limit too.
+after every segment. Then they come at twice the limit. Goodput counts responses within the p99. The
+timeout of the queue is two fifths of the p99, since a batch takes as long again, and Triton a
+little. Last, a server with default settings gets twice the limit too.
 """
 
 from __future__ import annotations

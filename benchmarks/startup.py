@@ -1,10 +1,10 @@
 """Starts of `bertender serve`: how soon it responds, and the memory that it takes.
 
-A start is timed from the command to the moment at which the server says that it is ready, and to
-the end of a first request. Then the texts of the task are classified, and the memory of every
-process that the command began is read: what is resident of it, and what of that is its own. The
-rest are files that are mapped, as libraries are: several processes may share their pages, and the
-sum over processes has each file once, at its largest.
+Time runs from the command to the moment at which the server says that it is ready, and to the end
+of a first request. Then the texts of the task are classified, and the memory of every process of
+the command is read: its resident pages, and its own pages among them. The others are mapped files,
+such as libraries. Processes may share their pages, so the sum counts each file once, at its
+largest.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _first_line(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def _memory(process: subprocess.Popen[bytes]) -> Row:
-    """Return the memory of each process that the command began, and that of files."""
+    """Return the memory of each process of the command, and of mapped files."""
     command = psutil.Process(process.pid)
     processes = [("command", command)]
     processes += [(role_of(each.name()), each) for each in command.children(recursive=True)]
