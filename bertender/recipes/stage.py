@@ -309,7 +309,7 @@ class Stage:
         """Return the config with the settings that earlier steps stand for.
 
         Raises:
-            ConfigError: such a setting is explicit as well.
+            ConfigError: such a setting is explicit as well, or conflicts with another one.
         """
         necessary = self.sources[0]
         if self.fills is None or len(sources) <= necessary:
@@ -320,7 +320,9 @@ class Stage:
                 f"{self.fills}={str(value)!r} and the earlier step {source.name!r} are both to "
                 "start from. Drop one of them."
             )
-        return config.changed({self.fills: str(source.path)})
+        filled = config.changed({self.fills: str(source.path)})
+        filled.check_rules()
+        return filled
 
     def accepts(self, task: Task) -> None:
         """Raise ConfigError for a task of a problem type that the stage does not take."""

@@ -233,6 +233,10 @@ BAD = {
     "a pruning of words": (last("prune", "words", heads=0.5), "needs a torch classifier"),
     "a start from words": (last("finetune", "words"), "needs a torch model"),
     "a distillation of words": (last("distill", "words"), "needs a torch classifier"),
+    "a choice among all layers of an earlier student": (
+        last("distill", ["teacher", "encoder"], teacher_layers="spread"),
+        "a student of another encoder has all of its layers where none are said",
+    ),
     "a student from a graph": (last("distill", ["teacher", "graph"]), "needs a torch model"),
     "an encoder that grows from a teacher": (
         last("pretrain", "teacher", corpus=CORPUS),
