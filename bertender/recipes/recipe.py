@@ -386,8 +386,7 @@ def run_step(
     def build() -> None:
         if fresh:
             forget_work(outputs[0])
-        places = [Source(each.name, each.path) for each in sources]
-        stage.run_checked(sources, task, stage.filled(config, places), outputs[0])
+        stage.run(sources, task, config, outputs[0])
 
     anew = fresh or not stage.cacheable
     reused = build_once(outputs, identity, build, digest_of, fresh=anew)

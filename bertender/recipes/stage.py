@@ -259,7 +259,7 @@ class Stage:
         return ()
 
     def check(self, config: Any, task: Task) -> None:
-        """Raise where settings and task do not go together, before any work."""
+        """Raise where settings and task do not go together: before the first step of a recipe."""
 
     def also_writes(self, config: Any, out: Path) -> Sequence[Path]:
         """Return the artifacts that it writes next to `out`."""
@@ -279,18 +279,13 @@ class Stage:
     def run(
         self, sources: Sequence[Artifact], task: Task | None, config: Config, out: Path
     ) -> Artifact | Record:
-        """Check the settings, with those that `sources` stand for, and do the work."""
+        """Do the work, with the settings that `sources` stand for; a report is saved at `out`.
+
+        What `check` refuses is refused by the work too, before it loads a model.
+        """
         filled = self.filled(config, [Source(each.name, each.path) for each in sources])
         if task is not None:
             self.accepts(task)
-            self.check(filled, task)
-        return self.run_checked(sources, task, filled, out)
-
-    def run_checked(
-        self, sources: Sequence[Artifact], task: Task | None, filled: Config, out: Path
-    ) -> Artifact | Record:
-        """Do the work with settings that are filled and checked; a report is saved at `out`."""
-        if task is not None:
             sources = [each.of_task(task.record()) for each in sources]
         made = self.work(sources, task, filled, out)
         if not isinstance(made, Artifact):

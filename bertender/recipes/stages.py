@@ -468,6 +468,7 @@ class Quantize(Stage):
 
         source = sources[0]
         if source.card.kind == "torch" and not config.trains:
+            self.check(config, task)  # before the export, which takes minutes
             check_writable(out, source)
             source = exported(source, task)
 
