@@ -68,8 +68,6 @@ def command_with_flags(
             values[name] = value if source is not None and source.name in EXPLICIT else None
         function(**arguments, values=values)
 
-    command.__doc__ = function.__doc__
-    command.__name__ = function.__name__
     parameters = [*([] if wants_context else [CONTEXT]), *own, *flags.values()]
     command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +50,8 @@ TeacherOption = Annotated[
     str, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
 ]
 ArtifactArgument = Annotated[str, typer.Argument(metavar="ARTIFACT", help="artifact to start from")]
+SOURCES = {"teacher": TeacherOption, "artifact": ArtifactArgument}
+"""Name of what a stage starts from -> how its command takes it."""
 
 
 def build(name: str) -> Callable[..., None]:
@@ -64,8 +67,12 @@ def stage_command(name: str) -> Callable[..., None]:
     """Build the command of a stage."""
     stage = STAGES[name]
 
-    def run(
-        source: str | None, values: dict[str, Any], out: Path, force: bool, as_json: bool
+    def command(
+        source: str | None,
+        out: OutOption,
+        values: dict[str, Any],
+        force: ForceFlag = False,
+        as_json: JsonFlag = False,
     ) -> None:
         task, settings = settings_of(TaskConfig, values), settings_of(stage.config, values)
         if source is None and stage.needs_task and not {"task", "train", "dev"} & task.keys():
@@ -79,40 +86,12 @@ def stage_command(name: str) -> Callable[..., None]:
         if is_main_process():
             _show_written(written, as_json)
 
-    def from_nothing(
-        out: OutOption,
-        values: dict[str, Any],
-        force: ForceFlag = False,
-        as_json: JsonFlag = False,
-    ) -> None:
-        run(None, values, out, force, as_json)
-
-    def from_teacher(
-        teacher: TeacherOption,
-        out: OutOption,
-        values: dict[str, Any],
-        force: ForceFlag = False,
-        as_json: JsonFlag = False,
-    ) -> None:
-        run(teacher, values, out, force, as_json)
-
-    def from_artifact(
-        artifact: ArtifactArgument,
-        out: OutOption,
-        values: dict[str, Any],
-        force: ForceFlag = False,
-        as_json: JsonFlag = False,
-    ) -> None:
-        run(artifact, values, out, force, as_json)
-
-    commands: dict[str | None, Callable[..., None]] = {
-        None: from_nothing,
-        "teacher": from_teacher,
-        "artifact": from_artifact,
-    }
     configs = (TaskConfig, stage.config) if stage.needs_task else (stage.config,)
-    optional = (TaskConfig,) if stage.source else ()
-    return command_with_flags(commands[stage.source], configs, optional=optional)
+    if stage.source is None:
+        return command_with_flags(partial(command, None), configs)
+    # an option or an argument, by the stage
+    command.__annotations__["source"] = SOURCES[stage.source]
+    return command_with_flags(command, configs, optional=(TaskConfig,))
 
 
 def import_command(
