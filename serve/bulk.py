@@ -28,7 +28,7 @@ from bertender.core.errors import (
     ServingError,
 )
 from bertender.core.files import replacing
-from bertender.core.progress import Bar, SilentBar, progress_bar
+from bertender.core.progress import Bar, progress_bar
 from bertender.text.batch import Example
 from serve.client.endpoint import DEFAULT_CONCURRENCY, AsyncEndpoint, Classification
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES
@@ -198,7 +198,7 @@ class BulkRun(Record):
 async def classify_all(endpoint: AsyncEndpoint, texts: Texts) -> Mapping[int, Classification]:
     """Return a prediction for each text, by row and in their order; errors as for a file."""
     predictions = Predictions()
-    await _send(endpoint, texts, predictions, SilentBar())
+    await _send(endpoint, texts, predictions, Bar())
     await _check_same_model(endpoint, "none is shown")
     return dict(sorted(predictions.by_row.items()))
 

@@ -22,7 +22,7 @@ from bertender.core.card import Card
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError
 from bertender.core.files import cache_directory, save_result
-from bertender.core.hardware import gpu_name, usable_cores
+from bertender.core.hardware import gpu, usable_cores
 from bertender.core.machine import Environment, processor_here, processor_name
 from bertender.models.runtimes import RUNTIMES, RuntimeName
 from serve.config import LocalServeConfig, ServeConfig
@@ -78,7 +78,7 @@ class MachineKey(Record):
             cores=usable_cores(),
             runtime=runtime,
             runtime_version=RUNTIMES[runtime].version or "not installed",
-            gpu=gpu_name() if RUNTIMES[runtime].needs_gpu else None,
+            gpu=gpu().name if RUNTIMES[runtime].needs_gpu else None,
         )
 
 

@@ -510,7 +510,7 @@ def visit(
     with serving(artifact, served) as server:
         meter = LoadMeter()
         runs = closed_runs(server.http_url, lambda columns: texts, config.loads())
-        load = meter.stop()  # while the server is there: its time is not other work
+        load = meter.load  # while the server is there: its time is not other work
     check_load(load, config.noisy)
     cells = tuple(
         Cell(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertender.cli.flags import JsonFlag, command_with_flags, settings_of
+from bertender.cli.flags import JsonFlag, OutFile, command_with_flags, settings_of
 from bertender.cli.output import messages, print_json, print_words
 from bertender.core.errors import DataError, LoadTestError
 from bertender.core.files import check_savable, save_result, save_text
@@ -178,9 +178,6 @@ def _read(text_columns: int) -> Texts:
 UrlArgument = Annotated[
     str,
     typer.Argument(metavar="URL", help="address of the endpoint, http(s)://... or grpc(s)://..."),
-]
-OutFile = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="write the result to this JSON file")
 ]
 PlotFile = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="draw the latencies in this SVG file")

@@ -35,6 +35,9 @@ JsonFlag = Annotated[
     bool,
     typer.Option("--json", help="print one line of JSON at the end", rich_help_panel=OUTPUT),
 ]
+OutFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="write the result to this JSON file")
+]
 
 
 def command_with_flags(

@@ -20,7 +20,8 @@ import typer
 from rich.logging import RichHandler
 from rich.markup import escape
 
-from bertender.core.progress import SafeConsole
+from bertender.core.errors import BertenderError
+from bertender.core.progress import SafeConsole, show_progress
 from bertender.recipes.stages import STAGES
 
 logger = logging.getLogger(__name__)
@@ -107,8 +108,6 @@ def build_app(requested: str | None) -> typer.Typer:
     def prepare(
         verbose: VerboseOption = False, quiet: QuietOption = False, version: VersionOption = False
     ) -> None:
-        from bertender.core.progress import show_progress
-
         show_progress(not quiet)
         logging.basicConfig(
             level=logging.INFO if verbose else logging.WARNING,
@@ -125,8 +124,6 @@ def build_app(requested: str | None) -> typer.Typer:
 def _guarded(name: str) -> Callable[..., None]:
     """Return a command; errors that bertender raises on purpose become messages."""
     _calm_libraries()
-    from bertender.core.errors import BertenderError
-
     with _packages_explained(name):
         function = command_of(name)
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from bertender import api
 from bertender.cli.findings import parity_table
-from bertender.cli.flags import JsonFlag, command_with_flags, settings_of
+from bertender.cli.flags import JsonFlag, OutFile, command_with_flags, settings_of
 from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
 from bertender.comparison.records import CompareConfig, Comparison
 from bertender.comparison.table import html_report, markdown_table, terminal_table
@@ -36,9 +36,6 @@ CandidateArgument = Annotated[
 ArtifactArguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="ARTIFACT", help="what to compare; changes are from the first"),
-]
-OutFile = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="write the result to this JSON file")
 ]
 SavedFile = Annotated[
     Path | None,

@@ -190,7 +190,6 @@ class Compression:
     ) -> Measured:
         """Return what was measured now or by an earlier run, with any limits."""
         place, config = self.out / file, self.config
-        place.parent.mkdir(parents=True, exist_ok=True)
         conditions = [
             *(getattr(config, name) for name in SHAPING),
             timing_of(config),

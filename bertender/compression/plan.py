@@ -188,8 +188,9 @@ class Probing:
         chosen, made, obstacles, groups = [], [], {}, [*by_key.values()]
         while groups:
             group = groups.pop(0)
+            probes = probes_of(group)
             try:
-                made += [self._made(probe) for probe in probes_of(group)]
+                made += [self._made(probe) for probe in probes]
             except (ConfigError, ModelError, ParityError) as error:
                 whole = [each for each in group if not each.is_distilled]
                 among = "students of " if 0 < len(whole) < len(group) else ""
@@ -198,7 +199,7 @@ class Probing:
                 obstacles[name] = str(error)
                 logger.warning("left out: %s: %s", name, error)
             else:
-                chosen += probes_of(group)
+                chosen += probes
         if not chosen:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in obstacles.items())
             raise ModelError(f"no candidate can be made. {reasons} Give other schemes or runtimes.")

@@ -36,8 +36,8 @@ from bertender.core.config import Record
 from bertender.core.errors import ArtifactError, DamagedArtifactError, NotAnArtifactError
 from bertender.core.files import (
     cache_directory,
-    replacing,
     replacing_directory,
+    save_text,
     unusable_parent,
 )
 from bertender.core.findings import Findings
@@ -386,8 +386,7 @@ class Timing(Record):
 
 def write_timing(timing: Timing, artifact: Path) -> None:
     """Put a timing next to the card of the artifact at a path."""
-    with replacing(artifact / TIMING_NAME) as temporary:
-        temporary.write_text(timing.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    save_text(timing.model_dump_json(indent=2) + "\n", artifact / TIMING_NAME)
 
 
 def read_timing(artifact: Artifact) -> Timing | None:

@@ -139,12 +139,9 @@ class Rule(Generic[C]):
             return
         against = f"{config.as_set([self.against])} and " if self.against else ""
         settings = f"{against}{config.as_set(explicit)}: " if explicit else ""
-        raise ConfigError(settings + self._explained(config))
-
-    def _explained(self, config: C) -> str:
         if callable(self.message):
-            return self.message(config)
-        return self.message.format_map(dict(config))
+            raise ConfigError(settings + self.message(config))
+        raise ConfigError(settings + self.message.format_map(dict(config)))
 
 
 def parts_of(value: Any) -> Any:

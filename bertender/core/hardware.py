@@ -188,11 +188,6 @@ def gpu() -> Gpu:
     return Gpu(name.value.decode())
 
 
-def gpu_name() -> str | None:
-    """Return the name of the first GPU; None where there is none."""
-    return gpu().name
-
-
 def gpu_problem() -> str:
     """Return why nothing can run on a GPU, as the end of a sentence; empty where it can."""
     if gpu().name is not None:

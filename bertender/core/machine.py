@@ -31,7 +31,7 @@ from pydantic import Field
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError, MachineBusyError
 from bertender.core.files import cache_directory, save_result
-from bertender.core.hardware import cpu_facts, denied_flags, gpu_name, has_int8_flags, usable_cores
+from bertender.core.hardware import cpu_facts, denied_flags, gpu, has_int8_flags, usable_cores
 
 REPLACED_BY: Mapping[str, str] = {"onnxruntime": "onnxruntime-gpu"}
 """Package -> another that has the same modules, and takes its place."""
@@ -106,7 +106,7 @@ def environment() -> Environment:
         denied_flags=denied_flags(),
         cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
-        gpu=gpu_name(),
+        gpu=gpu().name,
         versions=installed_versions(RECORDED_VERSIONS),
     )
 
@@ -233,7 +233,6 @@ def save_note(note: RuntimeNote) -> None:
     """
     place = _place(note.processor, note.cores, note.versions)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
         save_result(note, place)
     except (OSError, BertenderError) as error:
         logger.warning("which runtime was faster here is not noted in %s: %s", place, error)
@@ -365,14 +364,14 @@ def cpu_seconds() -> CpuSeconds | None:
 
 
 class LoadMeter:
-    """Watches the machine from its creation until `stop`."""
+    """Watches the machine from its creation until `load` is first read."""
 
     def __init__(self) -> None:
         self.began = cpu_seconds()
 
     @cached_property
     def load(self) -> MachineLoad:
-        """The load from the meter's creation until this is first read."""
+        """The load while the meter ran."""
         began, ended = self.began, cpu_seconds()
         if began is None or ended is None or ended.total <= began.total:
             return MachineLoad(other_work=None, steal=None)
@@ -384,10 +383,6 @@ class LoadMeter:
             other_work=round(min(max(others / total, 0.0), 1.0), 4),
             steal=round(min(max(steal / total, 0.0), 1.0), 4),
         )
-
-    def stop(self) -> MachineLoad:
-        """Return the load while the meter ran."""
-        return self.load
 
 
 @contextmanager
@@ -404,7 +399,7 @@ def watched_load(noisy: bool) -> Iterator[LoadMeter]:
         check_load_now()
     meter = LoadMeter()
     yield meter
-    check_load(meter.stop(), noisy)
+    check_load(meter.load, noisy)
 
 
 def check_load_now() -> None:
@@ -418,7 +413,7 @@ def load_now() -> MachineLoad:
     if meter.began is None:
         return MachineLoad(other_work=None, steal=None)
     time.sleep(SAMPLE_S)
-    return meter.stop()
+    return meter.load
 
 
 def check_load(load: MachineLoad, noisy: bool) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -62,23 +62,13 @@ LINE_EVERY_S = 30.0
 _console: Console | None = None
 
 
-class Bar(Protocol):
-    """A progress bar, to which work reports how far it is."""
+class Bar:
+    """A progress bar, to which work reports how far it is; this one shows nothing."""
 
     def advance(self, steps: int = 1) -> None: ...
 
     def skip(self, steps: int) -> None:
         """Advance over steps that an earlier run has done; the pace does not count them."""
-
-    def note(self, text: str) -> None: ...
-
-
-class SilentBar:
-    """A bar that nobody looks at."""
-
-    def advance(self, steps: int = 1) -> None: ...
-
-    def skip(self, steps: int) -> None: ...
 
     def note(self, text: str) -> None: ...
 
@@ -106,7 +96,7 @@ class _Pace:
         return "  ".join((*(pace if self.unit else ()), *ends))
 
 
-class _PacedBar:
+class _PacedBar(Bar):
     """A bar that somebody looks at."""
 
     def __init__(self, pace: _Pace) -> None:
@@ -178,7 +168,7 @@ def progress_bar(description: str, total: int | None, unit: str = "") -> Iterato
     With a `unit`, the plural of a step's name, it shows how many of them are done a second too.
     """
     if _console is None:
-        yield SilentBar()
+        yield Bar()
         return
     pace = _Pace(total, unit)
     if not _console.is_terminal:

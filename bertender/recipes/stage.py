@@ -209,6 +209,8 @@ class Stage:
     """From how many earlier steps of a recipe it can start."""
     fills: ClassVar[str | None] = None
     """The setting that the earlier step beyond the necessary ones stands for."""
+    wanted: ClassVar[Want] = CLASSIFIER
+    """What an earlier step must make, whatever the settings."""
     needs_task: ClassVar[bool] = True
     problem_types: ClassVar[Collection[str] | None] = None
     """The rows of PROBLEMS whose tasks it takes; None for all."""
@@ -233,7 +235,7 @@ class Stage:
 
     def wants(self, config: Any, position: int) -> Want:
         """Return what the earlier step at a position must make."""
-        return CLASSIFIER
+        return self.wanted
 
     def check_model(self, config: Any, position: int, model: PreTrainedModel) -> None:
         """Raise where it cannot start from a model of such an architecture."""
@@ -243,7 +245,7 @@ class Stage:
 
     def makes(self, config: Any) -> Product:
         """Return the artifact that it will write."""
-        raise NotImplementedError
+        return Product(self.name, "torch")
 
     def model(self, config: Any, earlier: Earlier) -> ExpectedModel | None:
         """Return the model that it will make, as far as it is known; raise where it can make none

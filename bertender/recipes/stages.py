@@ -240,6 +240,7 @@ class Finetune(Stage):
     summary = "Fine-tune an encoder on a task: the teacher."
     sources = (0, 1)
     fills = "teacher"
+    wanted = TORCH_MODEL
 
     @property
     def config(self) -> type[MultiTaskConfig]:
@@ -257,12 +258,6 @@ class Finetune(Stage):
     def files(self, config: MultiTaskConfig) -> Iterator[NamedFile]:
         yield Encoder("teacher", config.teacher)
         yield from map(TaskData, config.more_tasks)
-
-    def wants(self, config: MultiTaskConfig, position: int) -> Want:
-        return TORCH_MODEL
-
-    def makes(self, config: MultiTaskConfig) -> Product:
-        return Product(self.name, "torch")
 
     def model(self, config: MultiTaskConfig, earlier: Earlier) -> ExpectedModel | None:
         return expected_encoder(config.teacher, earlier)
@@ -323,9 +318,6 @@ class Distill(UnlabelledStage):
     def wants(self, config: DistillConfig, position: int) -> Want:
         return TORCH_MODEL if position else TORCH_CLASSIFIER  # the start, and the teacher
 
-    def makes(self, config: DistillConfig) -> Product:
-        return Product(self.name, "torch")
-
     def model(self, config: DistillConfig, earlier: Earlier) -> ExpectedModel | None:
         from distill.distillation.start import expected_student
 
@@ -349,6 +341,7 @@ class Prune(UnlabelledStage):
     source = "artifact"
     sources = (1, 2)
     fills = "teacher"
+    wanted = TORCH_CLASSIFIER
 
     @property
     def config(self) -> type[PruneConfig]:
@@ -375,9 +368,6 @@ class Prune(UnlabelledStage):
         if config.unlabelled is not None:
             yield TextFile("unlabelled", config.unlabelled)
 
-    def wants(self, config: PruneConfig, position: int) -> Want:
-        return TORCH_CLASSIFIER
-
     def check_model(self, config: PruneConfig, position: int, model: PreTrainedModel) -> None:
         from distill.pruning.pruner import check_architecture
 
@@ -389,9 +379,6 @@ class Prune(UnlabelledStage):
 
         if position == 0:
             check_possible(model, config=config)
-
-    def makes(self, config: PruneConfig) -> Product:
-        return Product(self.name, "torch")
 
     def model(self, config: PruneConfig, earlier: Earlier) -> ExpectedModel | None:
         from distill.pruning.pruner import expected_pruned
@@ -412,6 +399,7 @@ class Export(Stage):
     name = "export"
     summary = "Write a model as ONNX, and prove that it predicts the same."
     source = "artifact"
+    wanted = TORCH_CLASSIFIER
 
     @property
     def config(self) -> type[ExportConfig]:
@@ -425,9 +413,6 @@ class Export(Stage):
         from export.exporter import export
 
         return export(sources[0], task, config, out)
-
-    def wants(self, config: ExportConfig, position: int) -> Want:
-        return TORCH_CLASSIFIER
 
     def check_model(self, config: ExportConfig, position: int, model: PreTrainedModel) -> None:
         from export.exporter import check_architecture
@@ -589,6 +574,7 @@ class Endpoint(Report):
     name = "endpoint"
     summary = "Serve a model, compare it with the local one, stop it."
     cacheable = False
+    wanted = ONNX_CLASSIFIER
 
     @property
     def config(self) -> type[EndpointConfig]:
@@ -608,9 +594,6 @@ class Endpoint(Report):
         from serve.server.installation import find_installation
 
         find_installation()
-
-    def wants(self, config: EndpointConfig, position: int) -> Want:
-        return ONNX_CLASSIFIER
 
 
 STAGES: Table[Stage] = Table(

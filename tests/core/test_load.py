@@ -66,7 +66,7 @@ def test_other_work_is_what_is_left_of_the_cores_time_without_ones_own(
     reading: CpuSeconds, other_work: float, steal: float, counters: Counters
 ) -> None:
     counters(START, reading)
-    assert LoadMeter().stop() == MachineLoad(other_work=other_work, steal=steal)
+    assert LoadMeter().load == MachineLoad(other_work=other_work, steal=steal)
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ import pytest
 import bertender
 from bertender.comparison.compare import timed_models
 from bertender.compression.config import CompressConfig
-from bertender.core import hardware as gpu
+from bertender.core import hardware
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError
-from bertender.core.hardware import gpu_name, gpu_problem
+from bertender.core.hardware import gpu, gpu_problem
 from bertender.models.classifier import onnx_file
 from bertender.models.runtimes import RUNTIMES, Runtime, check_installed, check_used, suits
 from bertender.tasks.task import Task
@@ -59,15 +59,15 @@ def with_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]
 
     def put(**results: int) -> None:
         monkeypatch.setattr(ctypes, "CDLL", driver(**results))
-        gpu.gpu.cache_clear()
+        gpu.cache_clear()
 
     yield put
-    gpu.gpu.cache_clear()
+    gpu.cache_clear()
 
 
 def test_the_driver_names_the_gpu(with_driver: Callable[..., None]) -> None:
     with_driver()
-    assert gpu_name() == "NVIDIA H100" and not gpu_problem()
+    assert gpu().name == "NVIDIA H100" and not gpu_problem()
 
 
 @pytest.mark.parametrize("call", ["cuInit", "cuDeviceGet", "cuDeviceGetName"])
@@ -84,8 +84,8 @@ def test_a_gpu_that_cannot_be_used_is_refused_with_what_failed(
 
 
 def test_without_the_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "DRIVER", "libcuda-that-is-not-there.so.1")
-    assert gpu.gpu.__wrapped__().failure == "libcuda-that-is-not-there.so.1 cannot be loaded"
+    monkeypatch.setattr(hardware, "DRIVER", "libcuda-that-is-not-there.so.1")
+    assert gpu.__wrapped__().failure == "libcuda-that-is-not-there.so.1 cannot be loaded"
 
 
 def test_a_package_for_the_cpu_is_named_with_the_other(
