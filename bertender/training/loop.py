@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -27,11 +26,10 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
-from bertender.core.artifact import Artifact, Stopwatch
-from bertender.core.build_once import work_directory
+from bertender.core.artifact import Stopwatch
 from bertender.core.errors import TrainingError
 from bertender.core.findings import EarlierPhase, TrainingFindings
-from bertender.core.machine import is_main_process, on_main_process
+from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
 from bertender.models.own_models import not_finite
 from bertender.problems.problem import NO_LABEL
@@ -100,45 +98,6 @@ def training_findings(reports: Mapping[str, TrainingReport], **more: Any) -> Tra
     return TrainingFindings(
         steps=last.steps, losses=last.losses, epochs=last.epochs, earlier_phases=phases, **more
     )
-
-
-class Writer(Protocol):
-    """Writes what was trained. It runs on the main process alone."""
-
-    def __call__(
-        self, *, out: Path, stage: str, config: TrainingConfig, parent: Artifact | None
-    ) -> None: ...
-
-
-def trained_artifact(
-    out: Path,
-    stage: str,
-    config: TrainingConfig,
-    train: Callable[[Path], Writer],
-    *,
-    identity: Sequence[Any],
-    parent: Artifact | None = None,
-) -> Artifact:
-    """Train, write and load an artifact; an interrupted run continues from its checkpoints.
-
-    Args:
-        out: directory of the artifact.
-        stage: the stage's name.
-        config: the stage's settings.
-        train: (directory of the checkpoints) -> what writes the result. Where it fails, the
-            checkpoints stay and nothing is written.
-        identity: what shapes the run besides the settings, as digests of its texts and models;
-            only a run of the same identity resumes.
-        parent: the artifact that it is made from.
-
-    Raises:
-        ArtifactError: `out` cannot be written.
-        BusyError: another process is at work for the same `out`.
-    """
-    with work_directory(out, stage, config.shaping(), *identity) as work:
-        write = train(work)
-        on_main_process(partial(write, out=out, stage=stage, config=config, parent=parent))
-    return Artifact.load(out)
 
 
 def train(

@@ -18,10 +18,11 @@ from transformers import AutoConfig, BertConfig, PreTrainedModel, PreTrainedToke
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from bertender.core.artifact import Artifact, check_writable
-from bertender.core.build_once import in_order
+from bertender.core.build_once import in_order, work_directory
 from bertender.core.errors import ConfigError
 from bertender.core.findings import Findings
 from bertender.core.hub import open_pretrained
+from bertender.core.machine import on_main_process
 from bertender.models.families import family_of
 from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.text.tokenizer import load_tokenizer
@@ -29,10 +30,8 @@ from bertender.training.examples import Padding, TokenDataset
 from bertender.training.loop import (
     Objective,
     TrainingReport,
-    Writer,
     planned,
     train,
-    trained_artifact,
     training_findings,
 )
 from distill.pretraining.config import OBJECTIVES, PretrainConfig
@@ -99,7 +98,8 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     if shallow:
         check_stackable(shallow, config, row.family)
 
-    def trained(work: Path) -> Writer:
+    identity = (surveyed.sha256, shallow and shallow.digest)
+    with work_directory(out, "pretrain", config.shaping(), *identity) as work:
         if shallow is None:
             watched = Watched(passages, surveyed, "train the vocabulary")
             sizes = config.vocabulary_size, config.max_length
@@ -137,10 +137,12 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         metric = "perplexity" if row.perplexity_of else "loss"
         record = corpus_record(config.corpus, config.text_column, metric, row.problem_type)
         findings = Findings(training=training_findings(reports))
-        return partial(write_trained, module.finished(), tokenizer, record, findings)
-
-    identity = (surveyed.sha256, shallow and shallow.digest)
-    return trained_artifact(out, "pretrain", config, trained, identity=identity, parent=shallow)
+        model = module.finished()
+        written: dict[str, Any] = {"stage": "pretrain", "config": config, "parent": shallow}
+        on_main_process(
+            partial(write_trained, model, tokenizer, record, findings, out=out, **written)
+        )
+    return Artifact.load(out)
 
 
 def train_in_phases(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.comparison.latency import quiet
 from bertender.comparison.records import speedup
@@ -25,6 +25,8 @@ from bertender.core.progress import track
 from bertender.models.classifier import model_inputs
 from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import heads_of, neurons_of
+from bertender.tasks.task import Task
+from bertender.training.examples import token_dataset
 from distill.pruning.config import PruneConfig
 from distill.pruning.cutting import Remaining, cut
 from distill.pruning.importance import Importance, shares_of_rounds, the_best
@@ -84,26 +86,30 @@ class Target:
 
 def find_target(
     model: PreTrainedModel,
-    lengths: Sequence[int],
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
     config: PruneConfig,
     stopwatches: Stopwatches,
     work: Path,
-) -> Target | None:
-    """Time a model's parts, once a run, for the target of a config; None where it has none.
+) -> Target:
+    """Time a model's parts, once a run, for the target of a config.
 
     Args:
         model: as it is before anything is pruned.
-        lengths: tokens of the task's training texts.
-        config: what is asked for.
+        tokenizer: of the pruned model.
+        task: its training texts set the length that is timed, where the config does not.
+        config: has a `target_latency`.
         stopwatches: where times come from.
         work: where the table is stored, so that a resumed run reads the same one.
 
     Raises:
         ConfigError: no pruning makes the model so fast.
     """
-    if config.target_latency is None:
-        return None
-    tokens = config.latency_tokens or max(round(sum(lengths) / len(lengths)), 1)
+    assert config.target_latency is not None
+    tokens = config.latency_tokens
+    if tokens is None:
+        lengths = token_dataset(task.train, tokenizer, task.problem_type).lengths
+        tokens = max(round(sum(lengths) / len(lengths)), 1)
     load = LatencyLoad(texts=config.latency_texts, tokens=tokens, threads=environment().cores)
 
     def write_table(directory: Path) -> None:

@@ -22,6 +22,7 @@ from bertender.comparison.accuracy import (
     found_constant,
 )
 from bertender.core.artifact import Artifact, check_writable
+from bertender.core.build_once import work_directory
 from bertender.core.errors import AccuracyError, ConfigError
 from bertender.core.findings import (
     Findings,
@@ -29,13 +30,13 @@ from bertender.core.findings import (
     ScoreFindings,
     VocabularyFindings,
 )
+from bertender.core.machine import on_main_process
 from bertender.models.families import check_positions, family_name
 from bertender.models.own_models import PRUNABLE, ExpectedModel, heads_of, neurons_of
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer, longest_input
-from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
-from bertender.training.loop import TrainingReport, Writer, trained_artifact, training_findings
+from bertender.training.loop import training_findings
 from distill.pretraining.corpus import Corpus
 from distill.pretraining.vocabulary_cutting import cut_and_read, needed_tokens
 from distill.pruning.config import OF_THE_TASK, PruneConfig
@@ -99,9 +100,17 @@ def prune(
     fewer_tokens = copy.deepcopy(unpruned.model)
     tokenizer, vocabulary = _with_fewer_tokens(fewer_tokens, whole, texts.task, config)
 
-    def pruned(work: Path) -> Writer:
-        labelled = token_dataset(task.train, tokenizer, task.problem_type)
-        target = find_target(unpruned.model, labelled.lengths, config, stopwatches, work)
+    identity: list[Any] = [
+        texts.task.fingerprint(),
+        parent.digest,
+        sorted(tokenizer.get_vocab().items()),
+    ]
+    if texts.teacher is not unpruned:
+        identity.append(texts.teacher.artifact.digest)
+    with work_directory(out, "prune", config.shaping(), *identity) as work:
+        target = None
+        if config.target_latency is not None:
+            target = find_target(unpruned.model, tokenizer, task, config, stopwatches, work)
         context = PruningContext(
             teacher=texts.teacher,
             task=task,
@@ -114,7 +123,7 @@ def prune(
         )
         before = choice_score(unpruned.model, whole, task)[task.metric]
         model, layers = without_some_layers(fewer_tokens, context)
-        model, reports, rounds = in_rounds(model, context)
+        model, recovery, rounds = in_rounds(model, context)
         _check_drop(task.metric, before, rounds[-1].score, config)
         held_out = before
         if task.chosen_on == "selection":  # and the held-out texts are read once, here
@@ -122,12 +131,7 @@ def prune(
         scores = final_score(model, tokenizer, task, score_before=held_out)
         _check_varied(scores, unpruned, whole, task, config)
 
-        def write(**artifact_settings: Any) -> None:
-            recovery = TrainingReport(
-                steps=sum(report.steps for report in reports),
-                losses=[loss for report in reports for loss in report.losses],
-                epochs=[scores for report in reports for scores in report.epochs],
-            )
+        def write() -> None:
             findings = Findings(
                 training=training_findings({"recovery": recovery}, **texts.added()),
                 scores=scores,
@@ -140,18 +144,11 @@ def prune(
                 ),
             )
             record = replace(task, left_out=texts.task.left_out)
-            write_trained(model, tokenizer, record, findings, **artifact_settings)
+            written: dict[str, Any] = {"stage": "prune", "config": config, "parent": parent}
+            write_trained(model, tokenizer, record, findings, out=out, **written)
 
-        return write
-
-    identity: list[Any] = [
-        texts.task.fingerprint(),
-        parent.digest,
-        sorted(tokenizer.get_vocab().items()),
-    ]
-    if texts.teacher is not unpruned:
-        identity.append(texts.teacher.artifact.digest)
-    return trained_artifact(out, "prune", config, pruned, identity=identity, parent=parent)
+        on_main_process(write)
+    return Artifact.load(out)
 
 
 def _whole_tokenizer(

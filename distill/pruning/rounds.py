@@ -99,13 +99,17 @@ def without_some_layers(
 
 def in_rounds(
     model: PreTrainedModel, context: PruningContext
-) -> tuple[PreTrainedModel, list[TrainingReport], list[PruningRound]]:
-    """Cut and recover as often as the config sets; return each round's remainder and score."""
+) -> tuple[PreTrainedModel, TrainingReport, list[PruningRound]]:
+    """Cut and recover as often as the config sets.
+
+    Returns:
+        The pruned model, the training of all recoveries, and each round's remainder and score.
+    """
     config, whole = context.config, model
     before = heads_of(model.config), neurons_of(model.config)
     remaining_heads = [list(range(count)) for count in before[0]]
     importance_of_heads = None
-    reports: list[TrainingReport] = []
+    recovery = TrainingReport(steps=0)
     rounds: list[PruningRound] = []
     # where no heads and neurons are cut, there is one round that recovers
     for number in range(config.rounds if config.cuts_parts else 1):
@@ -128,8 +132,11 @@ def in_rounds(
             rescaled = rescale(model, whole, [*batches], per_token=context.head.per_token)
             score = context.score(model)
         if config.recovers:
-            reports.append(_recover(model, context, number))
-            score = reports[-1].epochs[-1][context.task.metric]
+            report = _recover(model, context, number)
+            recovery.steps += report.steps
+            recovery.losses += report.losses
+            recovery.epochs += report.epochs
+            score = report.epochs[-1][context.task.metric]
         rounds.append(
             PruningRound(
                 heads=heads_of(model.config),
@@ -141,7 +148,7 @@ def in_rounds(
                 rescaled=rescaled,
             )
         )
-    return model, reports, rounds
+    return model, recovery, rounds
 
 
 def _remaining(

@@ -1,4 +1,4 @@
-"""The one way to a trained artifact: checkpoints, writing, loading, and what starts anew."""
+"""The work directory of a run: its checkpoints, and when they are read again."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import pytest
 
 from bertender.core.artifact import Artifact, new_artifact
+from bertender.core.build_once import work_directory
 from bertender.core.errors import ArtifactError
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
-from bertender.training.loop import Writer, trained_artifact
 
 
 class JudgedConfig(TrainingConfig):
@@ -20,28 +20,17 @@ class JudgedConfig(TrainingConfig):
     max_drop: float = 0.0
 
 
-def note_writer(work: Path, task: Task) -> Writer:
-    """What writes the notes that training has left in the work directory."""
-
-    def write(out: Path, stage: str, config: TrainingConfig, parent: Artifact | None) -> None:
-        made: dict[str, Any] = {"kind": "torch", "family": "notes", "task": task.record()}
-        where = {"stage": stage, "config": config, "seed": config.seed, "parent": parent}
-        with new_artifact(out, **made, **where) as draft:
-            notes = (work / "notes").read_text()
-            (draft.directory / "notes").write_text(notes)
-
-    return write
-
-
 def train_notes(out: Path, task: Task, config: TrainingConfig, *identity: str) -> Artifact:
-    def train(work: Path) -> Writer:
+    """Leave notes in the work directory, and write them as a stage writes its model."""
+    with work_directory(out, "noting", config.shaping(), *identity) as work:
         notes = work / "notes"
         notes.write_text(notes.read_text() + "!" if notes.exists() else "new")
         if getattr(config, "max_drop", 1.0) == 0.0:
             raise RuntimeError("refused")
-        return note_writer(work, task)
-
-    return trained_artifact(out, "noting", config, train, identity=identity)
+        made: dict[str, Any] = {"kind": "torch", "family": "notes", "task": task.record()}
+        with new_artifact(out, **made, stage="noting", config=config, seed=config.seed) as draft:
+            (draft.directory / "notes").write_text(notes.read_text())
+    return Artifact.load(out)
 
 
 def test_what_was_trained_is_written_and_loaded_and_its_checkpoints_go(
@@ -76,8 +65,8 @@ def test_nothing_is_trained_for_what_cannot_be_written(task: Task, tmp_path: Pat
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("mine")
 
-    def train(work: Path) -> Writer:
+    with (
+        pytest.raises(ArtifactError, match="is not an artifact"),
+        work_directory(tmp_path / "thesis", "noting"),
+    ):
         pytest.fail("it trained")
-
-    with pytest.raises(ArtifactError, match="is not an artifact"):
-        trained_artifact(tmp_path / "thesis", "noting", TrainingConfig(), train, identity=())
