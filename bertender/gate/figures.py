@@ -18,7 +18,7 @@ from pydantic import Field
 
 from bertender.core.config import Record
 from bertender.core.errors import ModelError
-from bertender.core.progress import progress_bar
+from bertender.core.progress import Bar, progress_bar
 from bertender.gate.cases import BATCH_SIZES, Case, Question, arrange, ask, questions_of
 from bertender.metrics import Change, LabelSet, paired_change
 from bertender.models.classifier import Classifier
@@ -29,6 +29,9 @@ from bertender.text.batch import Example
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+
+Reply = tuple[int, int, npt.NDArray[np.float32]]
+"""(case, text, the candidate's logits)"""
 
 NOBODY: IntArray = np.empty(0, dtype=np.int64)
 LEAST_SPREAD = 0.05
@@ -227,28 +230,13 @@ def pair_logits(
     cut = sum(text.tokens is not None for text in texts)
     edges = (len(texts) - len(examples) - cut) // 2
     cases = arrange(len(examples), edges, cut, batch_sizes, seed)
-    problems: list[str] = []
-    known: list[Outputs] = []
-    replies: list[tuple[int, int, npt.NDArray[np.float32]]] = []
-    """(case, text, the candidate's logits)"""
     times = len(texts) + sum(len(batch) for case in cases for batch in case.batches)
     with progress_bar(f"parity {candidate.name}", times) as bar:
+        known: list[Outputs] = []
         for text in texts:
             known += ask(reference, [text])
             bar.advance()
-        for number, case in enumerate(cases):
-            for batch in case.batches:
-                try:
-                    outputs = ask(candidate, [texts[index] for index in batch])
-                    pairs = zip(outputs, (known[index].places for index in batch), strict=True)
-                    logits = [_logits_at(own, places) for own, places in pairs]
-                except Exception as error:  # runtimes share no base class; all are reported
-                    said = str(error).splitlines()[0] if str(error) else ""
-                    failed = f"{case.name}: the candidate failed with {type(error).__name__}"
-                    problems.append(f"{failed}: {said}")
-                    break
-                replies += [(number, *reply) for reply in zip(batch, logits, strict=True)]
-                bar.advance(len(batch))
+        replies, problems = _replies(candidate, texts, cases, known, bar)
 
     def stacked(parts: Sequence[npt.NDArray[Any]]) -> FloatArray:
         """Return logits below one another, (rows, labels); no rows where there are no parts."""
@@ -288,6 +276,32 @@ def pair_logits(
         places=np.concatenate([NOBODY, *(each.places for each in own)])[finite],
         problem=reference.problem,
     )
+
+
+def _replies(
+    candidate: Classifier,
+    texts: Sequence[Question],
+    cases: Sequence[Case],
+    known: Sequence[Outputs],
+    bar: Bar,
+) -> tuple[list[Reply], list[str]]:
+    """Ask the candidate in every case, up to a case's first error; return those in words, too."""
+    replies: list[Reply] = []
+    problems: list[str] = []
+    for number, case in enumerate(cases):
+        for batch in case.batches:
+            try:
+                outputs = ask(candidate, [texts[index] for index in batch])
+                pairs = zip(outputs, (known[index].places for index in batch), strict=True)
+                logits = [_logits_at(own, places) for own, places in pairs]
+            except Exception as error:  # runtimes share no base class; all are reported
+                said = str(error).splitlines()[0] if str(error) else ""
+                failed = f"{case.name}: the candidate failed with {type(error).__name__}"
+                problems.append(f"{failed}: {said}")
+                break
+            replies += [(number, *reply) for reply in zip(batch, logits, strict=True)]
+            bar.advance(len(batch))
+    return replies, problems
 
 
 def _logits_at(outputs: Outputs, places: IntArray) -> npt.NDArray[np.float32]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.findings import VocabularyFindings
@@ -23,7 +25,7 @@ from distill.distillation.start import StudentTokens, check_start, new_student, 
 from distill.distillation.texts import TrainingTexts, remaining, with_unlabelled
 from distill.methods import METHODS
 from distill.methods.method import Method
-from distill.teachers.encoders import load_teachers
+from distill.teachers.encoders import Teacher, load_teachers
 from distill.tokenizers import fitting_tokenizer
 from distill.trained import epoch_score
 
@@ -66,15 +68,9 @@ class OnTask(Distillation):
                 each.check_varied(task, config)
         start, student = new_student(teachers[0], method, extended, config)
 
-        # no longer input than student and teacher have positions for, or the teacher reads
         settings = {"finished": start.is_teacher, **task.problem.tokenizer_settings}
         tokenizer = fitting_tokenizer(start.source, student, **settings)
-        longest = config.max_length
-        if longest is not None:
-            check_positions(longest, teachers[0].model.config)
-        else:
-            theirs = longest_input(load_tokenizer(teachers[0].artifact.path))
-            longest = min(theirs, longest_input(tokenizer))
+        longest = most_read(tokenizer, teachers[0], config)
         tokenizer = cut_at(tokenizer, longest, student.config)
 
         texts = TrainingTexts(teachers, start, extended, config)
@@ -87,8 +83,7 @@ class OnTask(Distillation):
             added["unlabelled_left_out"] = {**left_out, **filtered_out}
         if config.augmentation:
             readers = (start.source, *(str(each.artifact.path) for each in teachers))
-            first = teachers[0]
-            copies = augmented(learned, first.artifact, first.model, readers, config)
+            copies = augmented(learned, teachers[0].artifact, teachers[0].model, readers, config)
             texts = texts.with_copies(copies.train.after(len(learned.train)))
             added["augmented_texts"] = len(copies.train) - len(learned.train)
 
@@ -97,13 +92,12 @@ class OnTask(Distillation):
         cached = texts.cached(method, student)
         cut_first = not own.wants_teacher_tokens and bool(cached or not method.needs)
         if tokens is None:
-            learned_texts = texts.learned.train
-            tokens = student_tokens(
-                tokenizer, student, learned_texts, task, config, cut_first=cut_first
-            )
-        vocabulary = None
+            train = texts.learned.train
+            tokens = student_tokens(tokenizer, student, train, task, config, cut_first=cut_first)
+        self.vocabulary: VocabularyFindings | None = None
+        """Of a vocabulary that was cut before the training."""
         if tokens.cut_first:
-            vocabulary = tokens.cut(student, task)
+            self.vocabulary = tokens.cut(student, task)
             texts = replace(texts, start=replace(start, reads_teacher_tokens=False))
             cached = texts.cached(method, student)
 
@@ -124,8 +118,6 @@ class OnTask(Distillation):
         """Outputs of the teachers that are computed before the training and cached."""
         self.tokens = tokens
         """Its tokenizer, and what remains of it."""
-        self.vocabulary: VocabularyFindings | None = vocabulary
-        """Of a vocabulary that was cut before the training."""
         self.added: Mapping[str, Any] = added
         """How many texts were added to the task's own, of each kind that was asked for, and how
         many were left out by filters."""
@@ -141,6 +133,18 @@ class OnTask(Distillation):
 
     def evaluate(self, training_module: Any, objective: Objective) -> dict[str, float]:
         return epoch_score(training_module.student, self.tokenizer, self.task, self.config)
+
+
+def most_read(tokenizer: PreTrainedTokenizerBase, teacher: Teacher, config: DistillConfig) -> int:
+    """Return the student's longest input: the config's, or what it and its teacher both read.
+
+    Raises:
+        ConfigError: the teacher has fewer positions than the config's.
+    """
+    if config.max_length is not None:
+        check_positions(config.max_length, teacher.model.config)
+        return config.max_length
+    return min(longest_input(load_tokenizer(teacher.artifact.path)), longest_input(tokenizer))
 
 
 def check_task(config: DistillConfig, method: Method, task: Task) -> None:
