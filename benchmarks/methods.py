@@ -35,6 +35,7 @@ from benchmarks.cells import (
     titled,
     two,
 )
+from benchmarks.changes import ResampledChange, mean_change
 from benchmarks.harness import Noisy, Out, Row, Run, Work, grouped, names_in, recorded, save_runs
 from benchmarks.making import (
     Probe,
@@ -53,7 +54,6 @@ from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, parts_of
 from bertender.core.errors import AccuracyError, ConfigError, GateError, ModelError, ParityError
-from bertender.metrics import ResampledChange, mean_change
 from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.loading import sample
