@@ -89,7 +89,9 @@ def compare(
     _check_same_labels(artifacts, task)
     if not config.noisy:
         check_load_now()
-    of_rows, models = zip(*_in_runtimes(artifacts, config.runtime), strict=True)
+    models = timed_models(artifacts, config.runtime)
+    at_path = {each.path.resolve(): each for each in artifacts}
+    of_rows = [at_path[model.artifact] for model in models]
     scored = [_scored(model, task, config) for model in models]
     first, labels = scored[0], LabelSet(len(task.labels), task.labels)
     changes: list[Change | None] = [None]
@@ -128,13 +130,6 @@ def timed_models(artifacts: Sequence[Artifact], runtimes: Sequence[str]) -> list
     The first onnx artifact has a row in each runtime that suits it, a later one in those that it is
     meant for: float16 files are not timed in float32, but for the first.
     """
-    return [model for _, model in _in_runtimes(artifacts, runtimes)]
-
-
-def _in_runtimes(
-    artifacts: Sequence[Artifact], runtimes: Sequence[str]
-) -> list[tuple[Artifact, TimedModel]]:
-    """Return the rows: an onnx artifact once for each of its runtimes, any other once."""
     rows = []
     first = next((each for each in artifacts if each.card.kind == "onnx"), None)
     for artifact, name in zip(artifacts, row_names(artifacts), strict=True):
@@ -147,7 +142,7 @@ def _in_runtimes(
             }
         for runtime, title in titles.items():
             path = artifact.path.resolve()
-            rows.append((artifact, TimedModel(name=title, artifact=path, runtime=runtime)))
+            rows.append(TimedModel(name=title, artifact=path, runtime=runtime))
     return rows
 
 
