@@ -13,9 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bertender.core.errors import ModelError
-from distill.losses.functions import hidden_cosine
-from distill.losses.terms import HardLabels, Match, SoftLabels, last
-from distill.methods.method import Method, one_phase
+from distill.methods.distilbert import DISTILBERT
+from distill.methods.method import Method
 from distill.students.student import (
     StudentKind,
     StudentShape,
@@ -123,9 +122,5 @@ ALBERT = Method(
     summary="soft and hard labels and hidden cosine on a student of one shared layer",
     paper="Lan et al. 2019, arXiv 1909.11942 (the student)",
     student=AlbertStudent(),
-    phases=one_phase(
-        SoftLabels(weight=0.5, temperature=2.0),
-        HardLabels(weight=0.5),
-        Match("cosine", 0.5, "hidden_states", hidden_cosine, layers=last),
-    ),
+    phases=DISTILBERT.phases,
 )
