@@ -169,12 +169,8 @@ def text_of_row(value: object, place: str) -> str:
     return value or ""
 
 
-def _read_plain(path: Path, text_column: str) -> Iterator[str]:
-    return documents_of_lines(_lines(path, lambda: path.open("rb")))
-
-
-def _read_xz(path: Path, text_column: str) -> Iterator[str]:
-    return documents_of_lines(_lines(path, lambda: lzma.open(path)))
+def _read_lines(path: Path, text_column: str) -> Iterator[str]:
+    return documents_of_lines(_lines(path))
 
 
 def _read_parquet(path: Path, text_column: str) -> Iterator[str]:
@@ -184,17 +180,17 @@ def _read_parquet(path: Path, text_column: str) -> Iterator[str]:
 
 
 READERS: Mapping[str, Callable[[Path, str], Iterator[str]]] = {
-    ".txt": _read_plain,
-    ".txt.xz": _read_xz,
+    ".txt": _read_lines,
+    ".txt.xz": _read_lines,
     ".parquet": _read_parquet,
 }
 """(file, column of the text) -> its passages, by the end of the file's name."""
 
 
-def _lines(path: Path, opened: Callable[[], IO[bytes]]) -> Iterator[str]:
+def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file, blank ones too."""
     try:
-        with opened() as file:
+        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
             for number, part, is_whole in _parts(file):
                 try:
                     text = part.decode("utf-8")
