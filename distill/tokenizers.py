@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from bertender.core.card import CARD_NAME, read_card
 from bertender.core.hub import open_pretrained
 from bertender.models.classifier import input_names
 from bertender.models.families import most_tokens
-from bertender.text.batch import Example
+from bertender.text.batch import Example, batched
 from bertender.text.tokenizer import longest_input
 
 logger = logging.getLogger(__name__)
@@ -191,7 +190,7 @@ def token_use(tokenizer: PreTrainedTokenizerBase, examples: Iterable[Example]) -
     """Return how a tokenizer frames texts, and how often its tokens occur in examples."""
     counts = torch.zeros(len(tokenizer), dtype=torch.long)
     texts = (text for example in examples for text in example if text)
-    while batch := list(islice(texts, TEXTS_AT_ONCE)):
+    for batch in batched(texts, TEXTS_AT_ONCE):
         rows = tokenizer(batch, add_special_tokens=False, verbose=False)["input_ids"]
         tokens = torch.tensor([token for row in rows for token in row], dtype=torch.long)
         counts += torch.bincount(tokens, minlength=len(tokenizer))

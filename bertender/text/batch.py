@@ -6,10 +6,10 @@ No tokenizer's library is imported here, so that clients of an endpoint do witho
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 IntArray = npt.NDArray[np.int64]
+Item = TypeVar("Item")
 
 Example = tuple[str, ...]
 """The texts of one example: one, or two for a pair; of a task that labels words, the words."""
@@ -45,6 +46,13 @@ def is_blank(text: str) -> bool:
     return all(
         character in FILLERS or unicodedata.category(character) in INVISIBLE for character in text
     )
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield `size` items at a time, and what is left at the end."""
+    source = iter(items)
+    while batch := list(islice(source, size)):
+        yield batch
 
 
 def to_examples(values: object) -> list[Example]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertender.text.batch import tokens_of_words
+from bertender.text.batch import batched, tokens_of_words
 from bertender.training.examples import Padding, TensorBatch
 from distill.losses.terms import MIXED_INPUTS, MIXED_TARGETS
 from distill.pretraining.corpus import PASSAGES_AT_ONCE
@@ -82,7 +81,7 @@ class MixedVocabulary:
         self, passages: Iterator[str], coin: torch.Generator
     ) -> Iterator[tuple[list[int], list[int]]]:
         """Yield both readings of each word, and of the end of each passage."""
-        while batch := [passage.split() for passage in islice(passages, PASSAGES_AT_ONCE)]:
+        for batch in batched(map(str.split, passages), PASSAGES_AT_ONCE):
             readings = zip(
                 tokens_of_words(self.student, batch),
                 tokens_of_words(self.teacher, batch),

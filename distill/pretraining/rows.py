@@ -6,7 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bertender.core.build_once import directory_once
 from bertender.core.errors import DataError
-from bertender.text.batch import length_buckets
+from bertender.text.batch import batched, length_buckets
 from bertender.training.examples import Padding, TokenDataset
 from bertender.training.loop import Objective
 from distill.pretraining.corpus import HELD_OUT_EVERY, PASSAGES_AT_ONCE, Survey, Watched
@@ -85,8 +85,7 @@ def pack_rows(
     """
     body = max_length - 1
     waiting: list[int] = []
-    stream = filter(None, passages)
-    while texts := list(islice(stream, PASSAGES_AT_ONCE)):
+    for texts in batched(filter(None, passages), PASSAGES_AT_ONCE):
         for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]:
             waiting += [*ids, tokenizer.sep_token_id]
             whole = len(waiting) - len(waiting) % body
@@ -121,8 +120,7 @@ def tokenised_sentences(
         longest: a sentence of more tokens is cut into parts of so many, and a rest.
     """
     document = 0
-    stream = iter(passages)
-    while chunk := list(islice(stream, PASSAGES_AT_ONCE)):
+    for chunk in batched(passages, PASSAGES_AT_ONCE):
         texts = [text for passage in chunk for text in split_sentences(passage)]
         tokens = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         for text, ids in zip(texts, tokens, strict=True):

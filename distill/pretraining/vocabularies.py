@@ -10,7 +10,7 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ from transformers import (
 )
 
 from bertender.core.build_once import directory_once
+from bertender.text.batch import batched
 from bertender.text.tokenizer import load_tokenizer
 from distill.pretraining.config import TOKENIZERS
 from distill.pretraining.corpus import PASSAGES_AT_ONCE
@@ -154,8 +155,7 @@ def _letters(
     """Return the commonest letters of a corpus, and those of them that continue a word."""
     counts: Counter[str] = Counter()
     continuing: set[str] = set()
-    stream = iter(passages)
-    while batch := list(islice(stream, PASSAGES_AT_ONCE)):
+    for batch in batched(passages, PASSAGES_AT_ONCE):
         words: Counter[str] = Counter()
         # a word that is in many passages is taken apart only once
         for run, count in Counter(" ".join(batch).split()).items():
@@ -227,8 +227,7 @@ def train_unigram(
 def _run_counts(tokenizer: Tokenizer, passages: Iterable[str]) -> Counter[str]:
     """Count the words of a corpus, each cut into its runs of one kind of character."""
     counts: Counter[str] = Counter()
-    stream = iter(passages)
-    while batch := list(islice(stream, PASSAGES_AT_ONCE)):
+    for batch in batched(passages, PASSAGES_AT_ONCE):
         text = tokenizer.normalizer.normalize_str("\n".join(batch))
         for word, count in Counter(text.split()).items():
             for run in RUNS.findall(SPACE + word):

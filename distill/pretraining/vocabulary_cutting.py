@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import VocabularyFindings, VocabularyReading
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.own_models import OWN_MODELS
+from bertender.text.batch import batched
 
 NOT_OF_A_TOKENIZER = frozenset(
     {"added_tokens_decoder", "name_or_path", "tokenizer_file", "vocab_file"}
@@ -65,7 +65,7 @@ def whole_words(
         texts: words of the tokenizer's own pre-tokenization are counted; without any, it is 0.
     """
     kept, total, broken = set(tokens.rows), 0, 0
-    for batch in _batches(texts):
+    for batch in batched(filter(None, texts), TEXTS_AT_ONCE):
         for text in tokenizer(batch, add_special_tokens=False, verbose=False).encodings or ():
             total += len({*text.word_ids})
             words = zip(text.word_ids, text.ids, strict=True)
@@ -185,17 +185,11 @@ def check_padding_stays(model: PreTrainedModel, tokens: RemainingTokens) -> None
 def _counted(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Counter[int]:
     """Count the tokens of texts."""
     counts: Counter[int] = Counter()
-    for batch in _batches(texts):
+    for batch in batched(filter(None, texts), TEXTS_AT_ONCE):
         tokens = tokenizer(batch, add_special_tokens=False, verbose=False)
         for ids in tokens["input_ids"]:
             counts.update(ids)
     return counts
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    source = filter(None, iter(texts))
-    while batch := list(islice(source, TEXTS_AT_ONCE)):
-        yield batch
 
 
 class _Described:
