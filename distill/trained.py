@@ -42,28 +42,22 @@ def evaluated(
     return evaluate(as_classifier(model, tokenizer, task), split, task.metric)
 
 
-def choice_score(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
-) -> dict[str, float]:
-    """Return the model's score on the examples to choose by, by metric name."""
-    score, _ = evaluated(model, tokenizer, task, task.choices)
-    return {task.metric: score.value}
+def score_on(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, split: Split
+) -> float:
+    """Return the model's score on some examples of the task."""
+    return evaluated(model, tokenizer, task, split)[0].value
 
 
 def epoch_score(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: JudgedConfig
 ) -> dict[str, float]:
-    """Return `choice_score` after an epoch; log a warning of a model that predicts one label."""
+    """Return the score after an epoch on the examples to choose by, by metric name.
+
+    A model that predicts one label is warned of in the log.
+    """
     score, predictions = evaluated(model, tokenizer, task, task.choices)
     warn_early(task, task.choices, predictions, config)
-    return {task.metric: score.value}
-
-
-def dev_score(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
-) -> dict[str, float]:
-    """Return the model's score on the task's held-out examples, by metric name."""
-    score, _ = evaluated(model, tokenizer, task, task.dev)
     return {task.metric: score.value}
 
 

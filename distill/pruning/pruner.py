@@ -52,10 +52,9 @@ from distill.pruning.rounds import (
 from distill.teachers.encoders import Teacher
 from distill.trained import (
     artifact_at,
-    choice_score,
-    dev_score,
     evaluated,
     final_score,
+    score_on,
     write_trained,
 )
 
@@ -121,13 +120,13 @@ def prune(
             description=f"prune {out.name}",
             target=target,
         )
-        before = choice_score(unpruned.model, whole, task)[task.metric]
+        before = score_on(unpruned.model, whole, task, task.choices)
         model, layers = without_some_layers(fewer_tokens, context)
         model, recovery, rounds = in_rounds(model, context)
         _check_drop(task.metric, before, rounds[-1].score, config)
         held_out = before
         if task.chosen_on == "selection":  # and the held-out texts are read once, here
-            held_out = dev_score(unpruned.model, whole, task)[task.metric]
+            held_out = score_on(unpruned.model, whole, task, task.dev)
         scores = final_score(model, tokenizer, task, score_before=held_out)
         _check_varied(scores, unpruned, whole, task, config)
 

@@ -39,7 +39,7 @@ from distill.pruning.latency import Target, fitting
 from distill.pruning.rescaling import rescale
 from distill.teachers.encoders import Teacher, on_device
 from distill.teachers.outputs import LOGITS, teacher_outputs, teacher_token_logits
-from distill.trained import choice_score, epoch_score
+from distill.trained import epoch_score, score_on
 
 RECOVERY = Phase("recovery", (SoftLabels(weight=1.0, temperature=1.0), HardLabels(weight=1.0)))
 """Losses of a pruned model: on the outputs of its teacher, and on the labels, where there are
@@ -71,7 +71,7 @@ class PruningContext:
 
     def score(self, model: PreTrainedModel) -> float:
         """Return a model's score on the texts to choose by."""
-        return choice_score(model, self.tokenizer, self.task)[self.task.metric]
+        return score_on(model, self.tokenizer, self.task, self.task.choices)
 
     def scored_batches(self, device: torch.device) -> Iterator[TensorBatch]:
         """Yield some of the labelled examples, drawn by the seed, in batches of like length."""

@@ -25,7 +25,7 @@ class StudentKind:
     """A kind of student: how it is built, and what holds for all students of the kind."""
 
     usual_layers: ClassVar[Literal["half", "all"] | int] = "half"
-    """Depth where the config names none: a part of the teacher's, or a number."""
+    """Depth where the config names none: a part of the teacher's (3 of 6), or a number."""
     layer_by_layer: ClassVar[bool] = True
     """`teacher_layers` names one for each of the student's layers."""
     starts_from_layers: ClassVar[bool] = True
@@ -70,12 +70,7 @@ class StudentKind:
             return 1
         if own_start or self.usual_layers == "all":
             return layers
-        return half_the_layers(layers) if self.usual_layers == "half" else self.usual_layers
-
-
-def half_the_layers(layers: int) -> int:
-    """Return the usual depth of a student: 3 of 6, 6 of 12."""
-    return max(layers // 2, 1)
+        return max(layers // 2, 1) if self.usual_layers == "half" else self.usual_layers
 
 
 @dataclass(frozen=True)
