@@ -88,7 +88,7 @@ def to_arrays(examples: Sequence[Example], text_columns: int) -> list[BytesArray
                 raise DataError(
                     f"{name} row {row} holds a lone surrogate, which is not text: {error}"
                 ) from None
-            _to_text(name, row, column[-1][0])
+            to_text(name, row, column[-1][0])
     return [np.array(column, dtype=np.object_).reshape(-1, 1) for column in columns]
 
 
@@ -102,7 +102,7 @@ def from_arrays(
             there is no text.
     """
     columns = [
-        [_to_text(name, row, value, max_text_bytes) for row, value in enumerate(array.reshape(-1))]
+        [to_text(name, row, value, max_text_bytes) for row, value in enumerate(array.reshape(-1))]
         for name, array in zip(INPUT_NAMES, arrays, strict=False)
     ]
     if not all(columns):
@@ -122,7 +122,12 @@ def asks_for_truncation(parameters: str) -> bool:
     return value
 
 
-def _to_text(name: str, row: int, value: bytes, max_text_bytes: int | None = None) -> str:
+def to_text(name: str, row: int, value: bytes, max_text_bytes: int | None = None) -> str:
+    """Return the text of a row, from its bytes.
+
+    Raises:
+        DataError: it is empty, too long or not UTF-8; the message names input and row.
+    """
     if max_text_bytes is not None and len(value) > max_text_bytes:
         raise DataError(
             f"{name} row {row} has {len(value)} bytes, allowed {max_text_bytes}. Split the text, "

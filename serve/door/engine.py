@@ -22,6 +22,7 @@ class Code:
 
 INVALID = Code(400, "INVALID_ARGUMENT", "invalid")
 UNAUTHORIZED = Code(401, "UNAUTHENTICATED", "unauthorized")
+FORBIDDEN = Code(403, "PERMISSION_DENIED", "forbidden")
 UNKNOWN = Code(404, "NOT_FOUND", "unknown")
 TOO_LARGE = Code(413, "RESOURCE_EXHAUSTED", "too_large")
 TOO_MANY = Code(429, "RESOURCE_EXHAUSTED", "rate_limited")

@@ -1,0 +1,194 @@
+"""Who calls: API keys, how many tokens a second each may have, and whose turn a request takes.
+
+The file of keys has a row for each: a name, the SHA-256 of the key in hexadecimal digits, and,
+where it is limited, tokens a second. A key is random (`new_key`), so that its digest alone tells
+nobody what it is. The file is read again when it changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertender.core.errors import ConfigError
+from serve.door.engine import TOO_MANY, UNAUTHORIZED, RefusedError
+
+KEY_BYTES = 32
+MOST_KEY_CHARACTERS = 4096
+NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+LOOK_AGAIN_S = 1.0
+"""Between two looks at whether the file of keys has changed."""
+BEARER = "bearer "
+
+
+@dataclass
+class Key:
+    """A row of the file of keys, and what its holder may still have."""
+
+    name: str
+    tokens_per_second: float | None = None
+    balance: float = 0.0
+    """Tokens; below 0, the holder waits until it is not."""
+    since: float = 0.0
+
+    def admit(self, now: float) -> None:
+        """Raise RefusedError where the key has used up its tokens."""
+        if self.tokens_per_second is None:
+            return
+        rate = self.tokens_per_second
+        self.balance = min(rate, self.balance + rate * (now - self.since))
+        self.since = now
+        if self.balance < 0:
+            raise RefusedError(
+                TOO_MANY,
+                f"the key {self.name!r} has used up its {rate:g} tokens a second. Send it again "
+                "later.",
+                retry_after_s=-self.balance / rate,
+            )
+
+    def charge(self, tokens: int) -> None:
+        """Take the tokens of a request, which may be more than are left."""
+        if self.tokens_per_second is not None:
+            self.balance -= tokens
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who sends a request."""
+
+    name: str
+    """Of its key; without keys, of its connection."""
+    key: Key | None = None
+
+
+class Callers:
+    """The keys that open the door.
+
+    Args:
+        file: the keys; None lets everybody in.
+        clock: returns seconds.
+
+    Raises:
+        ConfigError: the file cannot be read, or a row in it is none.
+    """
+
+    def __init__(self, file: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.file = file
+        self.clock = clock
+        self.keys: dict[str, Key] = {}
+        self.stamp = (0, 0)
+        self.looked_at = clock()
+        if file is not None:
+            self.stamp = _stamp(file)
+            self.keys = read_keys(file)
+
+    def caller(self, authorization: str | None, connection: str) -> Caller:
+        """Return who sends a request, by its header Authorization.
+
+        Raises:
+            RefusedError: UNAUTHORIZED: it has no key that is known; TOO_MANY: that has used up its
+                tokens.
+        """
+        if self.file is None:
+            return Caller(connection)
+        self._read_again(self.file)
+        if authorization is None or not authorization.lower().startswith(BEARER):
+            raise RefusedError(
+                UNAUTHORIZED, "no key. Send the header Authorization: Bearer KEY with the request."
+            )
+        sent = authorization[len(BEARER) :].strip()[:MOST_KEY_CHARACTERS]
+        key = self.keys.get(digest(sent))
+        if key is None:
+            raise RefusedError(UNAUTHORIZED, "the key is not known here.")
+        key.admit(self.clock())
+        return Caller(key.name, key)
+
+    def _read_again(self, file: Path) -> None:
+        """Take on a file that has changed; one with an error leaves the keys as they are."""
+        now = self.clock()
+        if now - self.looked_at < LOOK_AGAIN_S:
+            return
+        self.looked_at = now
+        try:
+            if (stamp := _stamp(file)) == self.stamp:
+                return
+            fresh = read_keys(file)
+        except ConfigError:
+            return
+        self.stamp = stamp
+        for code, key in fresh.items():
+            if (old := self.keys.get(code)) is not None:
+                key.balance, key.since = old.balance, old.since
+        self.keys = fresh
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise ConfigError(f"api_keys={file}: {error.strerror}.") from None
+    return status.st_mtime_ns, status.st_ino
+
+
+def digest(key: str) -> str:
+    """Return what the file of keys holds of a key."""
+    return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
+
+
+def new_key(name: str, tokens_per_second: float | None = None) -> tuple[str, str]:
+    """Return a random key, and the row of the file of keys for it.
+
+    Raises:
+        ConfigError: the name cannot be in a row.
+    """
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"name {name!r}: write 1 to 64 letters, digits or _ . @ -.")
+    key = secrets.token_urlsafe(KEY_BYTES)
+    limit = [] if tokens_per_second is None else [f"{tokens_per_second:g}"]
+    return key, " ".join([name, digest(key), *limit])
+
+
+def read_keys(file: Path) -> dict[str, Key]:
+    """Return the keys in a file, by their digests.
+
+    Raises:
+        ConfigError: it cannot be read, or a row in it is none.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"api_keys={file}: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"api_keys={file}: {error}.") from None
+    keys: dict[str, Key] = {}
+    names: set[str] = set()
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, code, *limit = line.split()[:3] if len(line.split()) in (2, 3) else ("", "")
+        rate = _rate(limit[0]) if limit else None
+        if not (NAME.fullmatch(name) and DIGEST.fullmatch(code)) or rate == 0:
+            raise ConfigError(
+                f"api_keys={file}: line {number} is no row. Write NAME SHA256 or NAME SHA256 "
+                "TOKENS_PER_SECOND, as `bertender api-key NAME` does."
+            )
+        if code in keys or name in names:
+            raise ConfigError(f"api_keys={file}: the key of line {number} is there twice.")
+        names.add(name)
+        keys[code] = Key(name, rate)
+    return keys
+
+
+def _rate(text: str) -> float:
+    """Return a number of tokens a second; 0 where the text is none."""
+    try:
+        rate = float(text)
+    except ValueError:
+        return 0.0
+    return rate if 0 < rate < 1e12 else 0.0

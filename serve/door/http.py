@@ -1,0 +1,256 @@
+"""The door's HTTP: the Open Inference Protocol as a Starlette application.
+
+https://github.com/kserve/open-inference-protocol
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bertender import __version__
+from serve.door.engine import FAILED, UNAVAILABLE, Model, RefusedError
+from serve.door.http_admin import admin_routes
+from serve.door.http_bodies import HEADER_LENGTH, read_request, write_response
+from serve.door.http_reading import ClientGoneError, body_of, unless_gone
+from serve.door.records import Visit
+from serve.door.requests import checked, most_body_bytes
+from serve.door.service import Door
+
+logger = logging.getLogger(__name__)
+
+SERVER_NAME = "bertender"
+EXTENSIONS = ("binary_tensor_data", "model_configuration")
+FAILURE = "the server has an error of its own; its log has more."
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """Return the application.
+
+    Args:
+        door: what both protocols share.
+        more_routes: of pages.
+    """
+    open_routes = Open(door)
+    infer = Infer(door)
+    models = "/v2/models/{model}"
+    routes = [
+        Route("/v2/health/live", open_routes.live),
+        Route("/v2/health/ready", open_routes.ready),
+        Route("/v2", open_routes.server),
+        Route("/v2/", open_routes.server),
+        *admin_routes(door),
+    ]
+    for start in (models, models + "/versions/{version}"):
+        routes += [
+            Route(f"{start}/infer", infer, methods=["POST"]),
+            Route(f"{start}/ready", open_routes.model_ready),
+            Route(f"{start}/config", open_routes.model_config),
+            Route(start, open_routes.model),
+        ]
+    middleware = []
+    if origins := door.settings.allow_origins:
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=["authorization", "content-type", HEADER_LENGTH],
+                expose_headers=[HEADER_LENGTH, "retry-after"],
+            )
+        )
+    app = Starlette(
+        routes=[*routes, *more_routes],
+        middleware=middleware,
+        exception_handlers={
+            HTTPException: _not_there,
+            RefusedError: _refused,
+            Exception: _failed,
+        },
+    )
+    return Leaving(app, door)
+
+
+def metrics_app(door: Door) -> ASGIApp:
+    """Return the application of the port for metrics: the door's, and behind them the engine's."""
+
+    async def metrics(request: Request) -> Response:
+        own = door.records.exposition()
+        return PlainTextResponse(own + await door.engine.metrics())
+
+    return Starlette(routes=[Route("/metrics", metrics)])
+
+
+class Leaving:
+    """Closes connections after a response once the door is leaving, so that a client opens the
+    next one elsewhere instead of losing a request on one that ends."""
+
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self.app = app
+        self.door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self.door.leaving:
+            await self.app(scope, receive, send)
+            return
+
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(raw=message["headers"])["connection"] = "close"
+            await send(message)
+
+        await self.app(scope, receive, closing)
+
+
+def connection_of(scope: Scope) -> str:
+    """Return the name of the connection that a request came by."""
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else "unknown"
+
+
+def json_response(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response of JSON."""
+    body = msgspec.json.encode(content)
+    return Response(body, status, headers=headers, media_type="application/json")
+
+
+def refusal(error: RefusedError) -> Response:
+    """Return the response to a request that is refused."""
+    headers = {}
+    if error.retry_after_s is not None or error.code == UNAVAILABLE:
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s or 0)))
+    if error.code.http_status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return json_response({"error": error.reason}, error.code.http_status, headers)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RefusedError)
+    return refusal(error)
+
+
+async def _not_there(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reason = {404: "there is nothing here", 405: "the method is not allowed here"}
+    content = {"error": reason.get(error.status_code, error.detail)}
+    return json_response(content, error.status_code, error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return json_response({"error": FAILURE}, FAILED.http_status)
+
+
+class Open:
+    """Routes that say what is served."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+
+    async def live(self, request: Request) -> Response:
+        return Response()
+
+    async def ready(self, request: Request) -> Response:
+        return Response(status_code=200 if self.door.is_ready else 503)
+
+    async def server(self, request: Request) -> Response:
+        self._check_key(request)
+        return json_response(
+            {"name": SERVER_NAME, "version": __version__, "extensions": EXTENSIONS}
+        )
+
+    async def model_ready(self, request: Request) -> Response:
+        await self._model(request)
+        return Response(status_code=200 if self.door.is_ready else 503)
+
+    async def model(self, request: Request) -> Response:
+        model = await self._model(request)
+        outputs = model.outputs.items()
+        return json_response(
+            {
+                "name": model.name,
+                "versions": [model.version],
+                "platform": platform_of(model),
+                "inputs": [
+                    {"name": name, "datatype": "BYTES", "shape": [-1, 1]} for name in model.inputs
+                ],
+                "outputs": [
+                    {"name": name, "datatype": datatype, "shape": [-1, *shape]}
+                    for name, (datatype, shape) in outputs
+                ],
+            }
+        )
+
+    async def model_config(self, request: Request) -> Response:
+        return json_response((await self._model(request)).config)
+
+    async def _model(self, request: Request) -> Model:
+        self._check_key(request)
+        path = request.path_params
+        return await self.door.model(path["model"], path.get("version", ""))
+
+    def _check_key(self, request: Request) -> None:
+        self.door.callers.caller(request.headers.get("authorization"), connection_of(request.scope))
+
+
+def platform_of(model: Model) -> str:
+    """Return what runs a model, as its metadata say it."""
+    return str(model.config.get("platform") or model.config.get("backend") or "")
+
+
+class Infer:
+    """The route of inference, without Starlette's Request: it must be fast, and it must notice when
+    the client has gone."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response: Response
+        try:
+            with self.door.records.visit("http", connection_of(scope)) as visit:
+                response = await self._response(visit, scope, receive)
+        except ClientGoneError:
+            return
+        except RefusedError as error:
+            response = refusal(error)
+        except Exception:
+            logger.exception("request %s failed", visit.number)
+            response = json_response({"error": FAILURE}, FAILED.http_status)
+        await response(scope, receive, send)
+
+    async def _response(self, visit: Visit, scope: Scope, receive: Receive) -> Response:
+        door = self.door
+        headers = Headers(scope=scope)
+        caller = door.callers.caller(headers.get("authorization"), visit.connection)
+        visit.key = caller.key.name if caller.key else None
+        path = scope["path_params"]
+        model = await door.model(path["model"], path.get("version", ""))
+        visit.model = model.name
+        header_length = headers.get(HEADER_LENGTH)
+        most = most_body_bytes(model, is_json=header_length is None)
+        async with body_of(headers, receive, most, door.hold) as body:
+            visit.number = number = door.number()
+            draft = read_request(body, header_length)
+            asked = checked(draft, model, number, caller.name, is_http=True)
+            visit.id = asked.id
+            work = asyncio.ensure_future(door.infer(visit, asked, model, caller))
+            outputs = await unless_gone(work, receive)
+        content, more = write_response(asked, model, outputs)
+        return Response(content, headers=more)

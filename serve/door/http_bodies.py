@@ -1,0 +1,188 @@
+"""Bodies of HTTP: inference requests and responses as JSON, with tensors behind it in binary form.
+
+https://github.com/kserve/open-inference-protocol
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from serve.door.engine import Model
+from serve.door.requests import (
+    BINARY_SIZE,
+    INPUT_PARAMETERS,
+    MOST_PARAMETER_BYTES,
+    MOST_PARAMETERS,
+    Asked,
+    Draft,
+    DraftTensor,
+    binary_values,
+    check_parameters,
+    invalid,
+    shown,
+)
+from serve.door.tensors import BYTES, Tensor, split
+
+T = TypeVar("T")
+
+HEADER_LENGTH = "inference-header-content-length"
+"""The header that says how many bytes of a body are JSON; the others are tensors."""
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+"""A string of JSON."""
+
+
+class InputBody(msgspec.Struct):
+    """An input of a request. What is not named here is skipped."""
+
+    name: str
+    shape: tuple[int, int]
+    datatype: str
+    data: Raw = Raw()
+    parameters: Raw = Raw()
+
+
+class OutputBody(msgspec.Struct):
+    """An output that a request asks for."""
+
+    name: str
+    parameters: Raw = Raw()
+
+
+class RequestBody(msgspec.Struct):
+    """The JSON of a request."""
+
+    inputs: list[InputBody]
+    outputs: list[OutputBody] | None = None
+    id: str | None = None
+    parameters: Raw = Raw()
+
+
+REQUEST = msgspec.json.Decoder(RequestBody)
+PARAMETERS = msgspec.json.Decoder(dict[str, bool | int | float | str | None])
+FLAT = msgspec.json.Decoder(list[str])
+NESTED = msgspec.json.Decoder(list[tuple[str]])
+
+
+def read_request(body: bytes, header_length: str | None) -> Draft:
+    """Read a body.
+
+    Args:
+        body: all of it.
+        header_length: value of the header HEADER_LENGTH, where the request has one.
+
+    Raises:
+        RefusedError: INVALID: it is no request.
+    """
+    size = len(body)
+    if header_length is not None:
+        if not (header_length.isascii() and header_length.isdigit()) or len(header_length) > 12:
+            raise invalid(f"the header {HEADER_LENGTH} is {shown(header_length)}, no length.")
+        size = int(header_length)
+        if size > len(body):
+            raise invalid(f"the header {HEADER_LENGTH} is {size}, but the body has {len(body)}.")
+    read = _decoded(REQUEST, body[:size], "the body")
+    place = size
+    inputs: list[DraftTensor] = []
+    for each in read.inputs:
+        parameters = _parameters(each.parameters)
+        check_parameters(parameters, INPUT_PARAMETERS, True, f"the input {shown(each.name)}")
+        own: Callable[[int], Sequence[bytes]] = functools.partial(
+            _json_values, each.name, each.data
+        )
+        length = parameters.get(BINARY_SIZE)
+        if isinstance(length, int):
+            if bytes(each.data):
+                raise invalid(f"the input {shown(each.name)} has data both in JSON and in binary.")
+            if place + length > len(body):
+                raise invalid(f"the binary data of {shown(each.name)} ends beyond the body.")
+            own = functools.partial(binary_values, shown(each.name), body[place : place + length])
+            place += length
+        inputs.append(DraftTensor(each.name, each.datatype, each.shape, own))
+    if place < len(body):
+        raise invalid(f"the body has {len(body) - place} bytes more than its inputs.")
+    return Draft(
+        id=read.id or "",
+        parameters=_parameters(read.parameters),
+        inputs=inputs,
+        outputs=[(each.name, _parameters(each.parameters)) for each in read.outputs or ()],
+    )
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], content: bytes | Raw, where: str) -> T:
+    try:
+        return decoder.decode(content)
+    except RecursionError:
+        raise invalid(f"{where} is nested too deeply.") from None
+    except UnicodeDecodeError as error:
+        raise invalid(f"{where} is not UTF-8: {error.reason} at byte {error.start}.") from None
+    except msgspec.DecodeError as error:
+        raise invalid(f"{where} is no request: {error}.") from None
+
+
+def _parameters(content: Raw) -> Mapping[str, object]:
+    size = len(bytes(content))
+    if not size or bytes(content) == b"null":
+        return {}
+    if size > MOST_PARAMETER_BYTES:
+        raise invalid(
+            f"the parameters take {size} bytes, allowed {MOST_PARAMETER_BYTES}, and "
+            f"{MOST_PARAMETERS} parameters."
+        )
+    return _decoded(PARAMETERS, content, "the object of parameters")
+
+
+def _json_values(name: str, data: Raw, count: int) -> list[bytes]:
+    """Return the texts in JSON: a list of them, or of lists with one each."""
+    content = bytes(data)
+    if not content:
+        raise invalid(f"the input {name} has no data.")
+    # counted before they are decoded, which may take 20 times the memory of the JSON
+    for found, _ in enumerate(STRING.finditer(content), 1):
+        if found > count:
+            raise invalid(f"the data of {name} has more than the {count} texts of its shape.")
+    if content[1:].lstrip()[:1] == b"[":
+        texts = [text for (text,) in _decoded(NESTED, data, f"the data of {name}")]
+    else:
+        texts = _decoded(FLAT, data, f"the data of {name}")
+    if len(texts) != count:
+        raise invalid(f"the data of {name} has {len(texts)} texts, its shape {count}.")
+    return [text.encode() for text in texts]
+
+
+def write_response(
+    asked: Asked, model: Model, outputs: Sequence[Tensor]
+) -> tuple[bytes, Mapping[str, str]]:
+    """Return the body of a response, and its headers."""
+    described: list[dict[str, object]] = []
+    binary: list[bytes] = []
+    for tensor, is_binary in asked.wanted(outputs):
+        row: dict[str, object] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": tensor.shape,
+        }
+        if is_binary:
+            row["parameters"] = {BINARY_SIZE: len(tensor.data)}
+            binary.append(tensor.data)
+        elif tensor.datatype == BYTES:
+            values = split(tensor.data, math.prod(tensor.shape))
+            row["data"] = [value.decode(errors="replace") for value in values]
+        else:
+            row["data"] = tensor.array().reshape(-1).tolist()
+        described.append(row)
+    head = {"id": asked.id} if asked.id else {}
+    content = msgspec.json.encode(
+        {**head, "model_name": model.name, "model_version": model.version, "outputs": described}
+    )
+    if not binary:
+        return content, {"content-type": "application/json"}
+    headers = {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(content))}
+    return b"".join((content, *binary)), headers

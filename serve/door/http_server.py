@@ -1,0 +1,149 @@
+"""uvicorn as the door runs it: bounds on connections, heads and bodies, which it has not itself.
+
+uvicorn bounds the time between requests alone: a client that sends a byte now and then keeps a
+connection for as long as it likes. https://github.com/Kludex/uvicorn/issues/157
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from serve.door.service import DoorSettings
+
+LEAVE_S = 10
+
+
+def http_server(
+    app: ASGIApp, settings: DoorSettings, host: str = "127.0.0.1", port: int = 0
+) -> Server:
+    """Return the server of an application, for its `serve`, which takes sockets, too.
+
+    Args:
+        app: what it serves.
+        settings: bounds, and the files of TLS.
+        host, port: where it listens without sockets; 0 for any free port.
+    """
+
+    class Protocol(BoundedProtocol):
+        bounds = settings
+
+    return Server(
+        uvicorn.Config(
+            app,
+            host,
+            port,
+            http=Protocol,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=math.ceil(settings.idle_s),
+            timeout_graceful_shutdown=LEAVE_S,
+            ssl_certfile=settings.tls_certificate and str(settings.tls_certificate),
+            ssl_keyfile=settings.tls_key and str(settings.tls_key),
+        )
+    )
+
+
+class Server(uvicorn.Server):
+    """uvicorn that leaves the signals of the process to others."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection, with deadlines for each part of a request, and a bound on its head."""
+
+    bounds = DoorSettings()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.deadline: asyncio.TimerHandle | None = None
+        self.is_in_head = False
+        self.head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.bounds.most_connections:
+            self._end(503, f"{self.bounds.most_connections} connections are open already.")
+            return
+        self._expect(self.bounds.idle_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self.is_in_head:
+            self.head_bytes += len(data)
+        super().data_received(data)
+        if self.is_in_head and self.head_bytes > self.bounds.most_head_bytes:
+            self._end(431, f"the head has more than {self.bounds.most_head_bytes} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.is_in_head = True
+        self.head_bytes = 0
+        self._expect(self.bounds.head_s)
+
+    def on_headers_complete(self) -> None:
+        self.is_in_head = False
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self.bounds.most_head_bytes:
+            self._end(431, f"the head has more than {self.bounds.most_head_bytes} bytes.")
+            return
+        self._expect(self.bounds.body_s)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.transport.is_closing():
+            self._expect(None)
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._end(400, "this is no HTTP request.")
+
+    def _expect(self, seconds: float | None) -> None:
+        """Close the connection in so many seconds, unless the next part of the request is there."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+        if seconds is not None:
+            self.deadline = self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        if self.is_in_head or (self.cycle is not None and not self.cycle.response_started):
+            self._end(408, "the request did not come in time.")
+        else:
+            self.transport.close()
+
+    def _end(self, status: int, reason: str) -> None:
+        """Respond without the application, and close."""
+        if self.transport.is_closing():
+            return
+        body = msgspec.json.encode({"error": reason})
+        head = (
+            f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,177 @@
+"""What the door says of its requests: an access log, a line of JSON each, and metrics.
+
+Neither holds a text. The log is written by a thread of its own, so that a disk or a pipe that takes
+nothing holds no request up: lines that find its queue full are counted and lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import queue
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from serve.door.engine import FAILED, RefusedError
+
+STANDARD_OUTPUT = Path("-")
+MOST_WAITING_LINES = 10_000
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+"""Bounds of the histogram's buckets."""
+OK, CANCELLED = "ok", "cancelled"
+
+
+@dataclass
+class Visit:
+    """An inference request on its way through the door."""
+
+    protocol: str
+    connection: str
+    model: str = ""
+    id: str = ""
+    key: str | None = None
+    number: int | None = None
+    """The door's own, by which logs behind it name the request."""
+    texts: int = 0
+    tokens: int = 0
+    """Of its texts, about; see `Door.tokens`."""
+    outcome: str = OK
+    started: float = field(default_factory=time.perf_counter)
+
+
+class Records:
+    """The access log and the metrics of a door.
+
+    Args:
+        access_log: file that lines are appended to, - for standard output; None writes none. A
+            file that is moved away is opened anew.
+    """
+
+    def __init__(self, access_log: Path | None = None) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "bertender_door_requests",
+            "Inference requests by protocol and outcome.",
+            ("protocol", "outcome"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "bertender_door_request_seconds",
+            "Time from a request's head to its response, of those that got a prediction.",
+            ("protocol",),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.under_way = Gauge(
+            "bertender_door_requests_under_way",
+            "Inference requests that have no response yet.",
+            registry=registry,
+        )
+        self.texts = Counter(
+            "bertender_door_texts", "Texts that got a prediction.", registry=registry
+        )
+        self.tokens = Counter(
+            "bertender_door_tokens",
+            "Tokens of texts that got a prediction, about, by API key.",
+            ("key",),
+            registry=registry,
+        )
+        self.held_bytes = Gauge(
+            "bertender_door_held_bytes", "Bytes of HTTP bodies in memory.", registry=registry
+        )
+        self.ready = Gauge("bertender_door_ready", "1 while readiness is.", registry=registry)
+        self.lost_lines = Counter(
+            "bertender_door_lost_log_lines",
+            "Lines of the access log that found its queue full.",
+            registry=registry,
+        )
+        self.log = None if access_log is None else AccessLog(access_log, self.lost_lines)
+
+    @contextmanager
+    def visit(self, protocol: str, connection: str) -> Iterator[Visit]:
+        """Follow a request until its response is ready, or there is none."""
+        visit = Visit(protocol, connection)
+        self.under_way.inc()
+        try:
+            yield visit
+        except RefusedError as error:
+            visit.outcome = error.code.outcome
+            raise
+        except Exception:
+            visit.outcome = FAILED.outcome
+            raise
+        except BaseException:  # asyncio's CancelledError
+            visit.outcome = CANCELLED
+            raise
+        finally:
+            self.under_way.dec()
+            self._note(visit)
+
+    def _note(self, visit: Visit) -> None:
+        seconds = time.perf_counter() - visit.started
+        self.requests.labels(visit.protocol, visit.outcome).inc()
+        if visit.outcome == OK:
+            self.seconds.labels(visit.protocol).observe(seconds)
+            self.texts.inc(visit.texts)
+            self.tokens.labels(visit.key or "").inc(visit.tokens)
+        if self.log is not None:
+            self.log.write(visit, seconds)
+
+    def exposition(self) -> str:
+        """Return the metrics as Prometheus reads them."""
+        return generate_latest(self.registry).decode()
+
+    def close(self) -> None:
+        """Write what still waits, and close the log."""
+        if self.log is not None:
+            self.log.close()
+
+
+class AccessLog:
+    """Writes a line for each request."""
+
+    def __init__(self, file: Path, lost_lines: Counter) -> None:
+        self.lost_lines = lost_lines
+        self.handler: logging.Handler
+        if file == STANDARD_OUTPUT:
+            self.handler = logging.StreamHandler(sys.stdout)
+        else:
+            self.handler = logging.handlers.WatchedFileHandler(file, encoding="utf-8")
+        self.queue: queue.Queue[logging.LogRecord] = queue.Queue(MOST_WAITING_LINES)
+        self.listener = logging.handlers.QueueListener(self.queue, self.handler)
+        self.listener.start()
+
+    def write(self, visit: Visit, seconds: float) -> None:
+        """Hand a line over to the thread that writes."""
+        line = msgspec.json.encode(
+            {
+                "time": round(time.time(), 3),
+                "request": visit.number,
+                "id": visit.id,
+                "protocol": visit.protocol,
+                "connection": visit.connection,
+                "key": visit.key,
+                "model": visit.model,
+                "texts": visit.texts,
+                "tokens": visit.tokens,
+                "ms": round(1000 * seconds, 3),
+                "outcome": visit.outcome,
+            }
+        ).decode()
+        record = logging.LogRecord("access", logging.INFO, "", 0, line, None, None)
+        try:
+            self.queue.put_nowait(record)
+        except queue.Full:
+            self.lost_lines.inc()
+
+    def close(self) -> None:
+        """Write what still waits, and close the file."""
+        self.listener.stop()
+        self.handler.close()

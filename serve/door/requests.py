@@ -1,0 +1,266 @@
+"""Validation of inference requests: nothing that a client sends reaches an engine otherwise.
+
+Both protocols are read into a `Draft`, and `checked` holds it against the model. A tensor's values
+are taken apart only once its shape is known to be allowed, so that a request needs memory in the
+order of its own bytes. JSON is decoded by types for the same reason: what does not fit them is
+refused where it is met, and what nobody reads is not built.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertender.core.errors import DataError
+from serve.door.engine import INVALID, InferRequest, Model, RefusedError
+from serve.door.tensors import BYTES, Tensor, joined, split
+from serve.wire import TRUNCATE, to_text
+
+MOST_PARAMETERS = 32
+MOST_PARAMETER_BYTES = 8 * 1024
+"""Of the JSON of a request's parameters, or of a tensor's."""
+MOST_ID_CHARACTERS = 256
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""Characters that would end a line of a log."""
+MOST_BODY_BYTES = 64 * 2**20
+BYTES_BESIDES_TEXTS = 64 * 1024
+"""Most bytes of a body that belong to no text."""
+BYTES_BESIDES_TEXT = 64
+"""Most bytes of a text's row that belong not to the text."""
+JSON_ESCAPE = 6
+"""Most bytes of JSON for a byte of text: a control character as \\u0000."""
+BINARY_OUTPUT = "binary_data_output"
+BINARY = "binary_data"
+BINARY_SIZE = "binary_data_size"
+
+
+def invalid(reason: str) -> RefusedError:
+    """Return the refusal of a request that no engine could answer."""
+    return RefusedError(INVALID, reason)
+
+
+def shown(value: object) -> str:
+    """Return what a client has sent as it stands in a message: quoted, and cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:76]}...{text[-1]}"
+
+
+def most_body_bytes(model: Model, is_json: bool = False) -> int:
+    """Return the size of the largest body that can be a request to a model."""
+    texts = model.max_batch_size * len(model.inputs) * (model.max_text_bytes + BYTES_BESIDES_TEXT)
+    return min(texts * (JSON_ESCAPE if is_json else 1) + BYTES_BESIDES_TEXTS, MOST_BODY_BYTES)
+
+
+@dataclass(frozen=True)
+class DraftTensor:
+    """An input as it was read."""
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    values: Callable[[int], Sequence[bytes]]
+    """Takes its values apart, of which there must be so many."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A request as it was read, of either protocol."""
+
+    id: str
+    parameters: Mapping[str, object]
+    inputs: Sequence[DraftTensor]
+    outputs: Sequence[tuple[str, Mapping[str, object]]]
+    """Names and parameters of the outputs that it asks for; none for all."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A valid request, and how its response is wanted."""
+
+    id: str
+    request: InferRequest
+    outputs: Mapping[str, bool]
+    """Names of the outputs, and whether each is wanted in the binary form; empty for all."""
+    binary: bool
+    """Whether outputs without a wish of their own are wanted in the binary form."""
+    texts: tuple[tuple[str, ...], ...] = field(repr=False)
+    """The examples, decoded."""
+
+    def wanted(self, outputs: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
+        """Return the outputs of the response, in its order, and whether each is binary."""
+        if not self.outputs:
+            return [(each, self.binary) for each in outputs]
+        by_name = {each.name: each for each in outputs}
+        names = self.outputs.items()
+        return [(by_name[name], binary) for name, binary in names if name in by_name]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A row of PARAMETERS."""
+
+    fits: Callable[[Any], bool]
+    must_be: str
+    http_only: bool = False
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+PARAMETERS: Mapping[str, Parameter] = {
+    TRUNCATE: Parameter(_is_bool, "true or false"),
+    "timeout": Parameter(
+        lambda value: _is_integer(value) and 0 < value < 2**63, "a number of microseconds above 0"
+    ),
+    "priority": Parameter(
+        lambda value: _is_integer(value) and value == 0,
+        "0: requests are served in turns, and none goes before others",
+    ),
+    BINARY_OUTPUT: Parameter(_is_bool, "true or false", http_only=True),
+}
+"""Parameters of a request."""
+OUTPUT_PARAMETERS = {BINARY: Parameter(_is_bool, "true or false", http_only=True)}
+INPUT_PARAMETERS = {
+    BINARY_SIZE: Parameter(
+        lambda value: _is_integer(value) and 0 <= value <= MOST_BODY_BYTES,
+        "a number of bytes",
+        http_only=True,
+    ),
+    # MLServer's clients send it with every input of texts
+    "content_type": Parameter(lambda value: value == "str", "'str'"),
+}
+
+
+def check_parameters(
+    parameters: Mapping[str, object],
+    known: Mapping[str, Parameter],
+    is_http: bool,
+    where: str = "the request",
+) -> None:
+    """Raise RefusedError for a parameter that is unknown, or has no value that it may have."""
+    if len(parameters) > MOST_PARAMETERS:
+        raise invalid(f"{where} has {len(parameters)} parameters, allowed {MOST_PARAMETERS}.")
+    for name, value in parameters.items():
+        row = known.get(name)
+        if row is None or (row.http_only and not is_http):
+            names = [key for key, each in known.items() if is_http or not each.http_only]
+            allowed = ", ".join(names) or "none"
+            raise invalid(
+                f"{where} has the unknown parameter {shown(name)}. Known: {allowed}. Leave it out."
+            )
+        if not row.fits(value):
+            raise invalid(f"the parameter {name!r} is {shown(value)}; it must be {row.must_be}.")
+
+
+def checked(draft: Draft, model: Model, number: int, caller: str, is_http: bool) -> Asked:
+    """Return a request that the engine can run.
+
+    Raises:
+        RefusedError: INVALID, and the message says what to change.
+    """
+    if len(draft.id) > MOST_ID_CHARACTERS:
+        raise invalid(f"the id has {len(draft.id)} characters, allowed {MOST_ID_CHARACTERS}.")
+    if CONTROL.search(draft.id):
+        raise invalid(f"the id {shown(draft.id)} has a control character.")
+    check_parameters(draft.parameters, PARAMETERS, is_http)
+    by_name = {each.name: each for each in draft.inputs}
+    for name in by_name:
+        if name not in model.inputs:
+            known = ", ".join(model.inputs)
+            raise invalid(f"{model.name!r} has no input {shown(name)}. Known: {known}.")
+    if len(by_name) < len(draft.inputs):
+        raise invalid("an input is there twice.")
+    if missing := [name for name in model.inputs if name not in by_name]:
+        raise invalid(f"the request has no input {', '.join(missing)}.")
+    rows = _rows([by_name[name] for name in model.inputs], model)
+    columns = [_texts(by_name[name], rows, model) for name in model.inputs]
+    timeout_us = draft.parameters.get("timeout")
+    return Asked(
+        id=draft.id,
+        request=InferRequest(
+            number=number,
+            model=model.name,
+            inputs=tuple(tensor for tensor, _ in columns),
+            caller=caller,
+            truncate=draft.parameters.get(TRUNCATE) is True,
+            timeout_ms=timeout_us / 1000 if isinstance(timeout_us, int) else None,
+        ),
+        outputs=_outputs(draft, model, is_http),
+        binary=draft.parameters.get(BINARY_OUTPUT) is True,
+        texts=tuple(zip(*(texts for _, texts in columns), strict=True)),
+    )
+
+
+def _rows(inputs: Sequence[DraftTensor], model: Model) -> int:
+    """Return how many rows the inputs have, all of them the same."""
+    for each in inputs:
+        if each.datatype != BYTES:
+            raise invalid(f"{each.name} has datatype {shown(each.datatype)}, it must be BYTES.")
+        if len(each.shape) != 2 or each.shape[1] != 1:
+            raise invalid(
+                f"{each.name} has shape {shown(list(each.shape[:8]))}, it must be [texts, 1]."
+            )
+    rows = inputs[0].shape[0]
+    if any(each.shape[0] != rows for each in inputs):
+        raise invalid(f"the inputs {', '.join(model.inputs)} have not the same number of texts.")
+    if rows < 1:
+        raise invalid("the request holds no text. Send one at least.")
+    if rows > model.max_batch_size:
+        raise invalid(
+            f"the request has {shown(rows)} texts, but {model.name!r} takes {model.max_batch_size} "
+            "at most. Send several requests."
+        )
+    return rows
+
+
+def _texts(draft: DraftTensor, rows: int, model: Model) -> tuple[Tensor, list[str]]:
+    values = draft.values(rows)
+    try:
+        texts = [
+            to_text(draft.name, row, value, model.max_text_bytes)
+            for row, value in enumerate(values)
+        ]
+    except DataError as error:
+        raise invalid(str(error)) from None
+    return Tensor(draft.name, BYTES, (rows, 1), joined(values)), texts
+
+
+def _outputs(draft: Draft, model: Model, is_http: bool) -> dict[str, bool]:
+    binary = draft.parameters.get(BINARY_OUTPUT) is True
+    outputs: dict[str, bool] = {}
+    for name, parameters in draft.outputs:
+        if name not in model.outputs:
+            known = ", ".join(model.outputs)
+            raise invalid(f"{model.name!r} has no output {shown(name)}. Known: {known}.")
+        if name in outputs:
+            raise invalid(f"the output {name} is there twice.")
+        check_parameters(parameters, OUTPUT_PARAMETERS, is_http, f"the output {name}")
+        outputs[name] = parameters.get(BINARY, binary) is True
+    return outputs
+
+
+def binary_values(name: str, data: bytes, count: int) -> Sequence[bytes]:
+    """Return the values of a tensor in the binary form.
+
+    Raises:
+        RefusedError: INVALID: there are not so many.
+    """
+    try:
+        return split(data, count)
+    except ValueError as error:
+        raise invalid(f"the data of {name} is damaged: {error}.") from None
+
+
+def too_long(row: int, longest: int) -> str:
+    """Return why a row is refused whose texts have too many tokens, as the engine says it."""
+    return (
+        f"row {row} has more than {longest} tokens, which is the model's longest input. Split "
+        "the text, or send the parameter truncate=true to have it cut."
+    )

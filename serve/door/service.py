@@ -1,0 +1,204 @@
+"""Door: the way of an inference request from either protocol to the engine, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from serve.door.callers import Caller, Callers
+from serve.door.engine import FORBIDDEN, UNAVAILABLE, UNKNOWN, Engine, Model, RefusedError
+from serve.door.records import Records, Visit
+from serve.door.requests import Asked, invalid, shown, too_long
+from serve.door.tensors import Tensor
+
+ADMIN_HEADER = "bertender-admin-token"
+SPECIAL_TOKENS = 2
+"""Of a text, at least: what the tokenizer adds to it."""
+BYTES_OF_TOKEN = 4
+"""On average, about, by which the tokens of a text are counted without its tokenizer."""
+
+Example = tuple[str, ...]
+CountTokens = Callable[[str, Sequence[Example]], Sequence[int]]
+"""Takes a model's name and examples, and returns how many tokens each has. Runs in a thread."""
+
+
+@dataclass(frozen=True)
+class DoorSettings:
+    """Settings of the protocols."""
+
+    api_keys: Path | None = None
+    """File of keys, see `callers`; None lets everybody in."""
+    admin_token: str | None = None
+    """Opens the administrative routes; None opens them to nobody."""
+    allow_origins: tuple[str, ...] = ()
+    """Origins of pages elsewhere that may ask from a browser."""
+    access_log: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    most_connections: int = 1000
+    """Of HTTP; and calls of gRPC at a time."""
+    idle_s: float = 75.0
+    """Longest time that a connection may be unused."""
+    head_s: float = 10.0
+    """Longest time from the first byte of a request's head to its last."""
+    most_head_bytes: int = 16 * 1024
+    body_s: float = 60.0
+    """Longest time for a request's body."""
+    most_held_bytes: int = 256 * 2**20
+    """Of all HTTP bodies at a time."""
+
+
+class Door:
+    """What both protocols share.
+
+    Attributes:
+        ready: whether requests find a model that works; whoever watches the engine sets it.
+        leaving: whether the process is about to end: HTTP connections are closed after a response.
+
+    Args:
+        engine: runs the models; it has been started.
+        settings: of the protocols.
+        count_tokens: counts tokens, so that the door refuses what is too long; None leaves that to
+            the engine.
+
+    Raises:
+        ConfigError: of the file of keys.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: DoorSettings | None = None,
+        count_tokens: CountTokens | None = None,
+    ) -> None:
+        self.engine = engine
+        self.settings = settings or DoorSettings()
+        self.count_tokens = count_tokens
+        self.callers = Callers(self.settings.api_keys)
+        self.records = Records(self.settings.access_log)
+        self.ready = True
+        self.leaving = False
+        self.held_bytes = 0
+        self._numbers = itertools.count(1)
+        self._running: set[asyncio.Task[tuple[Tensor, ...]]] = set()
+        self.records.ready.set_function(lambda: float(self.is_ready))
+        self.records.held_bytes.set_function(lambda: float(self.held_bytes))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the door wants requests."""
+        return self.ready and not self.leaving and self.engine.is_ready()
+
+    async def model(self, name: str, version: str = "") -> Model:
+        """Return a model.
+
+        Raises:
+            RefusedError: UNKNOWN: there is none of the name, or not of the version.
+        """
+        models = await self.engine.models()
+        model = models.get(name)
+        if model is None:
+            known = ", ".join(models) or "none"
+            raise RefusedError(UNKNOWN, f"no model {shown(name)}. Known: {known}.")
+        if version not in ("", model.version):
+            reason = f"no version {shown(version)} of {name!r}. Known: {model.version}."
+            raise RefusedError(UNKNOWN, reason)
+        return model
+
+    def number(self) -> int:
+        """Return the number of a new request."""
+        return next(self._numbers)
+
+    def hold(self, size: int) -> None:
+        """Count bytes of a body that is read, and, below 0, of one that has gone.
+
+        Raises:
+            RefusedError: UNAVAILABLE: too many are held already.
+        """
+        if size > 0 and self.held_bytes + size > self.settings.most_held_bytes:
+            raise RefusedError(
+                UNAVAILABLE,
+                f"the bodies of requests take {self.held_bytes} bytes already. Send it later.",
+                retry_after_s=1,
+            )
+        self.held_bytes += size
+
+    def check_admin(self, token: str | None) -> None:
+        """Raise RefusedError where a token is not the administrator's."""
+        own = self.settings.admin_token
+        if own is None or not hmac.compare_digest((token or "").encode(), own.encode()):
+            raise RefusedError(
+                FORBIDDEN,
+                f"restricted: only who has the token of --admin-token-file (header {ADMIN_HEADER}) "
+                "may do this.",
+            )
+
+    async def infer(self, visit: Visit, asked: Asked, model: Model, caller: Caller) -> list[Tensor]:
+        """Return the outputs of a request, in a task that may be cancelled: the work is then
+        abandoned, but never interrupted, since requests share its connection.
+
+        Raises:
+            RefusedError: there are none.
+        """
+        visit.texts = asked.request.rows
+        visit.tokens = await self.tokens(asked, model)
+        if caller.key is not None:
+            caller.key.charge(visit.tokens)
+        if not self.ready:
+            raise RefusedError(
+                UNAVAILABLE, "the server is not ready. Send it again later.", retry_after_s=1
+            )
+        task = asyncio.ensure_future(self.engine.infer(asked.request))
+        self._running.add(task)
+        task.add_done_callback(self._done)
+        try:
+            return list(await asyncio.shield(task))
+        except asyncio.CancelledError:
+            self.engine.abandon(asked.request)
+            raise
+
+    def _done(self, task: asyncio.Task[tuple[Tensor, ...]]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # else asyncio reports that nobody asked for it
+
+    async def tokens(self, asked: Asked, model: Model) -> int:
+        """Return about how many tokens the model reads for a request.
+
+        Only texts that may be too long are tokenised, and only where they would be refused: others
+        are counted by their bytes. The engine counts again, and has the last word.
+
+        Raises:
+            RefusedError: INVALID: an example is longer than the model's input.
+        """
+        longest = longest_input(model.config)
+        sizes = [sum(len(text.encode()) for text in example) for example in asked.texts]
+        specials = SPECIAL_TOKENS * len(model.inputs)
+        counts = [size // BYTES_OF_TOKEN + specials for size in sizes]
+        if longest is None:
+            return sum(counts)
+        long = [row for row, size in enumerate(sizes) if size + specials > longest]
+        if long and self.count_tokens is not None and not asked.request.truncate:
+            examples = [asked.texts[row] for row in long]
+            found = await asyncio.to_thread(self.count_tokens, model.name, examples)
+            for row, count in zip(long, found, strict=True):
+                if count > longest:
+                    raise invalid(too_long(row, longest))
+                counts[row] = count
+        return sum(min(count, longest) for count in counts)
+
+
+def longest_input(config: Mapping[str, object]) -> int | None:
+    """Return the most tokens that a model reads, where its configuration says so."""
+    parameters = config.get("parameters")
+    if not isinstance(parameters, Mapping):
+        return None
+    for name in ("max_length", "longest_input"):
+        value = parameters.get(name)
+        if isinstance(value, Mapping) and str(value.get("string_value", "")).isdigit():
+            return int(str(value["string_value"]))
+    return None
