@@ -21,18 +21,16 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertender import __version__
 from serve.door.engine import FAILED, UNAVAILABLE, Model, RefusedError
 from serve.door.http_admin import admin_routes
 from serve.door.http_bodies import HEADER_LENGTH, read_request, write_response
 from serve.door.http_reading import ClientGoneError, body_of, unless_gone
 from serve.door.records import Visit
 from serve.door.requests import checked, most_body_bytes
-from serve.door.service import Door
+from serve.door.service import SERVER_NAME, SERVER_VERSION, Door
 
 logger = logging.getLogger(__name__)
 
-SERVER_NAME = "bertender"
 EXTENSIONS = ("binary_tensor_data", "model_configuration")
 FAILURE = "the server has an error of its own; its log has more."
 
@@ -172,7 +170,7 @@ class Open:
     async def server(self, request: Request) -> Response:
         self._check_key(request)
         return json_response(
-            {"name": SERVER_NAME, "version": __version__, "extensions": EXTENSIONS}
+            {"name": SERVER_NAME, "version": SERVER_VERSION, "extensions": EXTENSIONS}
         )
 
     async def model_ready(self, request: Request) -> Response:

@@ -7,6 +7,7 @@ import hmac
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from serve.door.callers import Caller, Callers
@@ -14,6 +15,9 @@ from serve.door.engine import FORBIDDEN, UNAVAILABLE, UNKNOWN, Engine, Model, Re
 from serve.door.records import Records, Visit
 from serve.door.requests import Asked, invalid, shown, too_long
 from serve.door.tensors import Tensor
+
+SERVER_NAME = "bertender"
+SERVER_VERSION = metadata.version("bertender")
 
 ADMIN_HEADER = "bertender-admin-token"
 SPECIAL_TOKENS = 2
