@@ -69,7 +69,7 @@ def run(
 def _command(artifact: Artifact, core: int | None) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """Run `bertender serve`; yield its process and address once it says that it is ready."""
     ports = (f"--{name}-port=0" for name in ("http", "grpc", "metrics"))
-    words = [sys.executable, "-m", "bertender", "serve", str(artifact.path), "--no-profile"]
+    words = [sys.executable, "-m", "bertender", "serve", str(artifact.path)]
     with pinned(core):
         process = subprocess.Popen(
             [*words, "--json", *ports], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -7,6 +7,7 @@ the functions: `classify` only asks.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from serve.config import DeployConfig, LocalServeConfig
     from serve.deploy import Deployment
     from serve.server.server import TritonServer
+
+logger = logging.getLogger(__name__)
 
 PathLike: TypeAlias = str | os.PathLike[str]
 ArtifactLike: TypeAlias = Artifact | PathLike
@@ -448,8 +451,8 @@ def serve(
     Args:
         artifact: an onnx classifier, as the model `classifier`; or several by the names of models.
         config: settings of `serve`, as an object.
-        settings: the options of `bertender serve`; a port 0 takes any free one. Those that are
-            not set are of this machine's profile, as there.
+        settings: the options of `bertender serve`; a port 0 takes any free one. `profile` is a
+            file of `tune`, with settings where none is set here.
 
     Raises:
         ServingError: the server cannot start.
@@ -470,8 +473,10 @@ def serve(
     models = {name: opened(each, verify=False) for name, each in artifact.items()}
     for name in models:
         check_name(name)
-    with_defaults, _ = with_profile(chosen, [each.card for each in models.values()])
-    return serving(models, with_defaults)
+    chosen, taken = with_profile(chosen, [each.card for each in models.values()])
+    if taken:
+        logger.info("%s", taken)
+    return serving(models, chosen)
 
 
 class AccessFiles(TypedDict, total=False):

@@ -34,7 +34,7 @@ SERVER_SETTINGS = frozenset(
     {
         *PORT_FIELDS,
         *("host", "behind_proxy", "tritonserver", "admin_token_file", "ready_timeout_s"),
-        *("log_file", "log_max_mb", "restart", "profile"),
+        *("log_file", "log_max_mb", "restart"),
     }
 )
 """Settings of the server that are not in a model repository."""
@@ -393,14 +393,14 @@ COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
 
 
 class LocalServeConfig(ServeConfig):
-    """The settings of a server on this machine, whose profile has those that are not explicit."""
+    """The settings of a server, of which a profile may have those that are not explicit."""
 
     panel: ClassVar[str] = "Server"
 
-    profile: bool = Field(
-        True,
-        description="use the settings that `bertender tune` found on this machine, where no option "
-        "sets them",
+    profile: Path | None = Field(
+        None,
+        description="take the settings that no option sets from this file of `bertender tune "
+        "--out`",
     )
 
 

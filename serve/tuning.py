@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from bertender.core.artifact import Artifact
 from bertender.core.config import Record, Rule, Table, parts_of
 from bertender.core.errors import ServerMissingError, ServingError
-from bertender.core.files import CACHE_VARIABLE, check_savable, save_result
+from bertender.core.files import save_result
 from bertender.core.machine import (
     Environment,
     LoadMeter,
@@ -44,7 +44,7 @@ from bertender.models.runtimes import (
 from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.loadtest import LoadConfig, TextsConfig, closed_runs, texts_per_second
-from serve.profiles import ProfileKey, ServeProfile, TunedSettings, profile_path, write_profile
+from serve.profiles import MachineKey, ModelShape, ServeProfile, TunedSettings
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +61,10 @@ class Setting:
     least_cores: int = 1
     """With fewer, it is the same as another row."""
 
-    def of_cores(self, cores: int) -> TunedSettings:
+    def of_cores(self, cores: int, runtime: str = DEFAULT_RUNTIME) -> TunedSettings:
         """Return the settings where a process may use so many cores."""
         counted = {self.counted: cores // self.cores_each} if self.counted else {}
-        return self.settings.model_copy(update=counted)
+        return self.settings.model_copy(update={**counted, "runtime": runtime})
 
 
 DEFAULT_SETTING = "one-instance"
@@ -305,8 +305,8 @@ class Choice(Record):
     reason: str
 
 
-class TuneResult(Record):
-    """The settings that were tried, with every measurement, and the profile."""
+class TuneResult(ServeProfile):
+    """The profile of the settings that were chosen, and every measurement of those tried."""
 
     tried: tuple[Tried, ...] = Field(description="the default of `serve` first")
     fresh: tuple[Tried, ...] = Field(
@@ -314,70 +314,68 @@ class TuneResult(Record):
         "rounds, since those that chose a setting flatter it. Empty where the default was chosen"
     )
     choice: Choice
-    profile: ServeProfile
-    path: str = Field(description="file of the profile")
+    conditions: dict[str, Any] = Field(description="settings of `bertender tune`")
     visits: tuple[Visit, ...]
     environment: Environment
     load: MachineLoad = Field(description="of the busiest visit")
 
 
 def tune(
-    artifact: Artifact, read: Callable[[int], Sequence[Example]], config: TuneConfig
+    artifact: Artifact,
+    read: Callable[[int], Sequence[Example]],
+    config: TuneConfig,
+    out: Path | None = None,
 ) -> TuneResult:
-    """Measure every setting on the real server, and write the profile of the best.
+    """Measure every setting on the real server, and return the best as a profile.
 
     Settings are served in turns, each once a round, in an order that is drawn anew. The fastest and
-    the default then have as many rounds once more, which confirm the choice or not. An interrupted
-    run continues where it was.
+    the default then have as many rounds once more, which confirm the choice or not.
 
     Args:
         artifact: an ONNX classifier.
         read: returns the texts to send, for so many texts that the model reads at once.
         config: what to try, and how.
+        out: the file to write; an interrupted run with the same one continues where it was.
 
     Raises:
         MachineBusyError: other work disturbs the figures, and the config allows no noisy ones.
         ServingError: the server of the default does not start; another setting whose server does
             not has no score, and the reason.
-        ConfigError: the profile cannot be written.
     """
     check_installed(config.runtime)
     check_suits(config.runtime, artifact)
-    key = ProfileKey.of_card(artifact.card, config.runtime)
-    cores, path = key.machine.cores, profile_path(key)
-    check_savable(f"{CACHE_VARIABLE}:", path, "JSON")
+    machine, model = MachineKey.of_this_machine(config.runtime), ModelShape.of_card(artifact.card)
     if not config.noisy:
         check_load_now()
     texts = read(len(artifact.card.task.text_columns))
-    saved = SavedVisits.load(path.with_suffix(".visits"), _conditions(artifact, texts, key, config))
-    measuring = Measuring(artifact, texts, config, cores, saved)
-    rows, visits = measuring.rows(config.tried(cores), first_round=0)
+    saved = SavedVisits.load(
+        out and out.with_name(f"{out.name}.visits"), _conditions(artifact, texts, machine, config)
+    )
+    measuring = Measuring(artifact, texts, config, machine.cores, saved)
+    rows, visits = measuring.rows(config.tried(machine.cores), first_round=0)
     choice = choose(rows, config)
     fresh: list[Tried] = []
     if choice.setting != DEFAULT_SETTING:
         both = (DEFAULT_SETTING, choice.setting)
         fresh, more = measuring.rows(both, first_round=config.rounds)
         choice, visits = confirmed(choice, rows, fresh, config), [*visits, *more]
-    profile = ServeProfile(
-        key=key,
-        setting=choice.setting,
-        settings=SETTINGS[choice.setting].of_cores(cores),
-        reason=choice.reason,
-        conditions=config.model_dump(mode="json"),
+    result = TuneResult(
+        settings=SETTINGS[choice.setting].of_cores(machine.cores, config.runtime),
+        machine=machine,
+        model=model,
         noisy=any(each.load.noisy for each in visits),
-    )
-    write_profile(profile)
-    saved.path.unlink(missing_ok=True)
-    return TuneResult(
+        conditions=config.model_dump(mode="json"),
         tried=tuple(rows),
         fresh=tuple(fresh),
         choice=choice,
-        profile=profile,
-        path=str(path),
         visits=tuple(visits),
         environment=environment(),
         load=busiest([each.load for each in visits]),
     )
+    if out:
+        save_result(result, out)
+    saved.remove()
+    return result
 
 
 NOT_MEASURED = ("settings", "objective", "slo_p99_ms", "rounds")
@@ -385,11 +383,11 @@ NOT_MEASURED = ("settings", "objective", "slo_p99_ms", "rounds")
 
 
 def _conditions(
-    artifact: Artifact, texts: Sequence[Example], key: ProfileKey, config: TuneConfig
+    artifact: Artifact, texts: Sequence[Example], machine: MachineKey, config: TuneConfig
 ) -> str:
     """Return a digest of all that a visit depends on."""
     measured = config.model_dump(mode="json", exclude=set(NOT_MEASURED))
-    values = [artifact.digest, key.model_dump(mode="json", exclude_none=True), measured, texts]
+    values = [artifact.digest, machine.model_dump(mode="json"), measured, texts]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
@@ -401,17 +399,22 @@ class Visits(Record):
 
 
 class SavedVisits:
-    """The visits of a run that has not ended, from which the same command continues."""
+    """The visits of a run that has not ended, from which the same command continues.
 
-    def __init__(self, path: Path, conditions: str, visits: Sequence[Visit] = ()) -> None:
+    Without a file, they are kept as long as the run.
+    """
+
+    def __init__(self, path: Path | None, conditions: str, visits: Sequence[Visit] = ()) -> None:
         self.path = path
         self.conditions = conditions
         self.by_place = {(each.setting, each.round): each for each in visits}
         """Name of a setting and number of a round -> the visit."""
 
     @classmethod
-    def load(cls, path: Path, conditions: str) -> Self:
+    def load(cls, path: Path | None, conditions: str) -> Self:
         """Return what an earlier run has saved; nothing where it is of other conditions."""
+        if path is None:
+            return cls(path, conditions)
         try:
             saved = Visits.model_validate_json(path.read_bytes())
         except FileNotFoundError:
@@ -426,8 +429,13 @@ class SavedVisits:
 
     def add(self, visit: Visit) -> None:
         self.by_place[visit.setting, visit.round] = visit
-        visits = tuple(self.by_place.values())
-        save_result(Visits(conditions=self.conditions, visits=visits), self.path)
+        if self.path:
+            visits = tuple(self.by_place.values())
+            save_result(Visits(conditions=self.conditions, visits=visits), self.path)
+
+    def remove(self) -> None:
+        if self.path:
+            self.path.unlink(missing_ok=True)
 
 
 @dataclass
@@ -474,7 +482,8 @@ class Measuring:
 
     def _visit(self, name: str, number: int) -> Visit:
         """Make a visit, or make it again: a port is taken in between, or a start is slow once."""
-        settings, place = SETTINGS[name].of_cores(self.cores), (name, number)
+        settings = SETTINGS[name].of_cores(self.cores, self.config.runtime)
+        place = (name, number)
         try:
             return visit(self.artifact, self.texts, self.config, place, settings)
         except ServerMissingError:
@@ -506,7 +515,7 @@ def visit(
     """
     from serve.server.server import serving
 
-    served = ServeConfig(http_port=0, metrics_port=0, runtime=config.runtime, **dict(settings))
+    served = ServeConfig(http_port=0, metrics_port=0, **dict(settings))
     with serving(artifact, served) as server:
         meter = LoadMeter()
         runs = closed_runs(server.http_url, lambda columns: texts, config.loads())

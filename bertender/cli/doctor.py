@@ -306,7 +306,6 @@ def _of_runtimes(machine: Environment) -> Iterator[Finding]:
 
 
 def _of_serving(machine: Environment) -> Iterator[Finding]:
-    from serve.profiles import objection_to_profiles, profiles_of_machine
     from serve.server import advisories, installation
 
     try:
@@ -328,14 +327,6 @@ def _of_serving(machine: Environment) -> Iterator[Finding]:
         "no single request is known that ends it",
         missing,
         None if version is None else advisories.advice_on_requests(version),
-    )
-    profiles = profiles_of_machine(machine)
-    yield _finding(
-        "serve profiles",
-        profiles,
-        "`bertender serve` uses them where no option sets the same",
-        "`bertender serve` has its defaults: `bertender tune ARTIFACT` finds what is faster here",
-        None if profiles is None else objection_to_profiles(profiles),
     )
 
 

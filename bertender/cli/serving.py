@@ -19,11 +19,11 @@ from bertender.cli.output import console, messages, print_json, print_rows, prin
 from bertender.comparison.table import DASH
 from bertender.core.artifact import IMPORT_STAGE, Artifact
 from bertender.core.errors import ConfigError
-from bertender.core.files import check_savable, save_result
+from bertender.core.files import check_savable
 from bertender.models.importing import open_artifact
 from serve.config import STANDARD_OUTPUT, DeployConfig, ServeCommandConfig
 from serve.loadtest import texts_to_send
-from serve.profiles import UsedProfile, with_profile
+from serve.profiles import with_profile
 from serve.tuning import Tried, TuneConfig, TuneResult, tune
 from serve.wire import MODEL_NAME
 
@@ -72,6 +72,9 @@ def serve_command() -> Callable[..., None]:
             for name, path in models_by_name(artifacts).items()
         }
         _say_single_texts(models.values())
+        config, taken = with_profile(config, [each.card for each in models.values()])
+        if taken:
+            messages.print(f"{taken}.", soft_wrap=True, markup=False)
         if config.repository_only:
             from serve.check import try_repository
 
@@ -81,7 +84,6 @@ def serve_command() -> Callable[..., None]:
             tried = f"not tried here: {not_tried}" if not_tried else "a server classified with it"
             _print_state(as_json, state, f"model repository: {written}\n{tried}")
             return
-        config, profile = with_profile(config, [each.card for each in models.values()])
         with ExitStack() as stack:
 
             def report_ready(server: TritonServer) -> None:
@@ -94,7 +96,7 @@ def serve_command() -> Callable[..., None]:
                         source, server.http_url, config.page_port, name, server.repository
                     )
                     page = {"page": stack.enter_context(opened).url}
-                _ready(server, profile, page, as_json)
+                _ready(server, config.profile, page, as_json)
 
             serve_forever(models, config, on_ready=report_ready)
 
@@ -115,7 +117,7 @@ def _say_single_texts(models: Iterable[Artifact]) -> None:
 
 
 def _ready(
-    server: TritonServer, profile: UsedProfile | None, page: Mapping[str, str], as_json: bool
+    server: TritonServer, profile: Path | None, page: Mapping[str, str], as_json: bool
 ) -> None:
     from serve.server.advisories import named
     from serve.server.installation import installed_version
@@ -126,20 +128,18 @@ def _ready(
         "grpc": server.grpc_url if has_grpc else None,
         "metrics": server.metrics_url,
     }
-    used = None if profile is None else str(profile.path)
     command = f'bertender classify "a text of yours" --url {server.http_url}'
     model = "" if MODEL_NAME in server.models else f" --model {server.models[0]}"
     lines = [
         f"ready at {server.http_url}{f' and {server.grpc_url}' if has_grpc else ''}; stop it with "
         "Ctrl-C.",
         f"metrics: {server.metrics_url}",
-        *([] if profile is None else [f"{profile}; --no-profile ignores it"]),
         f"try it: {command}{model}",
         *(f"the page: {url}" for url in page.values()),
     ]
     if faults := named(installed_version(server.config.tritonserver), has_grpc):
         messages.print(f"{faults}.")
-    _print_state(as_json, {**urls, **page, "profile": used}, "\n".join(lines))
+    _print_state(as_json, {**urls, **page, "profile": profile and str(profile)}, "\n".join(lines))
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
 
 
@@ -219,35 +219,42 @@ def tune_command() -> Callable[..., None]:
         values: dict[str, Any],
         out: Annotated[
             Path | None,
-            typer.Option("--out", metavar="FILE", help="write every figure to this JSON file"),
+            typer.Option(
+                "--out",
+                metavar="FILE",
+                help="write a profile for `serve --profile` to this JSON file, with every "
+                "figure; an interrupted run with the same file continues",
+            ),
         ] = None,
         as_json: JsonFlag = False,
     ) -> None:
         check_savable("--out", out, "JSON")
         config = TuneConfig.parse(settings_of(TuneConfig, values))
         source = open_artifact(artifact, verify=False)  # checked when it is served
-        result = tune(source, lambda columns: texts_to_send(config, columns), config)
-        if out:
-            save_result(result, out)
+        result = tune(source, lambda columns: texts_to_send(config, columns), config, out)
         if as_json:
             print_json(result.model_dump(mode="json"))
         else:
-            _print_result(result)
+            _print_result(result, artifact, out)
 
     return command_with_flags(command, (TuneConfig,))
 
 
-def _print_result(result: TuneResult) -> None:
+def _print_result(result: TuneResult, artifact: str, out: Path | None) -> None:
     _print_tried("setting", result.tried)
     if result.fresh:
         _print_tried("once more", result.fresh)
     print_words(f"{result.choice.setting}: {result.choice.reason}.")
     noisy = ": noisy, these figures are not reliable" if result.load.noisy else ""
     print_words(f"busiest server: {result.load}{noisy}")
-    print_words(
-        f"`bertender serve` now uses {result.profile.settings} for such a model on this machine; "
-        f"the profile is {result.path}"
-    )
+    if options := result.settings.options:
+        print_words(f"use it: bertender serve {shlex.quote(artifact)} {options}")
+        if out:
+            print_words(
+                f"or: {shlex.join(['bertender', 'serve', artifact, '--profile', str(out)])}"
+            )
+    else:
+        print_words("these are the defaults of `bertender serve`")
 
 
 def _print_tried(title: str, tried: Sequence[Tried]) -> None:

@@ -115,7 +115,7 @@ KEYS: dict[str, Collection[str]] = {
     "deploy": {"model", "version", "digest", "state", "golden", "repository", "earlier_versions"},
     "classify": {"label", "score", "logits"},
     "loadtest": {"config", "runs", "limit", "environment", "load"},
-    "tune": {"tried", "choice", "profile", "path", "visits", "environment", "load"},
+    "tune": {"settings", "machine", "model", "tried", "choice", "visits", "environment", "load"},
     "tasks": {"task", "summary", "metric", "labels"},
     "methods": {"method", "summary", "on a corpus"},
     "schemes": {"schemes", "target", "calibrator", "sensitivity"},

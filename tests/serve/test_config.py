@@ -12,7 +12,6 @@ from bertender.core.errors import ConfigError
 from serve.config import (
     RULES,
     SERVER_SETTINGS,
-    LocalServeConfig,
     ServeCommandConfig,
     ServeConfig,
 )
@@ -21,7 +20,7 @@ from serve.repository.config_pbtxt import model_config
 OF_THE_ENCODER = {"gpu"}
 """What is refused but for a runtime whose graph is another Triton model, and is in that alone: see
 test_triton_onnxruntime.py."""
-FIELDS = sorted(LocalServeConfig.model_fields.keys() - OF_THE_ENCODER)
+FIELDS = sorted(ServeConfig.model_fields.keys() - OF_THE_ENCODER)
 OTHER_VALUES = {
     "host": "127.0.0.2",
     "tritonserver": "/opt/tritonserver/bin/tritonserver",
@@ -30,14 +29,13 @@ OTHER_VALUES = {
     "admin_token_file": "token",
     "log_file": "server.log",
     "runtime": "openvino",
-    "profile": False,
 }
 """For those that no number can be added to."""
 
 
 def other_value(name: str) -> Any:
     """Return an allowed value of a setting that is not its default."""
-    default = LocalServeConfig.model_fields[name].default
+    default = ServeConfig.model_fields[name].default
     return OTHER_VALUES[name] if name in OTHER_VALUES else default + 10 if default else 1
 
 
@@ -45,7 +43,7 @@ def other_value(name: str) -> Any:
 def test_a_repository_takes_every_setting_or_refuses_it(name: str, onnx_artifact: Artifact) -> None:
     """A setting changes what is written, or it is a row of the table and refused by its name."""
     values = {name: other_value(name)}
-    assert LocalServeConfig.parse(values) != LocalServeConfig()
+    assert ServeConfig.parse(values) != ServeConfig()
     repository = {**values, "repository_only": "models"}
     if name in SERVER_SETTINGS:
         with pytest.raises(ConfigError, match=f"repository_only=models and {name}=.*starts no"):

@@ -11,13 +11,12 @@ import pytest
 from scipy import stats
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, MachineBusyError, ServingError, UnknownNameError
-from bertender.core.files import CACHE_VARIABLE
+from bertender.core.errors import MachineBusyError, ServingError, UnknownNameError
 from bertender.core.machine import MachineLoad, Speedup
 from bertender.text.batch import Example
 from serve import tuning as measuring
 from serve.config import ServeConfig
-from serve.profiles import ProfileKey, TunedSettings, profile_folder, read_profile
+from serve.profiles import MachineKey, ModelShape, ServeProfile, TunedSettings
 from serve.tuning import (
     DEFAULT_SETTING,
     LEAST_ROUNDS,
@@ -44,10 +43,10 @@ QUIET = MachineLoad(other_work=0.0, steal=0.0)
 QUICK = {"input": "texts.txt", "rounds": 3, "noisy": True}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    return tmp_path / "cache"
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """The file of `--out`."""
+    return tmp_path / "tuned.json"
 
 
 def texts(columns: int) -> list[Example]:
@@ -211,11 +210,8 @@ def test_every_setting_is_measured_once_a_round_in_turns(
     orders = {tuple(name for name, n in places if n == number) for number in range(6)}
     assert len(orders) > 1, "the order is drawn anew in each round"
     assert [row.name for row in result.tried] == [*NAMES]
-    assert result.choice.setting == result.profile.setting == "large-buckets"
-    key = ProfileKey.of_card(onnx_artifact.card, "onnxruntime")
-    assert read_profile(key) == result.profile
-    assert result.profile.settings == TunedSettings(tokens_per_bucket=512)
-    assert [path.suffix for path in profile_folder().iterdir()] == [".json"]
+    assert result.choice.setting == "large-buckets"
+    assert result.settings == TunedSettings(tokens_per_bucket=512)
 
 
 def test_the_ratio_is_that_of_rounds_that_did_not_choose(
@@ -223,7 +219,7 @@ def test_the_ratio_is_that_of_rounds_that_did_not_choose(
 ) -> None:
     visits.fresh = (3, 120.0)
     result = tune(onnx_artifact, texts, TuneConfig(**FEW))
-    assert result.choice.setting == result.profile.setting == "large-buckets"
+    assert result.choice.setting == "large-buckets"
     assert "1.19x [" in result.choice.reason and "did not choose it" in result.choice.reason
     assert [row.name for row in result.fresh] == [DEFAULT_SETTING, "large-buckets"]
     (chosen,) = (row for row in result.tried if row.name == "large-buckets")
@@ -236,8 +232,8 @@ def test_the_default_stays_where_fresh_rounds_do_not_confirm(
 ) -> None:
     visits.fresh = (3, speed)
     result = tune(onnx_artifact, texts, TuneConfig(**FEW))
-    assert result.choice.setting == result.profile.setting == DEFAULT_SETTING
-    assert result.profile.settings == TunedSettings()
+    assert result.choice.setting == DEFAULT_SETTING
+    assert result.settings == TunedSettings()
     assert result.choice.reason.startswith("large-buckets was the best, but not beyond chance")
 
 
@@ -273,12 +269,12 @@ def test_fresh_rounds_confirm_or_say_why_not(
     assert choice.setting == setting and words in choice.reason
 
 
-def test_fresh_rounds_are_measured_once(visits: Visits, onnx_artifact: Artifact) -> None:
+def test_fresh_rounds_are_measured_once(visits: Visits, onnx_artifact: Artifact, out: Path) -> None:
     visits.fail_at = 12
     with pytest.raises(KeyboardInterrupt):
-        tune(onnx_artifact, texts, TuneConfig(**FEW))
+        tune(onnx_artifact, texts, TuneConfig(**FEW), out)
     visits.fail_at = -1
-    result = tune(onnx_artifact, texts, TuneConfig(**FEW))
+    result = tune(onnx_artifact, texts, TuneConfig(**FEW), out)
     assert len(visits.places) == len({*visits.places}) == 9 + 6
     assert result.choice.setting == "large-buckets"
 
@@ -324,49 +320,53 @@ def test_the_command_says_why_a_setting_has_no_score(
     assert "large-buckets: no score, because it could not be served: /dev/shm has" in shown
 
 
-def test_an_interrupted_run_continues_where_it_was(visits: Visits, onnx_artifact: Artifact) -> None:
+def test_an_interrupted_run_continues_where_it_was(
+    visits: Visits, onnx_artifact: Artifact, out: Path
+) -> None:
     visits.fail_at = 4
     with pytest.raises(KeyboardInterrupt):
-        tune(onnx_artifact, texts, TuneConfig(**FEW))
-    assert not [*profile_folder().glob("*.json")], "no profile before the end"
+        tune(onnx_artifact, texts, TuneConfig(**FEW), out)
+    assert not out.exists(), "no profile before the end"
     before, visits.fail_at = [*visits.places], -1
     # what the visits are judged by may change meanwhile
-    result = tune(onnx_artifact, texts, TuneConfig(**{**FEW, "rounds": 4}, objective="p99"))
+    result = tune(onnx_artifact, texts, TuneConfig(**{**FEW, "rounds": 4}, objective="p99"), out)
     assert len(before) == 4 and len(visits.places) == len({*visits.places}) == 12 + 8
     assert len(result.visits) == 12 + 8
 
 
 @pytest.mark.parametrize("changes", [{"seed": 5}, {"concurrency": (3,)}, {"duration_s": 9.0}])
 def test_visits_of_another_load_are_not_used(
-    changes: dict[str, Any], visits: Visits, onnx_artifact: Artifact
+    changes: dict[str, Any], visits: Visits, onnx_artifact: Artifact, out: Path
 ) -> None:
     visits.fail_at = 4
     with pytest.raises(KeyboardInterrupt):
-        tune(onnx_artifact, texts, TuneConfig(**FEW))
+        tune(onnx_artifact, texts, TuneConfig(**FEW), out)
     visits.fail_at, visits.places = -1, []
-    tune(onnx_artifact, texts, TuneConfig(**FEW, **changes))
+    tune(onnx_artifact, texts, TuneConfig(**FEW, **changes), out)
     assert len(visits.places) == 9 + 6
 
 
-def test_visits_of_other_texts_are_not_used(visits: Visits, onnx_artifact: Artifact) -> None:
+def test_visits_of_other_texts_are_not_used(
+    visits: Visits, onnx_artifact: Artifact, out: Path
+) -> None:
     visits.fail_at = 4
     with pytest.raises(KeyboardInterrupt):
-        tune(onnx_artifact, texts, TuneConfig(**FEW))
+        tune(onnx_artifact, texts, TuneConfig(**FEW), out)
     visits.fail_at, visits.places = -1, []
-    tune(onnx_artifact, lambda columns: [("pear",)], TuneConfig(**FEW))
+    tune(onnx_artifact, lambda columns: [("pear",)], TuneConfig(**FEW), out)
     assert len(visits.places) == 9 + 6
 
 
 def test_damaged_visits_are_named_and_measured_again(
-    visits: Visits, onnx_artifact: Artifact, caplog: pytest.LogCaptureFixture
+    visits: Visits, onnx_artifact: Artifact, out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     visits.fail_at = 2
     with pytest.raises(KeyboardInterrupt):
-        tune(onnx_artifact, texts, TuneConfig(**FEW))
-    (saved,) = profile_folder().glob("*.visits")
+        tune(onnx_artifact, texts, TuneConfig(**FEW), out)
+    saved = out.with_name("tuned.json.visits")
     saved.write_text("{")
     visits.fail_at, visits.places = -1, []
-    tune(onnx_artifact, texts, TuneConfig(**FEW))
+    tune(onnx_artifact, texts, TuneConfig(**FEW), out)
     assert len(visits.places) == 9 + 6 and f"{saved} cannot be read" in caplog.text
 
 
@@ -377,7 +377,7 @@ def test_a_busy_visit_ends_the_run_unless_noisy(
     monkeypatch.setattr(
         measuring, "visit", lambda a, b, c, place, d: visit_of(*place, 100.0, load=busy)
     )
-    assert tune(onnx_artifact, texts, TuneConfig(**FEW)).profile.noisy
+    assert tune(onnx_artifact, texts, TuneConfig(**FEW)).noisy
     monkeypatch.setattr("serve.tuning.check_load_now", refuse)
     with pytest.raises(MachineBusyError):
         tune(onnx_artifact, texts, TuneConfig(**{**FEW, "noisy": False}))
@@ -387,13 +387,25 @@ def refuse() -> None:
     raise MachineBusyError("this machine is busy")
 
 
-def test_a_folder_that_cannot_be_written_is_named_before_any_work(
-    visits: Visits, onnx_artifact: Artifact, cache: Path
+def test_a_file_that_cannot_be_written_is_named_before_any_work(
+    visits: Visits, onnx_artifact: Artifact, out: Path
 ) -> None:
-    cache.write_text("a file in its place")
-    with pytest.raises(ConfigError, match=CACHE_VARIABLE):
-        tune(onnx_artifact, texts, TuneConfig(**FEW))
-    assert visits.places == []
+    out.write_text("a file in the place of a folder")
+    said = fail("tune", onnx_artifact.path, "--input", "texts.txt", "--out", out / "tuned.json")
+    assert "cannot be written" in said and visits.places == []
+
+
+def test_the_file_is_a_profile_with_every_figure(
+    visits: Visits, onnx_artifact: Artifact, out: Path
+) -> None:
+    config = TuneConfig(**FEW, runtime="onnxruntime")
+    result = tune(onnx_artifact, texts, config, out)
+    assert TuneResult.model_validate_json(out.read_text()) == result
+    profile = ServeProfile.read(out)
+    assert profile.settings == TunedSettings(tokens_per_bucket=512)
+    assert profile.machine == MachineKey.of_this_machine("onnxruntime")
+    assert profile.model == ModelShape.of_card(onnx_artifact.card)
+    assert [*out.parent.iterdir()] == [out], "nothing half-written is left"
 
 
 @pytest.mark.parametrize(
@@ -419,13 +431,15 @@ def test_the_command_shows_and_writes_what_it_found(
     words = ("--input", tmp_path / "texts.txt", "--rounds", "3", "--noisy")
     words = (*words, "--settings", "large-buckets", "--out", tmp_path / "out.json")
     shown = " ".join(succeed("tune", onnx_artifact.path, *words).stdout.split())
-    assert "large-buckets: 1.48x" in shown and "tokens_per_bucket=512" in shown
+    assert "large-buckets: 1.48x" in shown
+    serve = f"bertender serve {onnx_artifact.path}"
+    assert f"use it: {serve} --tokens-per-bucket 512 or: {serve} --profile {words[-1]}" in shown
     assert "one-instance 101" in shown
     result = TuneResult.model_validate(
         last_line(succeed("tune", onnx_artifact.path, *words, "--json"))
     )
     assert result == TuneResult.model_validate_json((tmp_path / "out.json").read_text())
-    assert len(visits.places) == 2 * (6 + 6) and Path(result.path).is_file()
+    assert len(visits.places) == 2 * (6 + 6)
 
 
 @pytest.mark.server

@@ -13,10 +13,10 @@ import pytest
 
 import bertender
 from bertender.core.errors import ServingError
-from bertender.core.files import CACHE_VARIABLE
+from bertender.core.files import save_result
 from serve.deploy import deploy
 from serve.page import PageServer
-from serve.profiles import ProfileKey, ServeProfile, TunedSettings, write_profile
+from serve.profiles import MachineKey, ModelShape, ServeProfile, TunedSettings
 from serve.server.targets import ModelFolder
 from tests.serve.deployment.conftest import ASKED, Deployable, Versions, deployable, logits_of
 from tests.serve.processes import stub_of
@@ -75,16 +75,14 @@ def test_a_page_says_that_another_version_was_deployed(versions: Versions, tmp_p
     assert "predictions" not in after
 
 
-def test_the_settings_of_a_profile_stay(
-    versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+def test_the_settings_of_a_profile_stay(versions: Versions, tmp_path: Path) -> None:
     tuned = TunedSettings(concurrent_buckets=2, threads_per_instance=1, tokens_per_bucket=77)
-    values = {"setting": "concurrent-buckets", "reason": "it is faster", "conditions": {}}
-    key = ProfileKey.of_card(versions.old.card, "onnxruntime")
-    write_profile(ServeProfile(key=key, settings=tuned, noisy=False, **values))
+    machine = MachineKey.of_this_machine("onnxruntime")
+    model = ModelShape.of_card(versions.old.card)
+    profile = ServeProfile(settings=tuned, machine=machine, model=model, noisy=False)
+    save_result(profile, path := tmp_path / "tuned.json")
     token = {"admin_token_file": tmp_path / "token"}
-    with bertender.serve(versions.old, **ANY_PORTS, **token) as server:
+    with bertender.serve(versions.old, profile=path, **ANY_PORTS, **token) as server:
         done = bertender.deploy(versions.new, server.http_url, **token)
         folder = ModelFolder(server.repository / "classifier")
         served, parameters = folder.served, folder.config.parameters
