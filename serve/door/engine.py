@@ -142,6 +142,9 @@ class Engine(ABC):
         """Return whether requests are answered now, as the door's readiness shows it."""
         return True
 
+    def hurry(self) -> None:  # noqa: B027 - what ends at once has nothing to hurry
+        """Do not let `stop` wait, which may have begun."""
+
     async def repository(self) -> Sequence[ModelState]:
         """Return the versions of the models in the repository, for who has the admin token."""
         raise RefusedError(UNSUPPORTED, NO_REPOSITORY)

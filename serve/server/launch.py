@@ -15,7 +15,7 @@ import secrets
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bertender.core.errors import ConfigError, ServingError
@@ -39,6 +39,95 @@ GRPC_HEADER = f"triton-grpc-protocol-{HTTP_HEADER}"
 """The key of the metadata; the prefix is Triton's."""
 NO_HEADER = "closed to\neverybody"
 """The name of a header that neither protocol can carry: routes which need it are closed to all."""
+
+
+ALL_CATEGORIES = (*CATEGORIES, "health", "metadata", "inference", "model-config")
+"""All categories of Triton's routes."""
+
+
+def door_options(host: str, metrics_port: int) -> dict[str, object]:
+    """Return the options of a Triton that nobody reaches but the door."""
+    address, _, port = CONTROL_SOCKET.rpartition(":")
+    return {
+        "allow-http": "false",
+        "grpc-address": f"unix:{address}",
+        "grpc-port": port,
+        "metrics-address": host,
+        "metrics-port": metrics_port,
+        "grpc-restricted-protocol": f"{','.join(ALL_CATEGORIES)}:{HTTP_HEADER}={TOKEN_MARK}",
+    }
+
+
+def launch_supervised(
+    installation: Installation,
+    workspace: Workspace,
+    models: Sequence[str],
+    log_file: Path,
+    *,
+    log_max_bytes: int,
+    options: Mapping[str, object],
+    token: str,
+) -> subprocess.Popen[bytes]:
+    """Start Triton behind its supervisor, and return that.
+
+    Args:
+        installation: the server, assembled in the workspace.
+        workspace: where it runs, with the model repository.
+        models: names of those that are loaded at the start.
+        log_file: its log.
+        log_max_bytes: of a log that is a file, beyond which it is begun anew.
+        options: where it listens, and who may ask; TOKEN_MARK stands for the token.
+        token: opens the routes that the options close.
+    """
+    locks = [] if workspace.lock is None else [workspace.lock]
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-I", "-S", str(SUPERVISOR)),
+            *(f"--lock={lock}" for lock in locks),
+            *(str(workspace.path), workspace.shared_memory, str(log_file)),
+            *(str(log_max_bytes), str(STOP_TIMEOUT_S)),
+            *triton_command(installation, workspace, models, options),
+        ],
+        stdin=subprocess.PIPE,
+        pass_fds=locks,
+        cwd=workspace.path,  # the stub imports from its folder first: not from the user's
+        env={
+            **installation.environment(),
+            TOKEN_VARIABLE: token,
+            WORKSPACE_VARIABLE: str(workspace.path),
+        },
+        start_new_session=True,  # Ctrl-C is for bertender, which then stops the server
+    )
+
+
+def triton_command(
+    installation: Installation,
+    workspace: Workspace,
+    models: Sequence[str],
+    listening: Mapping[str, object],
+) -> list[str]:
+    """Return Triton's command line; TOKEN_MARK stands for the token in it."""
+    options = {
+        # both in the workspace, where the server runs: Triton hands them to a shell, which would
+        # split a path with a space
+        "model-repository": REPOSITORY,
+        "backend-directory": BACKENDS,
+        "backend-config": f"python,shm-region-prefix-name={workspace.shared_memory}",
+        "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
+        # else the server is not ready while `bertender deploy` loads a model next to the others
+        "strict-readiness": "false",
+        # other ways to the same routes, which an environment variable may open
+        "allow-sagemaker": "false",
+        "allow-vertex-ai": "false",
+        **listening,
+    }
+    return [
+        str(installation.binary),
+        "--disable-auto-complete-config",  # completing would start the stub twice
+        "--model-control-mode=explicit",  # its routes are closed to who has no token
+        *(f"--load-model={name}" for name in models),
+        *(f"--{name}={value}" for name, value in options.items()),
+    ]
 
 
 def launch(
@@ -235,7 +324,10 @@ def begin_log(log_file: Path) -> int:
         ) from None
 
 
-ENDS = re.compile(r"^bertender: (the Python stub\b.+|the server was ended by .+)$", re.M)
+ENDS = re.compile(
+    r"^bertender: (the Python stub\b.+|the server was ended by .+|the server does not answer.+)$",
+    re.M,
+)
 """What the supervisor writes about the end of a server, before it may start it again."""
 STARTS_AGAIN = re.compile(r"^bertender: the server ended, status .+; it starts again in .+$", re.M)
 """What it writes next: a later start may end for another reason, which is then the one."""

@@ -69,6 +69,9 @@ CANDIDATE_PREFIX, IN_FLIGHT_PREFIX = "candidate-", "in-flight-"
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HURRYING = signal.SIGUSR1
+KILLING = signal.SIGUSR2
+HUNG = 71
+"""Exit status: the owner has found that the command does not answer, and sent KILLING."""
 STANDARD_OUTPUT = "-"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's folder, nothing is made here
 PROCESSES = Path("/proc")
@@ -134,6 +137,10 @@ def _run(options: argparse.Namespace, owner: "Owner", log: BinaryIO) -> int:
                 drain(server, workspace, options.stop_timeout_s, lambda: owner.is_hurried)
                 return 0
             rotation.run(time.monotonic())
+            if owner.found_hung:
+                owner.found_hung = False
+                _note(log, "the server does not answer, and is ended")
+                return HUNG
             if stub := stubs.dead():
                 _note(log, f"the Python stub, process {stub}, died; the server cannot go on")
                 return STUB_DIED
@@ -221,12 +228,15 @@ class Owner:
     was_ready = False
     is_hurried = False
     """Whether the command is to be ended without waiting for what it has begun."""
+    found_hung = False
+    """Whether the owner gets no answers from the command."""
 
     def listen(self) -> None:
         """Take a signal to stop for the end of the owner, so that the command never stays."""
         for number in STOPPING:
             signal.signal(number, lambda *_: self._stop(hurried=False))
         signal.signal(HURRYING, lambda *_: self._stop(hurried=True))
+        signal.signal(KILLING, lambda *_: setattr(self, "found_hung", True))
 
     def _stop(self, *, hurried: bool) -> None:
         self.gone, self.is_hurried = True, hurried or self.is_hurried
@@ -327,7 +337,7 @@ STACK_BYTES = 256 * 1024 * 1024
 
 def _prepare(supervisor: int) -> None:
     """Set up the process that becomes the command."""
-    for number in (*STOPPING, HURRYING):
+    for number in (*STOPPING, HURRYING, KILLING):
         signal.signal(number, signal.SIG_DFL)
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     stack = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)

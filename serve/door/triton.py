@@ -1,0 +1,357 @@
+"""TritonEngine: Triton behind the door, asked over one pooled gRPC channel.
+
+A call to Triton is never cancelled, and has no deadline, which is a cancel too: Triton 2.51 ends
+after some of them. Whoever stops waiting for a request says so by `abandon`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc import service_pb2_grpc
+
+from bertender.core.errors import ServingError
+from serve.config import BackendParameters
+from serve.door.engine import (
+    CANCELLED,
+    FAILED,
+    INVALID,
+    LATE,
+    UNAVAILABLE,
+    UNKNOWN,
+    Code,
+    Engine,
+    InferRequest,
+    Model,
+    ModelState,
+    RefusedError,
+)
+from serve.door.tensors import Tensor
+from serve.server.launch import GRPC_HEADER
+from serve.server.triton import LOOPBACK, Triton
+
+POLL_S = 0.05
+METRICS_TIMEOUT_S = 5.0
+CHANNEL = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # one that was killed leaves no connection behind
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.keepalive_time_ms", 2**31 - 1),
+)
+CODES: Mapping[grpc.StatusCode, Code] = {
+    grpc.StatusCode.INVALID_ARGUMENT: INVALID,
+    grpc.StatusCode.NOT_FOUND: UNKNOWN,
+    grpc.StatusCode.CANCELLED: CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: LATE,
+    grpc.StatusCode.UNAVAILABLE: UNAVAILABLE,
+}
+"""Other statuses of Triton are failures."""
+AWAY = "the model server has ended, and is started again. Send the request again later."
+RETRY_AFTER_S = 2.0
+RESTRICTED = "This protocol is restricted"
+"""How Triton begins its refusal of a request without the token."""
+
+# parameters of requests that the backend reads, and that no client can send
+CALLER, WAIT_MS, NUMBER, ABANDON = "caller", "wait_ms", "number", "abandon"
+
+
+class TritonEngine(Engine):
+    """See the module.
+
+    Args:
+        triton: its processes.
+    """
+
+    def __init__(self, triton: Triton) -> None:
+        self.triton = triton
+        self.metadata = ((GRPC_HEADER, triton.token),)
+        self.channel: grpc.aio.Channel | None = None
+        self.stub: Any = None
+        self.ended: asyncio.Future[None] | None = None
+        self._models: dict[str, Model] = {}
+        self._calls: dict[int, asyncio.Task[tuple[Tensor, ...]]] = {}
+        self._abandoned: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start Triton, and return once its models are ready.
+
+        Raises:
+            ServingError: it ended, or was not ready in time.
+            ConfigError, ModelError: as `Triton.launch`.
+        """
+        await self._close()
+        await asyncio.to_thread(self.triton.launch)
+        self._watch_end()
+        self.channel = grpc.aio.insecure_channel(self.triton.grpc_address, CHANNEL)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
+        await self._until_ready()
+        await self._check_closed()
+        await self._refresh()
+
+    def _watch_end(self) -> None:
+        """Let `ended` have a result once the supervisor has ended."""
+        assert self.triton.supervisor is not None
+        loop = asyncio.get_running_loop()
+        self.ended = ended = loop.create_future()
+        descriptor = os.pidfd_open(self.triton.supervisor.pid)
+
+        def note() -> None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            if not ended.done():
+                ended.set_result(None)
+
+        loop.add_reader(descriptor, note)
+
+    async def _until_ready(self) -> None:
+        assert self.ended is not None
+        timeout_s = self.triton.config.ready_timeout_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not await self._are_ready():
+            if self.ended.done():
+                raise ServingError(f"the server did not start: {self.triton.reason}")
+            if loop.time() > deadline:
+                raise ServingError(
+                    f"the server was not ready within {timeout_s:g} s: {self.triton.reason} Give "
+                    "it longer with --ready-timeout-s."
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def _are_ready(self) -> bool:
+        try:
+            for name in self.triton.models:
+                request = messages.ModelReadyRequest(name=name)
+                if not (await self.stub.ModelReady(request, metadata=self.metadata)).ready:
+                    return False
+        except grpc.aio.AioRpcError:  # it does not listen yet, or does not know the model yet
+            return False
+        return True
+
+    async def _check_closed(self) -> None:
+        """Ask it without the token: a server must refuse that before it is used."""
+        try:
+            await self.stub.ServerLive(messages.ServerLiveRequest())
+        except grpc.aio.AioRpcError as error:
+            if RESTRICTED in (error.details() or ""):
+                return
+        raise ServingError(
+            "the server answers a request without the token: its routes are not closed, so it was "
+            "stopped. Use another version of the server, which knows --grpc-restricted-protocol."
+        )
+
+    async def stop(self) -> None:
+        """End Triton; the workspace goes with it."""
+        await self._close()
+        await asyncio.to_thread(self.triton.end)
+
+    def hurry(self) -> None:
+        """Do not let `stop` wait."""
+        self.triton.hurry()
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self.triton.kill)
+
+    async def _close(self) -> None:
+        if self.channel is not None:
+            await self.channel.close()
+        self.channel = None
+
+    async def died(self) -> str:
+        assert self.ended is not None and self.triton.supervisor is not None
+        await asyncio.shield(self.ended)
+        status = await asyncio.to_thread(self.triton.supervisor.wait)
+        reason = await asyncio.to_thread(lambda: self.triton.reason)
+        return f"status {status}: {reason.rstrip('.')}"
+
+    async def models(self) -> Mapping[str, Model]:
+        return self._models
+
+    async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
+        call = asyncio.create_task(self._ask(request))
+        self._calls[request.number] = call
+        call.add_done_callback(lambda done: self._forget(request.number, done))
+        return await asyncio.shield(call)
+
+    def _forget(self, number: int, done: asyncio.Task[tuple[Tensor, ...]]) -> None:
+        self._calls.pop(number, None)
+        if not done.cancelled():
+            done.exception()  # read, though nobody may wait for it any more
+
+    async def _ask(self, request: InferRequest) -> tuple[Tensor, ...]:
+        message = self._message(request.model, request.inputs)
+        parameters = message.parameters
+        parameters[CALLER].string_param = request.caller
+        parameters[NUMBER].int64_param = request.number
+        if request.truncate:
+            parameters["truncate"].bool_param = True
+        if request.timeout_ms is not None:
+            parameters[WAIT_MS].double_param = request.timeout_ms
+        response = await self._answer(self.stub.ModelInfer, message)
+        return tuple(
+            Tensor(each.name, each.datatype, tuple(each.shape), data)
+            for each, data in zip(response.outputs, response.raw_output_contents, strict=True)
+        )
+
+    def _message(self, model: str, inputs: Sequence[Tensor]) -> Any:
+        return messages.ModelInferRequest(
+            model_name=model,
+            inputs=[
+                messages.ModelInferRequest.InferInputTensor(
+                    name=each.name, datatype=each.datatype, shape=each.shape
+                )
+                for each in inputs
+            ],
+            raw_input_contents=[each.data for each in inputs],
+        )
+
+    def abandon(self, request: InferRequest) -> None:
+        if request.number not in self._calls:
+            return
+        text = np.array([[b"-"]], np.object_)
+        inputs = [Tensor.of_array(each.name, text) for each in request.inputs]
+        message = self._message(request.model, inputs)
+        message.parameters[ABANDON].int64_param = request.number
+        message.parameters[CALLER].string_param = request.caller
+        task = asyncio.create_task(self._say(message))
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
+
+    async def _say(self, message: Any) -> None:
+        """Send a request whose answer is of no interest."""
+        with suppress(RefusedError):
+            await self._answer(self.stub.ModelInfer, message)
+
+    async def _answer(self, route: Any, message: Any) -> Any:
+        """Return Triton's answer.
+
+        Raises:
+            RefusedError: there is none, or an error.
+        """
+        if self.channel is None or self.ended is None or self.ended.done():
+            raise RefusedError(UNAVAILABLE, AWAY, RETRY_AFTER_S)
+        try:
+            return await route(message, metadata=self.metadata)
+        except grpc.aio.AioRpcError as error:
+            raise self._refusal(error) from None
+        except grpc.aio.UsageError:  # the channel was closed meanwhile
+            raise RefusedError(UNAVAILABLE, AWAY, RETRY_AFTER_S) from None
+
+    def _refusal(self, error: grpc.aio.AioRpcError) -> RefusedError:
+        code, reason = CODES.get(error.code(), FAILED), error.details() or str(error.code())
+        if code is not UNAVAILABLE:
+            return RefusedError(code, reason)
+        is_connected = self.channel is not None and (
+            self.channel.get_state() is grpc.ChannelConnectivity.READY
+        )
+        return RefusedError(UNAVAILABLE, reason if is_connected else AWAY, RETRY_AFTER_S)
+
+    async def repository(self) -> Sequence[ModelState]:
+        index = await self._answer(self.stub.RepositoryIndex, messages.RepositoryIndexRequest())
+        return [
+            ModelState(each.name, each.version, each.state, each.reason) for each in index.models
+        ]
+
+    async def load(self, model: str) -> None:
+        # as its folder is: no files or settings that a request brings
+        request = messages.RepositoryModelLoadRequest(model_name=model)
+        try:
+            await self._answer(self.stub.RepositoryModelLoad, request)
+        finally:
+            await self._refresh()
+
+    async def unload(self, model: str) -> None:
+        request = messages.RepositoryModelUnloadRequest(model_name=model)
+        try:
+            await self._answer(self.stub.RepositoryModelUnload, request)
+        finally:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Look up the models that take requests, without those that others call."""
+        versions: dict[str, int] = {}
+        for each in await self.repository():
+            if each.state == "READY":
+                versions[each.name] = max(int(each.version), versions.get(each.name, 0))
+        models = {}
+        for name, version in versions.items():
+            request = messages.ModelConfigRequest(name=name)
+            config = (await self._answer(self.stub.ModelConfig, request)).config
+            if "artifact" in config.parameters:
+                models[name] = model_of(config, str(version))
+        self._models = models
+
+    async def metrics(self) -> str:
+        return await asyncio.to_thread(self._metrics)
+
+    def _metrics(self) -> str:
+        connection = http.client.HTTPConnection(
+            LOOPBACK, self.triton.metrics_port, timeout=METRICS_TIMEOUT_S
+        )
+        try:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().decode()
+        except (OSError, http.client.HTTPException):  # it is away
+            return ""
+        finally:
+            connection.close()
+
+
+def model_of(config: Any, version: str) -> Model:
+    """Return a model by its configuration in a repository of `bertender serve`."""
+    values = as_mapping(config)
+    limits = BackendParameters.from_model_config(values)
+    return Model(
+        name=config.name,
+        version=version,
+        inputs=tuple(each.name for each in config.input),
+        outputs={
+            each.name: (datatype(values["output"][place]["data_type"]), tuple(each.dims))
+            for place, each in enumerate(config.output)
+        },
+        max_batch_size=config.max_batch_size,
+        max_text_bytes=limits.max_text_bytes,
+        config=values,
+    )
+
+
+def datatype(name: str) -> str:
+    """Return the protocol's name of a type of Triton's configuration."""
+    return name.removeprefix("TYPE_").replace("STRING", "BYTES")
+
+
+def as_mapping(message: Any) -> dict[str, Any]:
+    """Return a message of protobuf as Triton writes it as JSON: with fields that have no value,
+    and numbers of 64 bits as numbers."""
+    values: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.has_presence and not message.HasField(field.name):
+            continue
+        if hasattr(value, "items"):
+            values[field.name] = {key: _plain(field, each) for key, each in value.items()}
+        elif hasattr(value, "append"):
+            values[field.name] = [_plain(field, each) for each in value]
+        else:
+            values[field.name] = _plain(field, value)
+    return values
+
+
+def _plain(field: Any, value: Any) -> Any:
+    if hasattr(value, "DESCRIPTOR"):
+        return as_mapping(value)
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
+    return value

@@ -1,0 +1,114 @@
+"""TritonEngine: a real Triton that nobody but the door reaches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc import service_pb2_grpc
+
+from bertender.core.artifact import Artifact
+from bertender.models.classifier import Classifier
+from serve.config import ServeConfig
+from serve.door.engine import INVALID, UNAVAILABLE, InferRequest, RefusedError
+from serve.door.tensors import Tensor
+from serve.door.triton import TritonEngine
+from serve.repository.write import write_repository
+from serve.server.triton import Triton
+from serve.server.workspace import REPOSITORY, Workspace
+
+pytestmark = pytest.mark.server
+
+
+def request_of(*texts: bytes, number: int = 1, **settings: object) -> InferRequest:
+    array = np.array([[text] for text in texts], np.object_)
+    inputs = (Tensor.of_array("TEXT", array),)
+    return InferRequest(number, "classifier", inputs, "me", **settings)  # type: ignore[arg-type]
+
+
+def with_engine(artifact: Artifact, use: Callable[[TritonEngine], Awaitable[None]]) -> None:
+    """Start the engine, use it, and check that nothing is left."""
+
+    async def run() -> None:
+        with Workspace() as workspace:
+            config = ServeConfig(threads_per_instance=1)
+            repository = write_repository(artifact, workspace.path / REPOSITORY, config)
+            engine = TritonEngine(Triton(repository, config, workspace))
+            try:
+                await engine.start()
+                await use(engine)
+            finally:
+                await engine.stop()
+            assert not workspace.path.exists()
+
+    asyncio.run(run())
+
+
+def test_it_answers_dies_and_starts_again(onnx_artifact: Artifact, local: Classifier) -> None:
+    (expected,) = local.logits([("apple saw",)])
+
+    async def use(engine: TritonEngine) -> None:
+        (model,) = (await engine.models()).values()
+        assert (model.name, model.version, model.inputs) == ("classifier", "1", ("TEXT",))
+        assert model.outputs["LOGITS"] == ("FP32", (2,)) and model.outputs["LABEL"][0] == "BYTES"
+        outputs = {each.name: each for each in await engine.infer(request_of(b"apple saw"))}
+        np.testing.assert_allclose(outputs["LOGITS"].array()[0], expected, atol=1e-5)
+        with pytest.raises(RefusedError, match=r"row 0 .*UTF-8") as refused:
+            await engine.infer(request_of(b"\xff"))
+        assert refused.value.code is INVALID
+        assert "nv_inference_count" in await engine.metrics()
+        await engine.kill()
+        assert "status 71: the server does not answer" in await engine.died()
+        with pytest.raises(RefusedError, match="started again") as away:
+            await engine.infer(request_of(b"apple saw"))
+        assert away.value.code is UNAVAILABLE
+        await engine.start()
+        assert await engine.infer(request_of(b"apple saw", truncate=True, timeout_ms=999.5))
+
+    with_engine(onnx_artifact, use)
+
+
+def test_nobody_else_reaches_it(onnx_artifact: Artifact) -> None:
+    async def use(engine: TritonEngine) -> None:
+        assert engine.triton.supervisor is not None
+        (binary, *_) = psutil.Process(engine.triton.supervisor.pid).children()
+        ports = {
+            each.laddr for each in binary.net_connections() if each.status == psutil.CONN_LISTEN
+        }
+        assert ports == {("127.0.0.1", engine.triton.metrics_port)}
+        line = Path(f"/proc/{binary.pid}/cmdline").read_text()
+        assert engine.triton.token not in line and "=****" in line
+        (socket,) = [each for each in engine.triton.workspace.path.iterdir() if each.is_socket()]
+        assert socket.parent.stat().st_mode & 0o077 == 0
+        async with grpc.aio.insecure_channel(engine.triton.grpc_address) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for call, request in {
+                stub.ModelInfer: messages.ModelInferRequest(model_name="classifier"),
+                stub.ModelConfig: messages.ModelConfigRequest(name="classifier"),
+                stub.RepositoryIndex: messages.RepositoryIndexRequest(),
+                stub.SystemSharedMemoryStatus: messages.SystemSharedMemoryStatusRequest(),
+            }.items():
+                with pytest.raises(grpc.aio.AioRpcError, match="restricted"):
+                    await call(request)
+
+    with_engine(onnx_artifact, use)
+
+
+def test_a_caller_that_goes_cancels_nothing(onnx_artifact: Artifact) -> None:
+    async def use(engine: TritonEngine) -> None:
+        requests = [request_of(b"apple saw " * 20, number=number) for number in range(1, 100)]
+        tasks = [asyncio.create_task(engine.infer(each)) for each in requests]
+        await asyncio.sleep(0.01)
+        for task, request in zip(tasks, requests, strict=True):
+            task.cancel()
+            engine.abandon(request)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert await engine.infer(request_of(b"apple saw", number=100))
+
+    with_engine(onnx_artifact, use)

@@ -1,0 +1,191 @@
+"""The watch: an engine that ends or hangs is started again, a few times, and readiness says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from bertender.core.errors import ServingError
+from serve.door.engine import FAILED, UNAVAILABLE, Engine, InferRequest, Model, RefusedError
+from serve.door.tensors import Tensor
+from serve.door.watch import CALLER, Patience, WatchedEngine
+
+QUICK = Patience(
+    every_s=0.01,
+    unready_s=0.3,
+    hung_s=0.8,
+    restarts=3,
+    first_delay_s=0.01,
+    longest_delay_s=0.02,
+)
+
+
+class Fake(Engine):
+    """An engine that does as it is told."""
+
+    def __init__(self) -> None:
+        self.starts = self.kills = 0
+        self.is_silent = False
+        self.refusal: RefusedError | None = None
+        self.cannot_start = False
+        self.asked: list[InferRequest] = []
+
+    async def start(self) -> None:
+        self.starts += 1
+        if self.cannot_start:
+            raise ServingError("no room")
+        self.is_silent = False
+        self.end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def stop(self) -> None:
+        if not self.end.done():
+            self.end.set_result("stopped")
+
+    async def kill(self) -> None:
+        self.kills += 1
+        if not self.end.done():
+            self.end.set_result("killed")
+
+    async def died(self) -> str:
+        return await asyncio.shield(self.end)
+
+    async def models(self) -> Mapping[str, Model]:
+        return {"m": Model("m", "1", ("TEXT", "TEXT_PAIR"), {}, 8, 99, {})}
+
+    async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
+        self.asked.append(request)
+        while self.is_silent and request.caller == CALLER:
+            await asyncio.sleep(0.01)
+        if self.refusal:
+            raise self.refusal
+        return request.inputs
+
+    def abandon(self, request: InferRequest) -> None:
+        pass
+
+
+async def until(holds: object, timeout_s: float = 5) -> None:
+    assert callable(holds)
+    async with asyncio.timeout(timeout_s):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def request_of(caller: str) -> InferRequest:
+    text = Tensor.of_array("TEXT", np.array([[b"apple"]], np.object_))
+    return InferRequest(1, "m", (text,), caller)
+
+
+def watched(fake: Fake, **settings: object) -> WatchedEngine:
+    return WatchedEngine(fake, patience=QUICK, **settings)  # type: ignore[arg-type]
+
+
+def test_a_golden_text_is_asked_again_and_again() -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake, golden=lambda model: ("apple", "saw"))
+        await engine.start()
+        await until(lambda: len(fake.asked) > 2)
+        assert engine.ready
+        asked = fake.asked[-1]
+        assert [each.array().tolist() for each in asked.inputs] == [[[b"apple"]], [[b"saw"]]]
+        assert asked.caller == CALLER and asked.truncate and asked.number < 0
+        await engine.stop()
+        assert not engine.ready
+
+    asyncio.run(run())
+
+
+def test_one_that_ends_is_started_again() -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake)
+        await engine.start()
+        fake.end.set_result("status 70")
+        await until(lambda: not engine.is_ready())
+        await until(lambda: fake.starts == 2 and engine.is_ready())
+        await engine.stop()
+
+    asyncio.run(run())
+
+
+def test_one_that_hangs_is_not_ready_and_then_started_again() -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake)
+        await engine.start()
+        fake.is_silent = True
+        await until(lambda: not engine.ready)
+        assert (fake.kills, fake.starts) == (0, 1), "not at once"
+        await until(lambda: fake.starts == 2 and engine.ready)
+        assert fake.kills == 1
+        await engine.stop()
+
+    asyncio.run(run())
+
+
+def test_one_that_answers_others_does_not_hang() -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake)
+        await engine.start()
+        fake.is_silent = True
+        for _ in range(20):
+            await engine.infer(request_of("other"))
+            await asyncio.sleep(0.1)
+        assert fake.starts == 1 and engine.ready
+        await engine.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("code", "ready"), [(UNAVAILABLE, True), (FAILED, False)])
+def test_a_full_queue_is_an_answer_and_a_failure_is_not_ready(code: object, ready: bool) -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake)
+        await engine.start()
+        await until(lambda: bool(fake.asked))
+        fake.refusal = RefusedError(code, "the queue is full")  # type: ignore[arg-type]
+        seen = len(fake.asked)
+        await until(lambda: len(fake.asked) > seen + 2)
+        assert engine.ready is ready and fake.starts == 1
+        fake.refusal = None
+        await until(lambda: engine.ready)
+        await engine.stop()
+
+    asyncio.run(run())
+
+
+def test_restarts_have_an_end() -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake)
+        await engine.start()
+        fake.cannot_start = True
+        fake.end.set_result("status 70")
+        reason = await asyncio.wait_for(engine.died(), 5)
+        assert reason == (
+            "no room. It was started again 3 times within 10 minutes, and is not once more."
+        )
+        assert fake.starts == 1 + QUICK.restarts
+        with pytest.raises(RefusedError, match="ended"):
+            await engine.infer(request_of("other"))
+        await engine.stop()
+
+    asyncio.run(run())
+
+
+def test_without_restarts_its_first_end_is_the_end() -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake, restarts=False)
+        await engine.start()
+        fake.end.set_result("status 70")
+        assert await asyncio.wait_for(engine.died(), 5) == "status 70"
+        await engine.stop()
+
+    asyncio.run(run())
