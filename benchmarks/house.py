@@ -264,7 +264,8 @@ def run(
     elif of_strings:
         print(*code_strings(product), sep="\n")
     else:
-        commands = () if of_source else figures_of_commands()
+        # first: until a child runs its own program, its peak counts the memory of this process
+        commands = [] if of_source else [*figures_of_commands()]
         for name, value, bound, holds in (*figures_of_source(), *commands):
             print(f"{name:36} {value:24} {bound:18} {'' if holds else 'NOT KEPT'}".rstrip())
 

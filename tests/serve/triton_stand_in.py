@@ -14,8 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numpy as np
-from google.protobuf import json_format
+from google.protobuf import json_format  # type: ignore[import-untyped]
 
 from bertender.core.artifact import Artifact
 from bertender.text.batch import Example
@@ -59,7 +58,7 @@ class InferenceResponse:
 class Request:
     """A request, which is its own sender."""
 
-    arrays: list[np.ndarray]
+    arrays: list[Any]
     settings: dict[str, Any] = field(default_factory=dict)
     cancelled: bool = False
     sent: list[InferenceResponse] = field(default_factory=list)
@@ -104,7 +103,7 @@ class Metric:
     labels: Mapping[str, str]
 
     def increment(self, amount: float) -> None:
-        SENT[self.name, *self.labels.values()] += amount
+        SENT[self.name, *self.labels.values()] += amount  # type: ignore[assignment]
 
 
 SENT = Counter[tuple[str, ...]]()
