@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -24,17 +23,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve.door.engine import FAILED, UNAVAILABLE, Model, RefusedError
 from serve.door.http_admin import admin_routes
 from serve.door.http_bodies import HEADER_LENGTH, read_request, write_response
-from serve.door.http_reading import ClientGoneError, body_of, unless_gone
+from serve.door.http_reading import ClientGoneError, body_of, json_response, unless_gone
 from serve.door.records import Visit
 from serve.door.requests import checked, most_body_bytes
-from serve.door.service import SERVER_NAME, SERVER_VERSION, Door
+from serve.door.service import EXTENSIONS, FAILURE, SERVER_NAME, SERVER_VERSION, Door, platform_of
 
 logger = logging.getLogger(__name__)
-
-EXTENSIONS = ("binary_tensor_data", "model_configuration")
-FAILURE = "the server has an error of its own; its log has more."
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
@@ -121,14 +115,6 @@ def connection_of(scope: Scope) -> str:
     return f"{client[0]}:{client[1]}" if client else "unknown"
 
 
-def json_response(
-    content: object, status: int = 200, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Return a response of JSON."""
-    body = msgspec.json.encode(content)
-    return Response(body, status, headers=headers, media_type="application/json")
-
-
 def refusal(error: RefusedError) -> Response:
     """Return the response to a request that is refused."""
     headers = {}
@@ -205,11 +191,6 @@ class Open:
 
     def _check_key(self, request: Request) -> None:
         self.door.callers.caller(request.headers.get("authorization"), connection_of(request.scope))
-
-
-def platform_of(model: Model) -> str:
-    """Return what runs a model, as its metadata say it."""
-    return str(model.config.get("platform") or model.config.get("backend") or "")
 
 
 class Infer:

@@ -1,14 +1,16 @@
-"""Bodies of HTTP requests as they arrive: bounded, inflated, and given up with their client."""
+"""Bodies of HTTP: those of requests bounded, inflated, and given up with their client."""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+import msgspec
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import Receive
 
 from serve.door.engine import CANCELLED, TOO_LARGE, RefusedError
@@ -115,3 +117,11 @@ async def unless_gone(work: asyncio.Future[T], receive: Receive) -> T:
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def json_response(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response of JSON."""
+    body = msgspec.json.encode(content)
+    return Response(body, status, headers=headers, media_type="application/json")

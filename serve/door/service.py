@@ -18,6 +18,8 @@ from serve.door.tensors import Tensor
 
 SERVER_NAME = "bertender"
 SERVER_VERSION = metadata.version("bertender")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository")
+FAILURE = "the server has an error of its own; its log has more."
 
 ADMIN_HEADER = "bertender-admin-token"
 SPECIAL_TOKENS = 2
@@ -206,3 +208,8 @@ def longest_input(config: Mapping[str, object]) -> int | None:
         if isinstance(value, Mapping) and str(value.get("string_value", "")).isdigit():
             return int(str(value["string_value"]))
     return None
+
+
+def platform_of(model: Model) -> str:
+    """Return what runs a model, as its metadata say it."""
+    return str(model.config.get("platform") or model.config.get("backend") or "")

@@ -20,6 +20,7 @@ from serve.door.engine import (
     ModelState,
     RefusedError,
 )
+from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
 from serve.door.http_server import http_server
 from serve.door.service import CountTokens, Door, DoorSettings
@@ -158,12 +159,16 @@ def running_door(
         while not all(server.started for server in servers):
             await asyncio.sleep(0.01)
         ports = [server.servers[0].sockets[0].getsockname()[1] for server in servers]
+        calls = grpc_server(door, own.served.values())
+        grpc_port = listen(calls, door.settings, "127.0.0.1", 0)
+        await calls.start()
         loop = asyncio.get_running_loop()
-        doors.append(RunningDoor(door, own, ports[0], 0, ports[1], loop))
+        doors.append(RunningDoor(door, own, ports[0], grpc_port, ports[1], loop))
         stopped.append(asyncio.Event())
         started.set()
         await stopped[0].wait()
         own.let_go.set()
+        await calls.stop(None)
         for server in servers:
             server.should_exit = server.force_exit = True
         await asyncio.gather(*tasks)

@@ -1,0 +1,317 @@
+"""The door's gRPC: the Open Inference Protocol with the messages that are published for it.
+
+Messages arrive here as bytes, so that one that is damaged gets the status of a bad request.
+
+https://github.com/kserve/open-inference-protocol
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from bertender.core.errors import ServingError
+from serve.door.engine import FAILED, UNSUPPORTED, Code, Model, RefusedError
+from serve.door.requests import (
+    INPUT_PARAMETERS,
+    MOST_PARAMETERS,
+    Asked,
+    Draft,
+    DraftTensor,
+    binary_values,
+    check_parameters,
+    checked,
+    invalid,
+    most_body_bytes,
+    shown,
+)
+from serve.door.service import (
+    ADMIN_HEADER,
+    EXTENSIONS,
+    FAILURE,
+    SERVER_NAME,
+    SERVER_VERSION,
+    Door,
+    DoorSettings,
+    platform_of,
+)
+from serve.door.tensors import Tensor
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "inference.GRPCInferenceService"
+OF_TRITON = f"triton-grpc-protocol-{ADMIN_HEADER}"
+"""The metadata that Triton's clients carry the administrator's token in."""
+CLOSED = (
+    "ModelStatistics",
+    "TraceSetting",
+    "LogSettings",
+    *(
+        f"{kind}SharedMemory{action}"
+        for kind in ("System", "Cuda")
+        for action in ("Status", "Register", "Unregister")
+    ),
+)
+"""Calls of Triton's service that the door does not have."""
+PING_MS = 60_000
+FEWEST_PING_MS = 10_000
+"""Between the pings of a client that waits."""
+
+Method = Callable[[Any, Any], Awaitable[Any]]
+
+
+def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
+    """Return a server for the running event loop; `listen` opens its port.
+
+    Args:
+        door: what both protocols share.
+        models: whose requests bound the size of a message.
+    """
+    settings = door.settings
+    server = grpc.aio.server(
+        options=(
+            ("grpc.max_receive_message_length", max(map(most_body_bytes, models), default=0)),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", settings.most_connections),
+            ("grpc.max_metadata_size", settings.most_head_bytes),
+            ("grpc.max_connection_idle_ms", int(1000 * settings.idle_s)),
+            ("grpc.server_handshake_timeout_ms", int(1000 * settings.head_s)),
+            ("grpc.keepalive_time_ms", PING_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", FEWEST_PING_MS),
+            ("grpc.so_reuseport", 0),  # else a second server would take half of the connections
+        ),
+        maximum_concurrent_rpcs=settings.most_connections,
+    )
+    service = Service(door)
+    handlers = {name: _unary(name, method) for name, method in service.methods().items()}
+    handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(_no_stream)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    return server
+
+
+def listen(server: grpc.aio.Server, settings: DoorSettings, host: str, port: int) -> int:
+    """Open a port of a server, before it starts, and return it.
+
+    Raises:
+        ServingError: the port is taken, or the files of TLS are none.
+    """
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if settings.tls_certificate is None or settings.tls_key is None:
+            return int(server.add_insecure_port(address))
+        pair = (settings.tls_key.read_bytes(), settings.tls_certificate.read_bytes())
+        return int(server.add_secure_port(address, grpc.ssl_server_credentials((pair,))))
+    except (RuntimeError, OSError) as error:
+        raise ServingError(f"no gRPC at {address}: {error}.") from None
+
+
+def _unary(name: str, method: Method) -> Any:
+    """Return the handler of a call: refusals become statuses."""
+    message = getattr(service_pb2, f"{name}Request")
+
+    async def handle(content: bytes, context: Any) -> Any:
+        try:
+            try:
+                request = message.FromString(content)
+            except DecodeError:
+                raise invalid(f"the message is no {message.DESCRIPTOR.name}.") from None
+            return await method(request, context)
+        except RefusedError as error:
+            await context.abort(_status(error.code), error.reason)
+        except Exception:
+            logger.exception("%s failed", name)
+            await context.abort(_status(FAILED), FAILURE)
+
+    return grpc.unary_unary_rpc_method_handler(
+        handle, response_serializer=lambda response: response.SerializeToString()
+    )
+
+
+def _status(code: Code) -> grpc.StatusCode:
+    return grpc.StatusCode[code.grpc_status]
+
+
+async def _no_stream(contents: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    reason = "streams are not served: no response has parts. Send each request with ModelInfer."
+    await context.abort(_status(UNSUPPORTED), reason)
+    yield b""
+
+
+def metadata_of(context: Any, *names: str) -> str | None:
+    """Return the first value of a call's metadata that has one of some names."""
+    for name, value in context.invocation_metadata():
+        if name in names and isinstance(value, str):
+            return value
+    return None
+
+
+class Service:
+    """The calls."""
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+
+    def methods(self) -> Mapping[str, Method]:
+        """Return the calls with a response, by name."""
+        return {
+            "ServerLive": self.server_live,
+            "ServerReady": self.server_ready,
+            "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata,
+            "ModelMetadata": self.model_metadata,
+            "ModelConfig": self.model_config,
+            "ModelInfer": self.model_infer,
+            "RepositoryIndex": self.repository_index,
+            "RepositoryModelLoad": self.repository_model_load,
+            "RepositoryModelUnload": self.repository_model_unload,
+            **{name: functools.partial(self.closed, name) for name in CLOSED},
+        }
+
+    async def server_live(self, request: Any, context: Any) -> Any:
+        return service_pb2.ServerLiveResponse(live=True)
+
+    async def server_ready(self, request: Any, context: Any) -> Any:
+        return service_pb2.ServerReadyResponse(ready=self.door.is_ready)
+
+    async def model_ready(self, request: Any, context: Any) -> Any:
+        await self._model(request, context)
+        return service_pb2.ModelReadyResponse(ready=self.door.is_ready)
+
+    async def server_metadata(self, request: Any, context: Any) -> Any:
+        self._check_key(context)
+        return service_pb2.ServerMetadataResponse(
+            name=SERVER_NAME, version=SERVER_VERSION, extensions=EXTENSIONS
+        )
+
+    async def model_metadata(self, request: Any, context: Any) -> Any:
+        model = await self._model(request, context)
+        tensor = service_pb2.ModelMetadataResponse.TensorMetadata
+        return service_pb2.ModelMetadataResponse(
+            name=model.name,
+            versions=[model.version],
+            platform=platform_of(model),
+            inputs=[tensor(name=name, datatype="BYTES", shape=(-1, 1)) for name in model.inputs],
+            outputs=[
+                tensor(name=name, datatype=datatype, shape=(-1, *shape))
+                for name, (datatype, shape) in model.outputs.items()
+            ],
+        )
+
+    async def model_config(self, request: Any, context: Any) -> Any:
+        model = await self._model(request, context)
+        config = model_config_pb2.ModelConfig()
+        ParseDict(dict(model.config), config, ignore_unknown_fields=True)
+        return service_pb2.ModelConfigResponse(config=config)
+
+    async def model_infer(self, request: Any, context: Any) -> Any:
+        door = self.door
+        with door.records.visit("grpc", context.peer()) as visit:
+            caller = door.callers.caller(metadata_of(context, "authorization"), visit.connection)
+            visit.key = caller.key.name if caller.key else None
+            model = await door.model(request.model_name, request.model_version)
+            visit.model = model.name
+            visit.number = number = door.number()
+            asked = checked(draft_of(request), model, number, caller.name, is_http=False)
+            visit.id = asked.id
+            outputs = await door.infer(visit, asked, model, caller)
+            return response_of(asked, model, outputs)
+
+    async def repository_index(self, request: Any, context: Any) -> Any:
+        self._check_admin(context)
+        model = service_pb2.RepositoryIndexResponse.ModelIndex
+        return service_pb2.RepositoryIndexResponse(
+            models=[
+                model(name=each.name, version=each.version, state=each.state, reason=each.reason)
+                for each in await self.door.engine.repository()
+                if each.state == "READY" or not request.ready
+            ]
+        )
+
+    async def repository_model_load(self, request: Any, context: Any) -> Any:
+        self._check_admin(context)
+        if request.parameters:
+            raise invalid("a model is loaded as its folder is, without parameters.")
+        await self.door.engine.load(request.model_name)
+        return service_pb2.RepositoryModelLoadResponse()
+
+    async def repository_model_unload(self, request: Any, context: Any) -> Any:
+        self._check_admin(context)
+        await self.door.engine.unload(request.model_name)
+        return service_pb2.RepositoryModelUnloadResponse()
+
+    async def closed(self, name: str, request: Any, context: Any) -> Any:
+        self._check_admin(context)
+        raise RefusedError(UNSUPPORTED, f"{name} is not served here.")
+
+    async def _model(self, request: Any, context: Any) -> Model:
+        self._check_key(context)
+        return await self.door.model(request.name, request.version)
+
+    def _check_key(self, context: Any) -> None:
+        self.door.callers.caller(metadata_of(context, "authorization"), context.peer())
+
+    def _check_admin(self, context: Any) -> None:
+        self.door.check_admin(metadata_of(context, ADMIN_HEADER, OF_TRITON))
+
+
+def draft_of(request: Any) -> Draft:
+    """Read a ModelInferRequest.
+
+    Raises:
+        RefusedError: INVALID: its tensors and their data are not of each other.
+    """
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise invalid(f"the request has {len(request.inputs)} inputs, and raw data of {len(raw)}.")
+    inputs: list[DraftTensor] = []
+    for place, each in enumerate(request.inputs):
+        name = shown(each.name)
+        check_parameters(_parameters(each.parameters), INPUT_PARAMETERS, False, f"the input {name}")
+        if raw and each.HasField("contents"):
+            raise invalid(f"the input {name} has both contents and raw data.")
+        if raw:
+            values = functools.partial(binary_values, name, raw[place])
+        else:
+            values = functools.partial(_contents, name, each.contents.bytes_contents)
+        inputs.append(DraftTensor(each.name, each.datatype, each.shape, values))
+    return Draft(
+        id=request.id,
+        parameters=_parameters(request.parameters),
+        inputs=inputs,
+        outputs=[(each.name, _parameters(each.parameters)) for each in request.outputs],
+    )
+
+
+def _contents(name: str, values: Sequence[bytes], count: int) -> Sequence[bytes]:
+    if len(values) != count:
+        raise invalid(f"the data of {name} has {len(values)} texts, its shape {count}.")
+    return list(values)
+
+
+def _parameters(sent: Mapping[str, Any]) -> dict[str, object]:
+    if len(sent) > MOST_PARAMETERS:
+        raise invalid(f"there are {len(sent)} parameters, allowed {MOST_PARAMETERS}.")
+    return {
+        name: getattr(value, chosen) if (chosen := value.WhichOneof("parameter_choice")) else None
+        for name, value in sent.items()
+    }
+
+
+def response_of(asked: Asked, model: Model, outputs: Sequence[Tensor]) -> Any:
+    """Return a ModelInferResponse, whose tensors are in their binary form."""
+    response = service_pb2.ModelInferResponse(
+        model_name=model.name, model_version=model.version, id=asked.id
+    )
+    for tensor, _ in asked.wanted(outputs):
+        response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        response.raw_output_contents.append(tensor.data)
+    return response

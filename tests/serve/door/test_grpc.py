@@ -1,0 +1,166 @@
+"""The door's gRPC, by the clients that are published."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.grpc.aio
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+from tests.serve.door.fake_engine import BREAK, BUSY, HOLD, RunningDoor, running_door
+
+TEXTS = ["good pear", "bad pear", "plum"]
+EXPECTED = ["positive", "negative", "unknown"]
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[RunningDoor]:
+    with running_door(admin_token="the admin token") as door:
+        yield door
+
+
+@pytest.fixture
+def client(door: RunningDoor) -> Iterator[Any]:
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{door.grpc_port}") as client:
+        yield client
+
+
+@pytest.fixture
+def stub(door: RunningDoor) -> Iterator[Any]:
+    with grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def text_input(texts: list[str]) -> Any:
+    tensor = tritonclient.grpc.InferInput("TEXT", [len(texts), 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([[text.encode()] for text in texts], np.object_))
+    return tensor
+
+
+def labels(result: Any) -> list[str]:
+    return [value.decode() for value in result.as_numpy("LABEL").reshape(-1)]
+
+
+@pytest.mark.parametrize("names", [None, ["SCORE", "LABEL"]])
+def test_tritonclient_over_grpc(client: Any, names: list[str] | None) -> None:
+    outputs = names and [tritonclient.grpc.InferRequestedOutput(name) for name in names]
+    result = client.infer("classifier", [text_input(TEXTS)], outputs=outputs, request_id="an id")
+    assert labels(result) == EXPECTED
+    assert result.as_numpy("SCORE").tolist() == [[9], [8], [4]]
+    assert (result.as_numpy("LOGITS") is None) is (names is not None)
+    assert result.get_response().id == "an id"
+
+
+def test_tritonclient_over_asyncio(door: RunningDoor) -> None:
+    async def ask() -> list[str]:
+        url = f"127.0.0.1:{door.grpc_port}"
+        async with tritonclient.grpc.aio.InferenceServerClient(url) as client:
+            results = await asyncio.gather(
+                *(client.infer("classifier", [text_input([text])]) for text in TEXTS)
+            )
+        return [label for result in results for label in labels(result)]
+
+    assert asyncio.run(ask()) == EXPECTED
+
+
+def test_what_is_served(client: Any) -> None:
+    assert client.is_server_live() and client.is_server_ready()
+    assert client.is_model_ready("classifier") and client.is_model_ready("classifier", "1")
+    assert client.get_server_metadata().name == "bertender"
+    metadata = client.get_model_metadata("classifier")
+    assert metadata.platform == "python" and list(metadata.inputs[0].shape) == [-1, 1]
+    assert {each.name for each in metadata.outputs} == {"LABEL", "SCORE", "LOGITS"}
+    config = client.get_model_config("classifier", as_json=True)["config"]
+    assert config["max_batch_size"] == 64
+    assert config["parameters"]["longest_input"]["string_value"] == "128"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [(BUSY, "UNAVAILABLE"), (BREAK, "INTERNAL"), ("", "INVALID_ARGUMENT")]
+)
+def test_a_refusal_has_its_status(client: Any, text: str, status: str) -> None:
+    with pytest.raises(InferenceServerException) as refused:
+        client.infer("classifier", [text_input([text])])
+    assert refused.value.status() == f"StatusCode.{status}"
+    assert "a bad day" not in str(refused.value), "what failed is for the log"
+
+
+def test_texts_in_the_message_itself(stub: Any) -> None:
+    request = service_pb2.ModelInferRequest(model_name="classifier")
+    tensor = request.inputs.add(name="TEXT", datatype="BYTES", shape=(2, 1))
+    tensor.contents.bytes_contents.extend([b"good pear", b"plum"])
+    assert b"positive" in stub.ModelInfer(request).raw_output_contents[0]
+    tensor.contents.bytes_contents.append(b"one more")
+    with pytest.raises(grpc.RpcError) as refused:
+        stub.ModelInfer(request)
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_bytes_that_are_no_message(door: RunningDoor) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"\xff\xff\xff")
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_streams_are_refused_clearly(stub: Any) -> None:
+    with pytest.raises(grpc.RpcError, match="Send each request with ModelInfer") as refused:
+        list(stub.ModelStreamInfer(iter([service_pb2.ModelInferRequest()])))
+    assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_the_repository_needs_the_token(client: Any, door: RunningDoor) -> None:
+    with pytest.raises(InferenceServerException, match="restricted"):
+        client.get_model_repository_index()
+    for name in ("bertender-admin-token", "triton-grpc-protocol-bertender-admin-token"):
+        headers = {name: "the admin token"}
+        index = client.get_model_repository_index(headers=headers)
+        assert [each.name for each in index.models] == ["classifier"]
+        client.load_model("classifier", headers=headers)
+        assert door.engine.loaded == ["classifier"]
+        client.unload_model("classifier", headers=headers)
+        assert door.engine.loaded == []
+    with pytest.raises(InferenceServerException, match="not served"):
+        client.get_inference_statistics(headers=headers)
+
+
+def test_cancelled_calls_by_the_thousand(door: RunningDoor) -> None:
+    """Each stops its work; none of them is cut off inside the engine."""
+    before, calls = len(door.engine.abandoned), 2000
+
+    async def cancel() -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            request = service_pb2.ModelInferRequest(model_name="classifier")
+            request.inputs.add(name="TEXT", datatype="BYTES", shape=(1, 1))
+            request.raw_input_contents.append(b"\4\0\0\0HOLD")
+            for _ in range(calls // 100):
+                waiting = [stub.ModelInfer(request) for _ in range(100)]
+                await asyncio.sleep(0.02)
+                for call in waiting:
+                    call.cancel()
+            request.raw_input_contents[0] = b"\4\0\0\0plum"
+            assert (await stub.ModelInfer(request)).raw_output_contents
+
+    asyncio.run(cancel())
+    deadline = time.monotonic() + 10
+    while (
+        started := sum(each.inputs[0].data[4:] == HOLD.encode() for each in door.engine.requests)
+    ) > len(door.engine.abandoned) - before:
+        assert time.monotonic() < deadline, started
+        time.sleep(0.05)
+    assert started > 0
+    done = door.engine.done
+    door.call(door.engine.let_go.set)
+    while door.engine.done < done + started:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
