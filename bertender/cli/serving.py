@@ -139,7 +139,9 @@ def _ready(
     ]
     if faults := named(installed_version(server.config.tritonserver), has_grpc):
         messages.print(f"{faults}.")
-    _print_state(as_json, {**urls, **page, "profile": profile and str(profile)}, "\n".join(lines))
+    _print_state(
+        as_json, {**urls, **page, "profile": str(profile) if profile else None}, "\n".join(lines)
+    )
     console.file.flush()  # a reader at the other end of a pipe is waiting for it
 
 
