@@ -20,6 +20,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from serve.door.service import DoorSettings
 
 LEAVE_S = 10
+MOST_PARTS = 100_000
+"""Of a body: chunks, or what arrives at a time; a million of a byte each keep a core busy."""
 
 
 def http_server(
@@ -73,7 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.deadline: asyncio.TimerHandle | None = None
         self.is_in_head = False
-        self.head_bytes = 0
+        self.head_bytes = self.parts = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -94,11 +96,18 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.is_in_head and self.head_bytes > self.bounds.most_head_bytes:
             self._end(431, f"the head has more than {self.bounds.most_head_bytes} bytes.")
+        elif self.deadline is None and self._is_idle:  # empty lines came, which begin no request
+            self._expect(self.bounds.idle_s)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no request is under way; the body of one that was refused may still come."""
+        return not self.is_in_head and (self.cycle is None or self.cycle.response_complete)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.is_in_head = True
-        self.head_bytes = 0
+        self.head_bytes = self.parts = 0
         self._expect(self.bounds.head_s)
 
     def on_headers_complete(self) -> None:
@@ -111,12 +120,17 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        self.parts += 1
+        if self.parts > MOST_PARTS:
+            self._end(413, f"the body has more than {MOST_PARTS} chunks.")
+        else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         if not self.transport.is_closing():
-            self._expect(None)
+            self._expect(self.bounds.idle_s if self._is_idle else None)
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -131,19 +145,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self.deadline = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
-        if self.is_in_head or (self.cycle is not None and not self.cycle.response_started):
-            self._end(408, "the request did not come in time.")
-        else:
+        if self._is_idle:
             self.transport.close()
+        else:
+            self._end(408, "the request did not come in time.")
 
     def _end(self, status: int, reason: str) -> None:
-        """Respond without the application, and close."""
+        """Respond without the application where nothing has responded yet, and close."""
         if self.transport.is_closing():
             return
-        body = msgspec.json.encode({"error": reason})
-        head = (
-            f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        cycle = self.cycle
+        is_new = cycle is None or cycle.response_complete
+        if is_new if self.is_in_head else (is_new or not cycle.response_started):
+            body = msgspec.json.encode({"error": reason})
+            head = (
+                f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
         self.transport.close()

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.http
 import tritonclient.http.aio
+from tritonclient.utils import InferenceServerException
 
-from tests.serve.door.fake_engine import RunningDoor, running_door
+from bertender.core.errors import DataError, ServingError
+from serve.client.access import AccessConfig
+from serve.client.endpoint import Endpoint
+from tests.serve.door.fake_engine import BREAK, BUSY, RunningDoor, running_door
+from tests.serve.door.raw_http import body, exchange, get, post
+from tests.serve.nginx import make_certificate
+from tests.serve.routes import HTTP_ROUTES
 
 TEXTS = ["good pear", "bad pear", "plum"]
+TOKEN = "the token of the administrator"
 EXPECTED = ["positive", "negative", "unknown"]
 
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[RunningDoor]:
-    with running_door() as door:
+    with running_door(admin_token=TOKEN) as door:
         yield door
 
 
@@ -71,3 +80,131 @@ def test_tritonclient_over_asyncio(door: RunningDoor) -> None:
         return [label for result in results for label in labels(result)]
 
     assert asyncio.run(ask()) == EXPECTED
+
+
+def test_what_is_served(door: RunningDoor) -> None:
+    client = tritonclient.http.InferenceServerClient(f"127.0.0.1:{door.http_port}")
+    assert client.is_server_live() and client.is_server_ready()
+    assert client.is_model_ready("classifier") and client.is_model_ready("classifier", "1")
+    assert not client.is_model_ready("classifier", "2") and not client.is_model_ready("other")
+    assert client.get_server_metadata()["name"] == "bertender"
+    metadata = client.get_model_metadata("classifier")
+    assert metadata["versions"] == ["1"] and metadata["platform"] == "python"
+    assert metadata["inputs"] == [{"name": "TEXT", "datatype": "BYTES", "shape": [-1, 1]}]
+    assert {each["name"] for each in metadata["outputs"]} == {"LABEL", "SCORE", "LOGITS"}
+    assert client.get_model_config("classifier")["max_batch_size"] == 64
+    client.close()
+
+
+@pytest.mark.parametrize("wrong", ["ready", "leaving", "away"])
+def test_readiness_follows_what_is_true(door: RunningDoor, wrong: str) -> None:
+    changed: Any = door.engine if wrong == "away" else door.door
+    before = getattr(changed, wrong)
+    setattr(changed, wrong, not before)
+    try:
+        for path in ("/v2/health/ready", "/v2/models/classifier/ready"):
+            assert get(door.http_port, path).status == 503
+        assert get(door.http_port, "/v2/health/live").status == 200
+    finally:
+        setattr(changed, wrong, before)
+    assert get(door.http_port, "/v2/health/ready").status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/v2/models/other", 404),
+        ("GET", "/v2/models/classifier/versions/9/config", 404),
+        ("GET", "/v2/models/classifier/infer", 405),
+        ("POST", "/v2/models/classifier/generate", 404),
+        ("GET", "/v2/models/..%2f..%2fetc/config", 404),
+        ("GET", "/v2/models/%ff%0a/config", 404),
+        ("DELETE", "/v2", 405),
+        ("OPTIONS", "/v2", 405),
+    ],
+)
+def test_what_is_not_there(door: RunningDoor, method: str, path: str, status: int) -> None:
+    answer = get(door.http_port, path, method=method)
+    assert answer.status == status and answer.error
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "retry_after"), [(BUSY, 503, "3"), (BREAK, 500, None), (" ", 400, None)]
+)
+def test_a_refusal(door: RunningDoor, text: str, status: int, retry_after: str | None) -> None:
+    answer = exchange(door.http_port, post(body(data=[text])))
+    assert answer is not None and answer.status == status
+    assert answer.headers.get("retry-after") == retry_after
+    assert answer.error and "a bad day" not in answer.error, "what failed is for the log"
+
+
+ADMIN = "bertender-admin-token"
+CLOSED = [(path, method) for routes in HTTP_ROUTES.values() for method, path, _ in routes]
+
+
+@pytest.mark.parametrize(("path", "method"), CLOSED)
+def test_administrative_routes_need_the_token(door: RunningDoor, path: str, method: str) -> None:
+    for headers in ([], [f"{ADMIN}: wrong"], [f"{ADMIN}:"]):
+        answer = get(door.http_port, path, *headers, method=method)
+        assert answer.status == 403 and "restricted" in answer.error
+    right = get(door.http_port, path, f"{ADMIN}: {TOKEN}", method=method)
+    assert right.status == (200 if path == "/v2/repository/index" else 501)
+
+
+def test_who_has_the_token_loads_models(door: RunningDoor) -> None:
+    client = tritonclient.http.InferenceServerClient(f"127.0.0.1:{door.http_port}")
+    headers = {ADMIN: TOKEN}
+    index = client.get_model_repository_index(headers=headers)
+    assert index == [{"name": "classifier", "version": "1", "state": "READY"}]
+    client.load_model("classifier", headers=headers)
+    assert door.engine.loaded == ["classifier"]
+    client.unload_model("classifier", headers=headers)
+    assert door.engine.loaded == []
+    with pytest.raises(InferenceServerException, match="failed to load 'other'"):
+        client.load_model("other", headers=headers)
+    with pytest.raises(InferenceServerException, match="without parameters"):
+        client.load_model("classifier", headers=headers, config="{}")
+    client.close()
+
+
+def test_without_a_token_nobody_administers() -> None:
+    with running_door() as door:
+        for headers in ([], [f"{ADMIN}:"], [f"{ADMIN}: None"]):
+            assert get(door.http_port, "/v2/logging", *headers).status == 403
+
+
+def test_pages_elsewhere_ask_only_where_they_are_allowed(door: RunningDoor) -> None:
+    here, there = "Origin: https://here.example", "Origin: https://there.example"
+    assert "access-control-allow-origin" not in get(door.http_port, "/v2", here).headers
+    with running_door(allow_origins=("https://here.example",)) as open_door:
+        port = open_door.http_port
+        allowed = get(port, "/v2", here).headers["access-control-allow-origin"]
+        assert allowed == "https://here.example"
+        assert "access-control-allow-origin" not in get(port, "/v2", there).headers
+        asked = "Access-Control-Request-Method: POST"
+        path = "/v2/models/classifier/infer"
+        assert get(port, path, here, asked, method="OPTIONS").status == 200
+        assert get(port, path, there, asked, method="OPTIONS").status == 400
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_our_own_client(door: RunningDoor, protocol: str) -> None:
+    port = door.http_port if protocol == "http" else door.grpc_port
+    with Endpoint(f"{protocol}://127.0.0.1:{port}") as endpoint:
+        assert [answer.label for answer in endpoint.classify(TEXTS)] == EXPECTED
+        with pytest.raises(DataError, match="row 1"):
+            endpoint.classify(["pear", " "])
+        with pytest.raises(ServingError, match="bytes, allowed") as refused:
+            endpoint.classify(["a" * 40_000])
+    assert "refused" in str(refused.value)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_tls(protocol: str, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with running_door(tls_certificate=certificate, tls_key=key) as door:
+        port = door.http_port if protocol == "http" else door.grpc_port
+        access = AccessConfig(ca_file=certificate)
+        with Endpoint(f"{protocol}s://127.0.0.1:{port}", access=access) as endpoint:
+            assert [answer.label for answer in endpoint.classify(TEXTS)] == EXPECTED

@@ -1,0 +1,191 @@
+"""What the door allows a connection: time, bytes, company; and what a client that goes stops."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.serve.door.fake_engine import RunningDoor, model_of, running_door
+from tests.serve.door.raw_http import HEAD, body, exchange, get, post, read_answer
+
+HEAD_S, BODY_S, IDLE_S = 0.3, 0.5, 0.8
+MOST_CONNECTIONS = 8
+PLUM, HELD = post(body()), post(body(data=["HOLD"]))
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[RunningDoor]:
+    with running_door(
+        head_s=HEAD_S,
+        body_s=BODY_S,
+        idle_s=IDLE_S,
+        most_connections=MOST_CONNECTIONS,
+        most_held_bytes=100_000,
+    ) as door:
+        yield door
+
+
+def connect(door: RunningDoor) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", door.http_port), 10)
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("start", "drip", "seconds"),
+    [
+        (b"POST /a", b"a", HEAD_S),
+        (f"{HEAD}Content-Length: 900\r\n\r\n".encode(), b" ", BODY_S),
+        (f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode(), b"1\r\n \r\n", BODY_S),
+    ],
+    ids=["head", "body", "chunks"],
+)
+def test_a_slow_request_ends(door: RunningDoor, start: bytes, drip: bytes, seconds: float) -> None:
+    started = time.monotonic()
+    with connect(door) as connection:
+        connection.sendall(start)
+        connection.settimeout(0.05)
+        while True:
+            assert time.monotonic() < started + seconds + 5
+            try:
+                connection.sendall(drip)
+                if connection.recv(1, socket.MSG_PEEK):
+                    break
+            except TimeoutError:
+                continue
+        answer = read_answer(connection)
+    assert answer is not None and answer.status == 408
+    assert time.monotonic() - started >= seconds
+
+
+@pytest.mark.parametrize("first", [b"", PLUM, b"\r\n"], ids=["new", "after a request", "empty"])
+def test_an_idle_connection_ends(door: RunningDoor, first: bytes) -> None:
+    with connect(door) as connection:
+        if first:
+            connection.sendall(first)
+        if first == PLUM:
+            answer = read_answer(connection)
+            assert answer is not None and answer.status == 200
+        started = time.monotonic()
+        assert connection.recv(1) == b""
+    assert IDLE_S / 2 < time.monotonic() - started < IDLE_S + 5
+
+
+def test_a_long_wait_for_the_engine_is_no_idle_connection(door: RunningDoor) -> None:
+    with connect(door) as connection:
+        connection.sendall(HELD)
+        time.sleep(2 * IDLE_S)
+        door.call(door.engine.let_go.set)
+        answer = read_answer(connection)
+    door.call(door.engine.let_go.clear)
+    assert answer is not None and answer.status == 200
+
+
+def test_a_refused_body_is_skipped_and_the_connection_goes_on(door: RunningDoor) -> None:
+    with connect(door) as connection:
+        refused = post(b" " * 5000, path="/v2/models/nobody/infer")
+        connection.sendall(refused[:-2000])
+        answers = [read_answer(connection)]
+        connection.sendall(refused[-2000:] + PLUM)
+        answers.append(read_answer(connection))
+    assert [answer and answer.status for answer in answers] == [404, 200]
+
+
+def test_connections_are_counted(door: RunningDoor) -> None:
+    until(lambda: get(door.http_port, "/v2/health/live").status == 200)
+    connections = [connect(door) for _ in range(MOST_CONNECTIONS)]
+    try:
+        time.sleep(0.1)
+        answer = exchange(door.http_port, PLUM)
+        assert answer is not None and answer.status == 503
+        assert "connections" in answer.error
+    finally:
+        for connection in connections:
+            connection.close()
+    until(lambda: (late := exchange(door.http_port, PLUM)) is not None and late.status == 200)
+
+
+def test_bodies_in_memory_are_counted(door: RunningDoor) -> None:
+    with connect(door) as first:
+        first.sendall(f"{HEAD}Content-Length: 90000\r\n\r\n".encode() + b" " * 80_000)
+        until(lambda: door.door.held_bytes >= 80_000)
+        answer = exchange(door.http_port, post(b" " * 30_000))
+        assert answer is not None and answer.status == 503
+        assert answer.headers["retry-after"] == "1"
+    until(lambda: door.door.held_bytes == 0)
+
+
+def test_a_client_that_goes_stops_its_work(door: RunningDoor) -> None:
+    started = len(door.engine.requests)
+    with connect(door) as connection:
+        connection.sendall(HELD)
+        until(lambda: len(door.engine.requests) > started)
+    number = door.engine.requests[-1].number
+    until(lambda: number in door.engine.abandoned)
+    done = door.engine.done
+    door.call(door.engine.let_go.set)
+    until(lambda: door.engine.done == done + 1)
+    door.call(door.engine.let_go.clear)
+
+
+@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+def test_a_compressed_body(door: RunningDoor, name: str, pack: Callable[[bytes], bytes]) -> None:
+    packed = pack(body(data=["good pear"]))
+    answer = exchange(door.http_port, post(packed, f"Content-Encoding: {name}"))
+    assert answer is not None and json.loads(answer.body)["outputs"][0]["data"] == ["positive"]
+    for damaged in (packed[:-4], packed + b"more", b"nonsense", b""):
+        answer = exchange(door.http_port, post(damaged, f"Content-Encoding: {name}"))
+        assert answer is not None and answer.status == 400
+
+
+def test_another_encoding_is_refused(door: RunningDoor) -> None:
+    answer = exchange(door.http_port, post(body(), "Content-Encoding: br"))
+    assert answer is not None and answer.status == 400 and "gzip" in answer.error
+
+
+def test_a_leaving_door_closes_connections_after_a_response(door: RunningDoor) -> None:
+    door.door.leaving = True
+    try:
+        assert get(door.http_port, "/v2/health/ready").status == 503
+        with connect(door) as connection:
+            connection.sendall(PLUM)
+            answer = read_answer(connection)
+            assert answer is not None and answer.status == 200
+            assert answer.headers["connection"] == "close" and connection.recv(1) == b""
+    finally:
+        door.door.leaving = False
+    assert get(door.http_port, "/v2/health/ready").status == 200
+
+
+def test_texts_that_are_too_long_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+
+    def count(model: str, examples: object) -> list[int]:
+        texts = [text for (text,) in examples]  # type: ignore[attr-defined]
+        counted.extend(texts)
+        return [2 + len(text.split()) for text in texts]
+
+    with running_door(count_tokens=count) as door:
+        long, fine = "a " * 200, "pear" * 100
+        for data, parameters, status in (
+            (["plum"], {}, 200),
+            ([fine], {}, 200),
+            (["plum", long], {}, 400),
+            ([long], {"truncate": True}, 200),
+        ):
+            content = body({"parameters": parameters}, data=data, shape=[len(data), 1])
+            answer = exchange(door.http_port, post(content))
+            assert answer is not None and answer.status == status
+        assert counted == [fine, long]
+        assert model_of().max_batch_size >= 2

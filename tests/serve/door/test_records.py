@@ -1,0 +1,81 @@
+"""The access log and the metrics of the door."""
+
+from __future__ import annotations
+
+import json
+import queue
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve.door.callers import new_key
+from serve.door.records import Records, Visit
+from tests.serve.door.fake_engine import BREAK, BUSY, running_door
+from tests.serve.door.raw_http import body, exchange, get, post
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_line_for_each_request(tmp_path: Path) -> None:
+    file, keys = tmp_path / "access.log", tmp_path / "keys"
+    key, row = new_key("reader")
+    keys.write_text(row)
+    with running_door(access_log=file, api_keys=keys) as door:
+        authorized = f"Authorization: Bearer {key}"
+        secret = "a secret of 20 chars"
+        for text in (secret, "", BUSY, BREAK):
+            exchange(door.http_port, post(body({"id": "mine"}, data=[text]), authorized))
+        exchange(door.http_port, post(body()))
+        exchange(door.http_port, post(body(), authorized, path="/v2/models/other/infer"))
+    found = lines(file)
+    outcomes = [line["outcome"] for line in found]
+    assert outcomes == ["ok", "invalid", "unavailable", "failed", "unauthorized", "unknown"]
+    first = found[0]
+    assert first["id"] == "mine" and first["key"] == "reader" and first["model"] == "classifier"
+    assert first["texts"] == 1 and first["tokens"] == 7 and 0 < first["ms"] < 10_000
+    assert first["protocol"] == "http" and abs(first["time"] - time.time()) < 60
+    assert secret not in file.read_text() and key not in file.read_text()
+
+
+def test_a_log_that_is_moved_away_is_opened_anew(tmp_path: Path) -> None:
+    file = tmp_path / "access.log"
+    with running_door(access_log=file) as door:
+        exchange(door.http_port, post(body()))
+        deadline = time.monotonic() + 10
+        while not file.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        file.rename(tmp_path / "access.log.1")
+        exchange(door.http_port, post(body()))
+    assert len(lines(file)) == len(lines(tmp_path / "access.log.1")) == 1
+
+
+def test_a_log_that_nobody_writes_holds_no_request_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = Records(tmp_path / "access.log")
+    assert records.log is not None
+    records.log.listener.stop()
+    records.log.queue = queue.Queue(2)
+    for _ in range(5):
+        records.log.write(Visit("http", "a"), 0.1)
+    assert records.registry.get_sample_value("bertender_door_lost_log_lines_total") == 3
+
+
+def test_metrics_are_those_of_the_door_and_the_engine() -> None:
+    with running_door() as door:
+        for text in ("plum", "pear", ""):
+            exchange(door.http_port, post(body(data=[text])))
+        text = get(door.metrics_port, "/metrics").body.decode()
+        assert get(door.http_port, "/metrics").status == 404
+    assert 'bertender_door_requests_total{outcome="ok",protocol="http"} 2.0' in text
+    assert 'bertender_door_requests_total{outcome="invalid",protocol="http"} 1.0' in text
+    assert 'bertender_door_request_seconds_count{protocol="http"} 2.0' in text
+    assert "bertender_door_texts_total 2.0" in text
+    assert "bertender_door_requests_under_way 0.0" in text
+    assert "bertender_door_ready 1.0" in text
+    assert text.endswith("of_the_engine 1\n")
