@@ -349,6 +349,8 @@ class Grpc(Protocol):
         # as over HTTP: what is sent to this machine, an API key among it, must not go by another
         ("grpc.enable_http_proxy", 0),
     )
+    too_large = "message larger than max"
+    """Words of grpcio where a message has more bytes than the server takes: it never will."""
     kinds: Kinds = (((OSError, RuntimeError, ValueError), BROKEN),)
 
     def tensor(self, name: str, shape: Sequence[int], datatype: str) -> Any:
@@ -404,6 +406,8 @@ class Grpc(Protocol):
 
     def refusal(self, status: str, message: str = "") -> Failure:
         """Return what a status means; grpcio says UNAVAILABLE itself without a connection."""
+        if self.too_large in message:
+            return REFUSED
         if status == self.unavailable:
             if any(words in message for words in self.handshake_failures):
                 return UNTRUSTED

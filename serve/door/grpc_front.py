@@ -92,7 +92,7 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
         maximum_concurrent_rpcs=settings.most_connections,
     )
     service = Service(door)
-    handlers = {name: _unary(name, method) for name, method in service.methods().items()}
+    handlers = {name: _unary(name, method, door.hold) for name, method in service.methods().items()}
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(_no_stream)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     return server
@@ -114,12 +114,15 @@ def listen(server: grpc.aio.Server, settings: DoorSettings, host: str, port: int
         raise ServingError(f"no gRPC at {address}: {error}.") from None
 
 
-def _unary(name: str, method: Method) -> Any:
-    """Return the handler of a call: refusals become statuses."""
+def _unary(name: str, method: Method, hold: Callable[[int], None]) -> Any:
+    """Return the handler of a call: refusals become statuses, and messages are counted."""
     message = getattr(service_pb2, f"{name}Request")
 
     async def handle(content: bytes, context: Any) -> Any:
+        held = 0
         try:
+            hold(len(content))
+            held = len(content)
             try:
                 request = message.FromString(content)
             except DecodeError:
@@ -130,6 +133,8 @@ def _unary(name: str, method: Method) -> Any:
         except Exception:
             logger.exception("%s failed", name)
             await context.abort(_status(FAILED), FAILURE)
+        finally:
+            hold(-held)
 
     return grpc.unary_unary_rpc_method_handler(
         handle, response_serializer=lambda response: response.SerializeToString()

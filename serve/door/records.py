@@ -84,7 +84,9 @@ class Records:
             registry=registry,
         )
         self.held_bytes = Gauge(
-            "bertender_door_held_bytes", "Bytes of HTTP bodies in memory.", registry=registry
+            "bertender_door_held_bytes",
+            "Bytes of requests in memory, as they were sent or inflated.",
+            registry=registry,
         )
         self.ready = Gauge("bertender_door_ready", "1 while readiness is.", registry=registry)
         self.lost_lines = Counter(

@@ -55,7 +55,7 @@ class DoorSettings:
     body_s: float = 60.0
     """Longest time for a request's body."""
     most_held_bytes: int = 256 * 2**20
-    """Of all HTTP bodies at a time."""
+    """Of all bodies of HTTP and messages of gRPC at a time."""
 
 
 class Door:
@@ -120,7 +120,7 @@ class Door:
         return next(self._numbers)
 
     def hold(self, size: int) -> None:
-        """Count bytes of a body that is read, and, below 0, of one that has gone.
+        """Count bytes of a body or message, and, below 0, of one that has gone.
 
         Raises:
             RefusedError: UNAVAILABLE: too many are held already.

@@ -141,6 +141,7 @@ class RunningDoor:
 def running_door(
     engine: FakeEngine | None = None,
     count_tokens: CountTokens | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     **settings: Any,
 ) -> Iterator[RunningDoor]:
     """Run a door in a thread of its own, over free ports of loopback."""
@@ -176,7 +177,8 @@ def running_door(
 
     def work() -> None:
         try:
-            asyncio.run(run())
+            with asyncio.Runner(loop_factory=loop_factory) as runner:
+                runner.run(run())
         except BaseException as error:
             failures.append(error)
             started.set()

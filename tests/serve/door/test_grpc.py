@@ -15,6 +15,8 @@ import tritonclient.grpc.aio
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
+from bertender.core.errors import ServingError
+from serve.client.endpoint import Endpoint
 from tests.serve.door.fake_engine import BREAK, BUSY, HOLD, RunningDoor, running_door
 
 TEXTS = ["good pear", "bad pear", "plum"]
@@ -164,3 +166,22 @@ def test_cancelled_calls_by_the_thousand(door: RunningDoor) -> None:
     while door.engine.done < done + started:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_our_client_does_not_repeat_a_message_that_is_too_large(door: RunningDoor) -> None:
+    with Endpoint(f"grpc://127.0.0.1:{door.grpc_port}") as endpoint:
+        started = time.monotonic()
+        with pytest.raises(ServingError, match="refused"):
+            endpoint.classify(["a" * 3_000_000])
+        assert time.monotonic() - started < 20
+
+
+def test_messages_in_memory_are_counted() -> None:
+    with running_door(most_held_bytes=5_000) as door:
+        url = f"127.0.0.1:{door.grpc_port}"
+        with tritonclient.grpc.InferenceServerClient(url) as client:
+            client.infer("classifier", [text_input(["plum"])])
+            with pytest.raises(InferenceServerException, match="Send it later") as refused:
+                client.infer("classifier", [text_input(["a" * 6_000])])
+        assert refused.value.status() == "StatusCode.UNAVAILABLE"
+        assert door.door.held_bytes == 0

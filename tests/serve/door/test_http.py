@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.http
 import tritonclient.http.aio
+import uvloop
 from tritonclient.utils import InferenceServerException
 
 from bertender.core.errors import DataError, ServingError
@@ -208,3 +209,10 @@ def test_tls(protocol: str, tmp_path: Path) -> None:
         access = AccessConfig(ca_file=certificate)
         with Endpoint(f"{protocol}s://127.0.0.1:{port}", access=access) as endpoint:
             assert [answer.label for answer in endpoint.classify(TEXTS)] == EXPECTED
+
+
+def test_both_protocols_on_uvloop() -> None:
+    with running_door(loop_factory=uvloop.new_event_loop) as door:
+        for url in (f"http://127.0.0.1:{door.http_port}", f"grpc://127.0.0.1:{door.grpc_port}"):
+            with Endpoint(url) as endpoint:
+                assert [answer.label for answer in endpoint.classify(TEXTS)] == EXPECTED

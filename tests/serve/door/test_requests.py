@@ -122,7 +122,7 @@ def test_any_json(content: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, derandomize=True, deadline=None, database=None)
+@settings(max_examples=6_000, derandomize=True, deadline=None, database=None)
 @given(bodies)
 def test_very_much_json(content: Mapping[str, Any]) -> None:
     check_json(content)
@@ -167,7 +167,7 @@ def test_mutated_bytes_over_http(edits: list[tuple[int, int, bytes]], length: in
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000, derandomize=True, deadline=None, database=None)
+@settings(max_examples=6_000, derandomize=True, deadline=None, database=None)
 @given(changes, st.one_of(st.just(HEAD), st.integers(0, 2 * len(BINARY))))
 def test_very_many_mutated_bytes(edits: list[tuple[int, int, bytes]], length: int) -> None:
     check_mutated(edits, length)
