@@ -59,6 +59,7 @@ COMMANDS: Mapping[str, Command] = {
     "tune": Command(
         SERVE, "Find the settings of `serve` that are the fastest on this machine.", "serve"
     ),
+    "api-key": Command(SERVE, "Make an API key for a server, and its row.", "serve"),
     "tasks": Command(LOOK_UP, "List the tasks that are known by name."),
     "methods": Command(LOOK_UP, "List the distillation methods."),
     "schemes": Command(LOOK_UP, "List the ways to quantize, and for which machines."),

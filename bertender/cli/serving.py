@@ -1,4 +1,4 @@
-"""bertender serve, deploy and tune.
+"""bertender serve, deploy, tune and api-key.
 
 What does the work is imported when a command runs: help texts and settings need none of it.
 """
@@ -40,6 +40,7 @@ def build(name: str) -> Callable[..., None]:
         "serve": serve_command,
         "deploy": deploy_command,
         "tune": tune_command,
+        "api-key": api_key_command,
     }
     return builders[name]()
 
@@ -272,3 +273,35 @@ def _print_tried(title: str, tried: Sequence[Tried]) -> None:
     for row in tried:
         if row.failure:
             print_words(f"{row.name}: no score, because it could not be served: {row.failure}")
+
+
+def api_key_command() -> Callable[..., None]:
+    """Build `bertender api-key`."""
+
+    def command(
+        name: Annotated[str, typer.Argument(metavar="NAME", help="who will send the key")],
+        file: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="FILE",
+                help="append the row to this file, of `serve --api-keys`; a missing file is "
+                "written, for this user alone. By default the row is printed",
+            ),
+        ] = None,
+        tokens_per_second: Annotated[
+            float | None, typer.Option(min=1e-3, help="most tokens a second; by default any number")
+        ] = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        from serve.door.callers import append_row, new_key
+
+        key, row = new_key(name, tokens_per_second)
+        if file is not None:
+            append_row(file, row)
+        if as_json:
+            print_json({"name": name, "key": key, "row": row})
+            return
+        print_words(f"key, which is shown this once: {key}")
+        print_words(f"row of the file of keys: {row}" if file is None else f"added to {file}")
+
+    return command

@@ -8,6 +8,7 @@ nobody what it is. The file is read again when it changes.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 import time
@@ -152,6 +153,23 @@ def new_key(name: str, tokens_per_second: float | None = None) -> tuple[str, str
     key = secrets.token_urlsafe(KEY_BYTES)
     limit = [] if tokens_per_second is None else [f"{tokens_per_second:g}"]
     return key, " ".join([name, digest(key), *limit])
+
+
+def append_row(file: Path, row: str) -> None:
+    """Append a row to a file of keys, which is written for this user alone where it is missing.
+
+    Raises:
+        ConfigError: it cannot be written, or has a row of the name already.
+    """
+    name, _, *_ = row.split()
+    if file.exists() and name in {key.name for key in read_keys(file).values()}:
+        raise ConfigError(f"{file}: it has a key {name!r} already. Remove its row first.")
+    try:
+        with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+") as target:
+            content = target.read()
+            target.write(f"\n{row}\n" if content and not content.endswith("\n") else f"{row}\n")
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}.") from None
 
 
 def read_keys(file: Path) -> dict[str, Key]:

@@ -70,6 +70,7 @@ OWN_FLAGS = {
     "classify": {"--pair", "--url"},
     "loadtest": {"--out", "--plot"},
     "tune": {"--out"},
+    "api-key": {"--file", "--tokens-per-second"},
 }
 """Flags beside those of the configs and --json, which every command has."""
 

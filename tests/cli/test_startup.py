@@ -60,7 +60,9 @@ PATHS: dict[str, list[tuple[str, ...]]] = {
 }
 """Paths that are not there, by the commands that take some."""
 
-TAKE_NO_PATH = {"classify", "loadtest", "tasks", "methods", "schemes", "recipes", "doctor"}
+TAKE_NO_PATH = {
+    *("classify", "loadtest", "api-key", "tasks", "methods", "schemes", "recipes", "doctor")
+}
 
 SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "pretrain": [("--layers", "0", *OUT), ("--objective", "mml", *OUT), ("--heads", "3", *OUT)],

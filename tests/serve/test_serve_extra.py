@@ -91,7 +91,7 @@ def test_the_client_alone_classifies_files(
     assert pyarrow.parquet.read_table(output).num_rows == 2
 
 
-EXTRA_COMMANDS = ("serve", "deploy", "tune")
+EXTRA_COMMANDS = ("serve", "deploy", "tune", "api-key")
 
 
 @pytest.mark.parametrize(
