@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -110,16 +111,34 @@ def from_arrays(
     return tuple(zip(*columns, strict=True))
 
 
-def asks_for_truncation(parameters: str) -> bool:
-    """Return whether a request's parameters, as JSON, ask for long texts to be cut.
+@dataclass(frozen=True)
+class Wishes:
+    """Parameters of a request: the first is a client's, the others are the door's."""
 
-    Raises:
-        DataError: the parameter is neither true nor false.
-    """
-    value = json.loads(parameters or "{}").get(TRUNCATE, False)
-    if not isinstance(value, bool):
-        raise DataError(f"the parameter {TRUNCATE!r} is {value!r}; it must be true or false.")
-    return value
+    truncate: bool = False
+    caller: str = ""
+    """Whose turn it takes."""
+    wait_ms: float | None = None
+    """Longest wait in the queue; None for that of the server."""
+    number: int = 0
+    """By which it can be abandoned; 0 where it cannot."""
+    abandon: int = 0
+    """Number of the request that this one is about: nothing more of that need run."""
+
+    @classmethod
+    def parse(cls, parameters: str) -> Self:
+        """Read a request's parameters from JSON.
+
+        Raises:
+            DataError: one of them is not of its type.
+        """
+        values = json.loads(parameters or "{}")
+        known = {each.name: values[each.name] for each in fields(cls) if each.name in values}
+        if not isinstance(truncate := known.get(TRUNCATE, False), bool):
+            raise DataError(
+                f"the parameter {TRUNCATE!r} is {truncate!r}; it must be true or false."
+            )
+        return cls(**known)
 
 
 def to_text(name: str, row: int, value: bytes, max_text_bytes: int | None = None) -> str:

@@ -1,35 +1,35 @@
-"""Batches: requests wait in a bounded queue, are merged, and run in buckets of similar length.
+"""Batches: requests are tokenised as they come, and run in buckets of similar length.
 
-A batch is put together in three steps, from top to bottom here. `RequestQueue.take` chooses which
-of the waiting requests are merged. `predictions` tokenises all of their texts at once, and gives
-each request its own part of what the model says. `BucketedClassifier.run` orders the texts by
-length and cuts them into buckets, each of which runs padded to its own longest text alone, and
+From top to bottom: `ServedModel.submit` takes a request into the queue and tokenises it. Lanes, a
+thread each, take bucket after bucket from the queue, run it, and respond to the requests that are
+complete by it. `BucketedClassifier.run` runs one bucket, padded to its own longest text alone, and
 where that is faster to the next of few shapes.
 """
 
 from __future__ import annotations
 
 import logging
-import math
+import os
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.errors import ModelError
+from bertender.core.errors import DataError, ModelError
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.text.batch import Batch, Encode, Example, Tokenize, length_buckets
+from bertender.text.batch import NO_WORD, Batch, Encode, Tokenize
 from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT
-from serve.backend.metrics import Tally
-from serve.backend.running import AdaptiveThreads, BucketRunner, OneByOne, OwnShapes
-from serve.wire import TRUNCATED
+from serve.backend.fair_queue import Bucket, FairQueue, Refusal, Request, Tensors
+from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, Tally
+from serve.backend.running import AdaptiveThreads, OwnShapes
+from serve.wire import INPUT_NAMES, TRUNCATED, BytesArray, Wishes, from_arrays
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.runtimes import Predictor
@@ -37,218 +37,320 @@ if TYPE_CHECKING:  # at run time it would load PyTorch into the server
 logger = logging.getLogger(__name__)
 
 Labels = npt.NDArray[np.object_]
-Tensors = Mapping[str, npt.NDArray[Any]]
-"""Arrays of a response, by the name of the output."""
+
+CHARACTERS_AT_ONCE = 16 * 1024
+"""Most characters of a request that are tokenised in the thread which takes it on. They take a
+millisecond or two; more of them would keep others waiting."""
+LOOK_FOR_CANCELLATION_S = 0.005
+"""A shorter wait asks nothing: asking Triton costs a message to its process and back."""
+
+CANCELLED = Refusal("CANCELLED", "the client has gone")
 
 
-@dataclass
-class Request:
-    """Examples to classify, and where the response goes."""
-
-    examples: tuple[Example, ...]
-    truncate: bool = False
-    """Texts that are longer than the model's input are cut; else the request is refused."""
-    characters: int = 0
-    """Characters of all examples, as far as the model reads them."""
-    of_triton: Any = None
-    sender: Any = None
-    since: float = 0.0
-    """When it came into the queue, in seconds of the queue's clock."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """An error as the response to a request."""
-
-    code: str
-    """An attribute of Triton's TritonError."""
-    reason: str
-
-
-WEIGHT = 0.2
-"""Weight of the last batch in the average time of a character."""
-
-
-class RequestQueue:
-    """Requests that wait for the model, bounded in texts and in time: first come, first served.
-
-    The queue is the backend's own. Triton's `max_queue_size` counts requests, however many texts
-    each has, and any queue policy switches off the preparation of the next batch: requests that
-    arrive while the model is busy may then wait until another arrives, though the model has become
-    free (seen with Triton 2.51). Several threads may use it.
-
-    Args:
-        max_texts: most texts that wait. A request that has more may wait alone.
-        timeout_s: longest wait; 0 for no limit.
-        clock: returns seconds.
-    """
-
-    def __init__(
-        self, max_texts: int, timeout_s: float = 0.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.max_texts = max_texts
-        self.timeout_s = timeout_s
-        self.clock = clock
-        self.texts = 0
-        self.seconds_per_character = 0.0
-        """A running average; 0 before any batch."""
-        self._waiting: deque[Request] = deque()
-        self._closed = False
-        self._changed = threading.Condition()
-
-    def offer(self, request: Request) -> bool:
-        """Put a request at the end; return whether there was room for it."""
-        texts = len(request.examples)
-        with self._changed:
-            if self._waiting and self.texts + texts > self.max_texts:
-                return False
-            request.since = self.clock()
-            self._waiting.append(request)
-            self.texts += texts
-            self._changed.notify()
-            return True
-
-    def take(self, max_texts: int) -> list[Request]:
-        """Wait for requests; return the first, as many as make a batch.
-
-        They have at most so many texts, and take no longer than a request may wait, by the time
-        that characters took before: otherwise a queue of requests that have waited for nearly as
-        long as they may would run as one batch, and all of them would be late. At least one is
-        returned, however large it is; none once the queue is closed and empty.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
-            taken: list[Request] = []
-            is_bounded = self.timeout_s and self.seconds_per_character
-            characters = self.timeout_s / self.seconds_per_character if is_bounded else math.inf
-            texts = max_texts
-            while self._waiting:
-                following = self._waiting[0]
-                texts -= len(following.examples)
-                characters -= following.characters
-                if taken and (texts < 0 or characters < 0):
-                    break
-                taken.append(self._pop())
-            return taken
-
-    def expired(self) -> list[Request]:
-        """Remove and return the requests that have waited for too long."""
-        with self._changed:
-            oldest = self.clock() - self.timeout_s
-            late = []
-            while self.timeout_s and self._waiting and self._waiting[0].since < oldest:
-                late.append(self._pop())
-            return late
-
-    def measured(self, characters: int, seconds: float) -> None:
-        """Learn from a batch how long characters take; texts are tokenised after they are taken.
-
-        The time of a batch that does not depend on its texts is in the average too, so that small
-        batches allow fewer characters than there is time for.
-        """
-        if characters:
-            change = seconds / characters - self.seconds_per_character
-            self.seconds_per_character += change * (WEIGHT if self.seconds_per_character else 1.0)
-
-    def close(self) -> None:
-        """Let `take` return nothing once those that wait are taken."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _pop(self) -> Request:
-        request = self._waiting.popleft()
-        self.texts -= len(request.examples)
-        return request
-
-
-def predictions(
-    classifier: BucketedClassifier, requests: Sequence[Request], labels: Labels
-) -> list[Tensors | Refusal]:
-    """Return the response to each request, or why it has none.
-
-    All of them run together. Where that fails, or an output is not finite, each runs alone, so
-    that only the requests at fault get an error.
+class ServedModel:
+    """A model that classifies the texts of requests, in the order of turns and lengths.
 
     Args:
         classifier: the model.
-        requests: what was taken from the queue.
         labels: their names, as bytes.
+        queue: of requests.
+        input_names: of the texts of an example.
+        max_text_bytes: longest text.
+        lanes: buckets that run at once.
     """
-    if not requests:
-        return []
-    try:
-        return _together(classifier, requests, labels)
-    except Exception as error:  # whatever it is, the endpoint goes on
-        if len(requests) == 1:
-            # where it comes from, without its message: that may quote a text
-            frames = traceback.extract_tb(error.__traceback__)[-3:]
-            places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
-            logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
-            return [Refusal("INTERNAL", f"the model failed: {type(error).__name__}: {error}")]
-    return [own for request in requests for own in predictions(classifier, [request], labels)]
+
+    def __init__(
+        self,
+        classifier: BucketedClassifier,
+        labels: Labels,
+        queue: FairQueue,
+        input_names: Sequence[str] = INPUT_NAMES[:1],
+        max_text_bytes: int | None = None,
+        lanes: int = 1,
+    ) -> None:
+        self.classifier = classifier
+        self.labels = labels
+        self.queue = queue
+        self.input_names = input_names
+        self.max_text_bytes = max_text_bytes
+        self.tally = classifier.tally = Tally()
+        self.reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        kinds = [False] * lanes + [True] * bool(queue.small_tokens)
+        self.lanes = [
+            threading.Thread(target=self._work, args=(small,), name="lane", daemon=True)
+            for small in kinds
+        ]
+        for lane in self.lanes:
+            lane.start()
+
+    def ask(
+        self,
+        inputs: Sequence[BytesArray],
+        wishes: Wishes,
+        respond: Callable[[Tensors | Refusal], None],
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take texts on as they came, or refuse them; `respond` is called in any case.
+
+        Args:
+            inputs: an array (batch, 1) of UTF-8 bytes for each of `input_names`.
+            wishes: parameters of the request.
+            respond: gets the tensors, or why there are none; in any thread.
+            is_cancelled: returns whether the client has gone.
+        """
+        request = Request((), respond, is_cancelled=is_cancelled)
+        if wishes.abandon:
+            self.abandon(wishes.abandon)
+            self.refuse(request, CANCELLED)
+            return
+        try:
+            texts = from_arrays(inputs, self.max_text_bytes)
+            request.examples = tuple(map(self.classifier.problem.to_example, texts))
+        except DataError as error:
+            self.refuse(request, Refusal("INVALID_ARG", str(error)))
+            return
+        request.truncate, request.caller = wishes.truncate, wishes.caller
+        request.number = wishes.number
+        request.wait_s = None if wishes.wait_ms is None else wishes.wait_ms / 1000
+        self.submit(request)
+
+    def submit(self, request: Request) -> None:
+        """Take a request on, or refuse it; it gets its response in any case."""
+        if (refused := self.queue.offer(request)) is not None:
+            reason = (
+                f"the queue is full: {self.queue.max_texts} texts wait at most. Send it again "
+                "later."
+            )
+            self.refuse(refused, Refusal("UNAVAILABLE", reason), QUEUE_FULL)
+        if refused is not request:
+            characters = sum(sum(map(len, example)) for example in request.examples)
+            if characters > CHARACTERS_AT_ONCE:
+                self.reader.submit(self._read, request)
+            else:
+                self._read(request)
+        self._refuse_late()
+
+    def abandon(self, number: int) -> None:
+        """Run nothing more of a request, whose client has gone."""
+        request = self.queue.numbered(number)
+        if request is not None and self.queue.drop(request):
+            self.refuse(request, CANCELLED)
+
+    def close(self) -> None:
+        """Respond to what still waits, and stop."""
+        self.reader.shutdown()
+        self.queue.close()
+        for lane in self.lanes:
+            lane.join()
+
+    def _read(self, request: Request) -> None:
+        """Tokenise a request, so that its rows can run."""
+        try:
+            batch = self.classifier.encode(request.examples)
+            refusal = None if request.truncate else _too_long(batch)
+        except Exception as error:  # of one request; the others must not notice
+            refusal = Refusal("INTERNAL", f"the request cannot be read: {error}")
+        if refusal is None:
+            self.queue.tokenised(request, batch)
+        elif self.queue.drop(request):
+            self.refuse(request, refusal)
+
+    def _work(self, small: bool) -> None:
+        """Run bucket after bucket. An error here would leave everybody waiting: it ends the
+        process, and the supervisor reports that."""
+        try:
+            while taken := self.queue.take(small=small):
+                bucket, begun = taken
+                started = time.perf_counter()
+                for request in begun:
+                    self._begin(request)
+                outputs = self._outputs(bucket)
+                complete = self.queue.done(bucket, outputs)
+                for request, tensors in zip(complete, self._responses(complete), strict=True):
+                    request.respond(tensors)
+                if not small:
+                    self.tally.batch(len(bucket), time.perf_counter() - started)
+                self._refuse_late()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def _outputs(self, bucket: Bucket) -> list[Outputs]:
+        """Return the outputs of a bucket; NOTHING for those of requests that are over."""
+        wanted = [place for place, (request, _) in enumerate(bucket) if not request.is_over]
+        outputs = [NOTHING] * len(bucket)
+        for place, own in zip(wanted, self._run([bucket[place] for place in wanted]), strict=True):
+            outputs[place] = own
+        return outputs
+
+    def _begin(self, request: Request) -> None:
+        """Count the wait of a request, and drop it where its client has gone."""
+        waited_s = self.queue.clock() - request.since
+        self.tally.wait(waited_s)
+        if (
+            waited_s >= LOOK_FOR_CANCELLATION_S
+            and request.is_cancelled()
+            and self.queue.drop(request)
+        ):
+            self.refuse(request, CANCELLED)
+
+    def _run(self, bucket: Bucket) -> list[Outputs]:
+        """Return the outputs of rows that run together.
+
+        Where that fails, or an output is not finite, the rows of each request run alone, so that
+        only the requests at fault get an error.
+        """
+        if not bucket:
+            return []
+        try:
+            outputs = self.classifier.run(
+                merged(bucket, getattr(self.classifier.encode, "tokenizer", None))
+            )
+            if not all(np.isfinite(each.logits).all() for each in outputs):
+                raise ModelError("its logits are not finite. Check the artifact: bertender verify")
+            return outputs
+        except Exception as error:  # whatever it is, the endpoint goes on
+            requests = dict.fromkeys(request for request, _ in bucket)
+            if len(requests) == 1:
+                self._fail(next(iter(requests)), error)
+                return [NOTHING] * len(bucket)
+        own = {each: [row for row in bucket if row[0] is each] for each in requests}
+        by_row = {
+            row: out
+            for rows in own.values()
+            for row, out in zip(rows, self._run(rows), strict=True)
+        }
+        return [by_row[row] for row in bucket]
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        # where it comes from, without its message: that may quote a text
+        frames = traceback.extract_tb(error.__traceback__)[-3:]
+        places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
+        logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
+        if self.queue.drop(request):
+            reason = f"the model failed: {type(error).__name__}: {error}"
+            self.refuse(request, Refusal("INTERNAL", reason))
+
+    def _responses(self, complete: Sequence[Request]) -> Iterator[Tensors]:
+        """Yield the response to each request; labels and scores of all are computed at once."""
+        if not complete:
+            return
+        outputs = [each.outputs[row] for each in complete for row in range(len(each.examples))]
+        examples = [
+            example
+            for each in complete
+            for example in (each.examples if each.batch is None else each.batch.examples)
+        ]
+        problem = self.classifier.problem
+        tensors = problem.response(outputs, examples, self.labels)
+        start = 0
+        for request in complete:
+            own = slice(start, start + len(request.examples))
+            start = own.stop
+            truncated = {}
+            if request.truncate and request.batch is not None:
+                truncated = {TRUNCATED: cut_rows(request.batch)[:, None]}
+            yield {**problem.response_of(tensors, own, examples[own]), **truncated}
+
+    def _refuse_late(self) -> None:
+        for late in self.queue.expired():
+            waited_s = self.queue.clock() - late.since
+            self.tally.wait(waited_s)
+            limit_s = self.queue.timeout_s if late.wait_s is None else late.wait_s
+            reason = (
+                f"the request has waited for over {limit_s * 1000:g} ms in the queue. Send it "
+                "again later."
+            )
+            self.refuse(late, Refusal("UNAVAILABLE", reason), QUEUE_TIMEOUT)
+
+    def refuse(self, request: Request, refusal: Refusal, reason: str | None = None) -> None:
+        """Respond to a request by an error; the reason is that of the metrics."""
+        self.tally.rejection(reason or REASONS[refusal.code])
+        request.respond(refusal)
 
 
-def _together(
-    classifier: BucketedClassifier, requests: Sequence[Request], labels: Labels
-) -> list[Tensors | Refusal]:
-    batch = classifier.encode([each for request in requests for each in request.examples])
-    cut = np.zeros(len(batch), dtype=np.bool_) if batch.truncated is None else batch.truncated
-    ends = np.cumsum([len(request.examples) for request in requests]).tolist()
-    parts = [slice(end - len(each.examples), end) for each, end in zip(requests, ends, strict=True)]
-    refusals = [
-        _too_long(batch, part, cut) if cut[part].any() and not request.truncate else None
-        for request, part in zip(requests, parts, strict=True)
-    ]
-    accepted = [part for part, refusal in zip(parts, refusals, strict=True) if refusal is None]
-    rows = [row for part in accepted for row in range(part.start, part.stop)]
-    if not rows:
-        return [refusal for refusal in refusals if refusal is not None]
-    outputs = classifier.run(batch, rows)
-    if not all(np.isfinite(each.logits).all() for each in outputs):
-        raise ModelError("its logits are not finite. Check the artifact: bertender verify")
-    examples = [batch.examples[row] for row in rows]
-    problem = classifier.problem
-    # labels and scores of all requests at once
-    tensors = problem.response(outputs, examples, labels)
-    responses: list[Tensors | Refusal] = []
-    start = 0
-    for request, part, refusal in zip(requests, parts, refusals, strict=True):
-        if refusal is not None:
-            responses.append(refusal)
-            continue
-        own = slice(start, start + len(request.examples))
-        start = own.stop
-        truncated = {TRUNCATED: cut[part][:, None]} if request.truncate else {}
-        responses.append({**problem.response_of(tensors, own, examples[own]), **truncated})
-    return responses
+NOTHING = Outputs(np.empty((0, 0), np.float32), np.empty(0, np.int64))
+"""Instead of the outputs of a row that nobody waits for."""
 
 
-def _too_long(batch: Batch, part: slice, cut: npt.NDArray[np.bool_]) -> Refusal:
-    row = int(cut[part].argmax())
-    tokens = batch.arrays["attention_mask"][part][row].sum()
+def cut_rows(batch: Batch) -> npt.NDArray[np.bool_]:
+    """Return which examples (batch,) were longer than the model's input."""
+    return np.zeros(len(batch), dtype=np.bool_) if batch.truncated is None else batch.truncated
+
+
+def _too_long(batch: Batch) -> Refusal | None:
+    cut = cut_rows(batch)
+    if not cut.any():
+        return None
+    row = int(cut.argmax())
     return Refusal(
         "INVALID_ARG",
-        f"row {row} has more than {tokens} tokens, which is the model's longest input. "
-        "Split the text, or send the parameter truncate=true to have it cut.",
+        f"row {row} has more than {batch.arrays['attention_mask'][row].sum()} tokens, which is the "
+        "model's longest input. Split the text, or send the parameter truncate=true to have it "
+        "cut.",
+    )
+
+
+def merged(bucket: Bucket, tokenizer: Any = None) -> Batch:
+    """Return the rows of a bucket as one batch, padded to its longest row.
+
+    Args:
+        bucket: rows of tokenised requests.
+        tokenizer: knows what, and on which side, it pads with.
+    """
+    batches = [(request.batch, row) for request, row in bucket if request.batch is not None]
+    first = batches[0][0]
+    if all(batch is first for batch, _ in batches):
+        return rows_of(first, [row for _, row in batches])
+    places = [batch.arrays["attention_mask"][row].astype(bool) for batch, row in batches]
+    lengths = [int(place.sum()) for place in places]
+    longest = max(lengths)
+    on_the_left = getattr(tokenizer, "padding_side", "right") == "left"
+    spans = [
+        slice(longest - length, longest) if on_the_left else slice(length) for length in lengths
+    ]
+    padding = {"input_ids": getattr(tokenizer, "pad_token_id", None) or 0}
+
+    def padded(arrays: Sequence[npt.NDArray[np.int64]], value: int) -> npt.NDArray[np.int64]:
+        array = np.full((len(arrays), longest), value, dtype=np.int64)
+        for row, (own, place, span) in enumerate(zip(arrays, places, spans, strict=True)):
+            array[row, span] = own[place]
+        return array
+
+    words = None
+    if first.words is not None:
+        own_words = [batch.words[row] for batch, row in batches if batch.words is not None]
+        words = padded(own_words, NO_WORD)
+    return Batch(
+        tuple(batch.examples[row] for batch, row in batches),
+        {
+            name: padded([batch.arrays[name][row] for batch, row in batches], padding.get(name, 0))
+            for name in first.arrays
+        },
+        words,
+    )
+
+
+def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
+    """Return some rows of a batch, without the columns that pad all of them."""
+    used = batch.arrays["attention_mask"][rows].any(axis=0)
+    return Batch(
+        tuple(batch.examples[row] for row in rows),
+        {name: array[rows][:, used] for name, array in batch.arrays.items()},
+        None if batch.words is None else batch.words[rows][:, used],
     )
 
 
 @dataclass
 class BucketedClassifier:
-    """A predictor and its encoding step, run bucket by bucket."""
+    """A predictor, and how examples become what it runs."""
 
     encode: Encode
     """Examples to token arrays (batch, seq) with an `attention_mask`."""
     predictor: Predictor
     """Token arrays to logits (batch, labels)."""
-    label_count: int
-    tokens_per_bucket: int
-    """Most tokens, padding included, in one run."""
     problem: Problem[Any] = SINGLE_LABEL
     """The problem type of the model, a row of PROBLEMS."""
-    runner: BucketRunner = field(default_factory=OneByOne)
-    """Runs the buckets of a batch."""
     shapes: OwnShapes = field(default_factory=OwnShapes)
     """The shapes that buckets are padded to."""
     tally: Tally | None = None
@@ -259,40 +361,19 @@ class BucketedClassifier:
         """Most tokens of an example that the model reads."""
         return longest_input_of(self.encode)
 
-    def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
-        """Return the logits of any number of examples, below one another, in their order."""
-        nothing = np.empty((0, self.label_count), dtype=np.float32)
-        return np.concatenate([nothing, *(each.logits for each in self.outputs(examples))])
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the encoding step, if it has one."""
+        return getattr(self.encode, "tokenizer", None)
 
-    def outputs(self, examples: Sequence[Example]) -> list[Outputs]:
-        """Return the outputs of any number of examples, in their order."""
-        return self.run(self.encode(examples), range(len(examples))) if examples else []
-
-    def run(self, batch: Batch, rows: Sequence[int]) -> list[Outputs]:
-        """Return the outputs of some rows of an encoded batch, in the order of `rows`."""
-        lengths = batch.arrays["attention_mask"][list(rows)].sum(axis=1).tolist()
-        padded = [self.shapes.tokens(length) for length in lengths]
-        places = length_buckets(padded, self.tokens_per_bucket, rows=self.shapes.rows)
-        buckets = [[rows[place] for place in bucket] for bucket in places]
-        by_row = dict[int, Outputs]()
-        results = self.runner.run(lambda bucket: self._run_bucket(batch, bucket), buckets)
-        for bucket, outputs in zip(buckets, results, strict=True):
-            by_row.update(zip(bucket, outputs, strict=True))
-        return [by_row[row] for row in rows]
-
-    def _run_bucket(self, batch: Batch, rows: list[int]) -> Sequence[Outputs]:
-        used = batch.arrays["attention_mask"][rows].any(axis=0)  # without padding to all of them
-        bucket = Batch(
-            tuple(batch.examples[row] for row in rows),
-            {name: array[rows][:, used] for name, array in batch.arrays.items()},
-            None if batch.words is None else batch.words[rows][:, used],
-        )
+    def run(self, bucket: Batch) -> list[Outputs]:
+        """Return the outputs of each example of a bucket."""
         padded = self.shapes.padded(bucket)
         started = time.perf_counter()
         logits = self.predictor.logits(padded)
         if self.tally is not None:
             self.tally.run(padded.arrays["attention_mask"], time.perf_counter() - started)
-        return self.problem.outputs(self.shapes.without_padding(logits, bucket), bucket)
+        return list(self.problem.outputs(self.shapes.without_padding(logits, bucket), bucket))
 
 
 def longest_input_of(encode: Encode) -> int:
@@ -309,6 +390,8 @@ def warm_up(
     classifier: BucketedClassifier,
     text_columns: int,
     most_texts: int,
+    tokens_per_bucket: int,
+    lanes: int = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Classify one text, then run a full bucket of each length while that takes under a second.
@@ -323,6 +406,8 @@ def warm_up(
         classifier: the model.
         text_columns: texts of an example.
         most_texts: of a batch.
+        tokens_per_bucket: most tokens of a bucket.
+        lanes: buckets that run at once.
         clock: returns seconds.
 
     Raises:
@@ -331,32 +416,34 @@ def warm_up(
     start = clock()
     problem, texts = classifier.problem, ("warm up",) * text_columns
     example = problem.to_example(texts)
-    classifier.outputs([example])
+    classifier.run(classifier.encode([example]))
     edge = problem.edge_examples([example], classifier.longest_input)
     long = classifier.encode([edge[1]])
     longest = long.arrays["attention_mask"].shape[1]
     # full buckets, which take the most memory, and then what else buckets are padded to
     shapes = [
-        *bucket_shapes(classifier.tokens_per_bucket, longest, most_texts),
-        *classifier.shapes.every(classifier.tokens_per_bucket, most_texts),
+        *bucket_shapes(tokens_per_bucket, longest, most_texts),
+        *classifier.shapes.every(tokens_per_bucket, most_texts),
     ]
     if isinstance(adaptive := classifier.predictor, AdaptiveThreads):
         shapes.insert(0, (1, min(adaptive.tokens_for_all - 1, longest)))
-    for rows, length in shapes:
-        if clock() - start > WARM_UP_LIMIT_S:
-            logger.info("no time for %d texts of %d tokens, and what follows", rows, length)
-            return
-        cut = {
-            name: np.repeat(array[:, :length], rows, axis=0) for name, array in long.arrays.items()
-        }
-        full = Batch(long.examples * rows, cut)
-        try:
-            classifier.runner.run(classifier.predictor.logits, [full] * classifier.runner.at_once)
-        except Exception as error:  # its exception classes share no public base
-            raise ModelError(
-                f"the model fails at {rows} texts of {length} tokens, though its tokenizer allows "
-                f"{longest}: {error}. Set a shorter --max-length, or export it again."
-            ) from None
+    with ThreadPoolExecutor(lanes) as pool:
+        for rows, length in shapes:
+            if clock() - start > WARM_UP_LIMIT_S:
+                logger.info("no time for %d texts of %d tokens, and what follows", rows, length)
+                return
+            cut = {
+                name: np.repeat(array[:, :length], rows, axis=0)
+                for name, array in long.arrays.items()
+            }
+            full = Batch(long.examples * rows, cut)
+            try:
+                list(pool.map(classifier.predictor.logits, [full] * lanes))
+            except Exception as error:  # its exception classes share no public base
+                raise ModelError(
+                    f"the model fails at {rows} texts of {length} tokens, though its tokenizer "
+                    f"allows {longest}: {error}. Set a shorter --max-length, or export it again."
+                ) from None
 
 
 def bucket_shapes(

@@ -1,69 +1,37 @@
 """The Python backend of the Triton model `classifier`: text in; label, score and logits out.
 
-Triton hands requests over as they come. `execute` reads them and puts them into a queue of its own,
-which is bounded; a thread takes as many as make a batch, runs them together, and responds request
-by request (see `batches`). A request that cannot be read, or that finds the queue full, gets an
-error of its own at once; the others do not notice.
-
-Triton starts this class in a Python process of its own (the stub). Neither PyTorch nor transformers
-is loaded there.
+Triton hands requests over as they come, and gets each response when it is complete; what happens in
+between is that of any served model (`batches`). Triton starts this class in a Python process of its
+own (the stub). Neither PyTorch nor transformers is loaded there.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import mmap
 import os
 import struct
 import threading
-import time
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
-from bertender.core.hardware import share_of_cores
-from bertender.models.onnx_session import ONNX_NAME, check_tokens
-from bertender.models.runtimes import check_suits
-from bertender.problems import PROBLEMS
-from bertender.text.tokenizer import open_tokenizer
-from serve.backend.batches import (
-    BucketedClassifier,
-    Refusal,
-    Request,
-    RequestQueue,
-    longest_input_of,
-    predictions,
-    warm_up,
-)
-from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, MetricsThread, Tally
-from serve.backend.running import OwnShapes, PaddedShapes, bucket_runner, open_predictor
-from serve.config import SERVED_RUNTIMES, BackendParameters
+from serve.backend.fair_queue import Refusal, Request, Tensors
+from serve.backend.metrics import MetricsThread
+from serve.backend.opening import open_served_model
+from serve.config import BackendParameters
 from serve.server.supervisor import STUB_NAME
 from serve.wire import (
     CANDIDATE_PREFIX,
     CANDIDATE_SUFFIX,
     IN_FLIGHT_PREFIX,
-    INPUT_NAMES,
     WORKSPACE_VARIABLE,
-    asks_for_truncation,
-    from_arrays,
+    Wishes,
 )
-
-LOOK_FOR_CANCELLATION_S = 0.005
-"""A shorter wait asks nothing: asking Triton costs a message to its process and back."""
-
-CHARACTERS_OF_TOKEN = 6
-"""At most, about: what an example has beyond the model's input is cut, and costs little."""
-
-CANCELLED = Refusal("CANCELLED", "the client has gone")
 
 
 class TritonPythonModel:
@@ -82,148 +50,54 @@ class TritonPythonModel:
         self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
         close_region(Path("/proc/self/cmdline").read_bytes())
         config = json.loads(args["model_config"])
-        self.parameters = BackendParameters.from_model_config(config)
-        self.max_batch_size = int(config["max_batch_size"])
-        at_once = self.parameters.concurrent_buckets
-        runs = at_once * int(config["instance_group"][0]["count"])
-        threads = self.parameters.threads or share_of_cores(runs)
-        os.environ["RAYON_NUM_THREADS"] = str(threads * at_once)  # no bucket runs meanwhile
-        folder = Path(args["model_repository"], args["model_version"], self.parameters.artifact)
-        artifact = Artifact.load(folder, checked_at=self.parameters.stamp)
-        self.labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
-        self.input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
-        self.classifier = open_artifact(artifact, self.parameters, threads)
-        if SERVED_RUNTIMES[self.parameters.runtime].runs_while_loading:
-            warm_up(self.classifier, len(self.input_names), self.max_batch_size)
-        with suppress(AttributeError):  # of another C library than glibc
-            ctypes.CDLL(None).malloc_trim(0)  # give back what loading has freed
+        parameters = BackendParameters.from_model_config(config)
+        self.model = open_served_model(
+            Path(args["model_repository"], args["model_version"], parameters.artifact),
+            parameters,
+            int(config["max_batch_size"]),
+            int(config["instance_group"][0]["count"]),
+        )
         workspace = os.environ.get(WORKSPACE_VARIABLE)
         mark_candidate(workspace, config["name"])
-        self.queue = RequestQueue(
-            self.parameters.max_queue_texts, self.parameters.queue_timeout_ms / 1000
-        )
         self.in_flight = InFlight(workspace)
-        self.tally = self.classifier.tally = Tally()
         labels = {"model": config["name"], "version": args["model_version"]}
-        self.metrics = MetricsThread(self.triton, labels, self.tally, lambda: self.queue.texts)
-        self.worker = threading.Thread(target=self._work, name="classifier", daemon=True)
-        self.worker.start()
+        queue = self.model.queue
+        self.metrics = MetricsThread(self.triton, labels, self.model.tally, lambda: queue.texts)
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Take requests on, or refuse them; each gets its response through its sender."""
         self.in_flight.add(len(requests))
         for each in requests:
-            sender, request = each.get_response_sender(), self._read(each)
-            if isinstance(request, Refusal):
-                self._reject(sender, request)
-                continue
-            request.of_triton, request.sender = each, sender
-            if not self.queue.offer(request):
-                reason = (
-                    f"the queue is full: {self.queue.max_texts} texts wait at most. Send it again "
-                    "later."
-                )
-                self._reject(sender, Refusal("UNAVAILABLE", reason), QUEUE_FULL)
-        self._reject_late()
+            respond = partial(self._respond, each.get_response_sender())
+            try:
+                wishes = Wishes.parse(each.parameters())
+                inputs = [
+                    self.triton.get_input_tensor_by_name(each, name).as_numpy()
+                    for name in self.model.input_names
+                ]
+            except DataError as error:
+                self.model.refuse(Request((), respond), Refusal("INVALID_ARG", str(error)))
+            except Exception as error:  # of one request; the others of this call must not notice
+                reason = f"the request cannot be read: {error}"
+                self.model.refuse(Request((), respond), Refusal("INTERNAL", reason))
+            else:
+                self.model.ask(inputs, wishes, respond, each.is_cancelled)
 
     def finalize(self) -> None:
         """Respond to what still waits, and stop."""
-        self.queue.close()
-        self.worker.join()
-        self.classifier.runner.close()
+        self.model.close()
         self.metrics.stop()
 
-    def _read(self, request: Any) -> Request | Refusal:
-        try:
-            inputs = [
-                self.triton.get_input_tensor_by_name(request, name).as_numpy()
-                for name in self.input_names
-            ]
-            truncate = asks_for_truncation(request.parameters())
-            texts = from_arrays(inputs, self.parameters.max_text_bytes)
-            examples = tuple(map(self.classifier.problem.to_example, texts))
-        except DataError as error:
-            return Refusal("INVALID_ARG", str(error))
-        except Exception as error:  # of one request; the others of this call must not notice
-            return Refusal("INTERNAL", f"the request cannot be read: {error}")
-        most = CHARACTERS_OF_TOKEN * self.classifier.longest_input
-        characters = sum(min(most, sum(map(len, example))) for example in examples)
-        return Request(examples, truncate, characters)
-
-    def _work(self) -> None:
-        """Classify batch after batch. An error here would leave everybody waiting: it ends the
-        process, and the supervisor reports that."""
-        try:
-            while taken := self.queue.take(self.max_batch_size):
-                started = time.perf_counter()
-                wanted = [each for each in taken if self._is_wanted(each)]
-                results = predictions(self.classifier, wanted, self.labels)
-                for request, result in zip(wanted, results, strict=True):
-                    if isinstance(result, Refusal):
-                        self._reject(request.sender, result)
-                    else:
-                        tensors = [self.triton.Tensor(*each) for each in result.items()]
-                        self._send(request.sender, output_tensors=tensors)
-                if wanted:
-                    seconds = time.perf_counter() - started
-                    self.tally.batch(sum(len(each.examples) for each in wanted), seconds)
-                    self.queue.measured(sum(each.characters for each in wanted), seconds)
-                self._reject_late()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-
-    def _is_wanted(self, request: Request) -> bool:
-        """Return whether the client is still there; one that has gone gets an error all the same,
-        because Triton waits for a response to every request."""
-        waited_s = self.queue.clock() - request.since
-        self.tally.wait(waited_s)
-        if waited_s < LOOK_FOR_CANCELLATION_S or not request.of_triton.is_cancelled():
-            return True
-        self._reject(request.sender, CANCELLED)
-        return False
-
-    def _reject_late(self) -> None:
-        for late in self.queue.expired():
-            self.tally.wait(self.queue.clock() - late.since)
-            reason = (
-                f"the request has waited for over {self.parameters.queue_timeout_ms:g} ms in the "
-                "queue. Send it again later."
-            )
-            self._reject(late.sender, Refusal("UNAVAILABLE", reason), QUEUE_TIMEOUT)
-
-    def _reject(self, sender: Any, refusal: Refusal, reason: str | None = None) -> None:
-        self.tally.rejection(reason or REASONS[refusal.code])
-        code = getattr(self.triton.TritonError, refusal.code)
-        self._send(sender, error=self.triton.TritonError(refusal.reason, code))
-
-    def _send(self, sender: Any, **content: Any) -> None:
-        response = self.triton.InferenceResponse(**content)
-        sender.send(response, flags=self.triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    def _respond(self, sender: Any, response: Tensors | Refusal) -> None:
+        if isinstance(response, Refusal):
+            code = getattr(self.triton.TritonError, response.code)
+            content = {"error": self.triton.TritonError(response.reason, code)}
+        else:
+            tensors = [self.triton.Tensor(*each) for each in response.items()]
+            content = {"output_tensors": tensors}
+        final = self.triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        sender.send(self.triton.InferenceResponse(**content), flags=final)
         self.in_flight.add(-1)
-
-
-def open_artifact(
-    artifact: Artifact, parameters: BackendParameters, threads: int
-) -> BucketedClassifier:
-    """Open an ONNX artifact as the endpoint runs it."""
-    problem = PROBLEMS[artifact.card.task.problem_type]
-    runtime = SERVED_RUNTIMES[parameters.runtime]
-    if runtime.in_process:
-        check_suits(runtime.in_process, artifact)
-    tokenizer = open_tokenizer(artifact.path, parameters.max_length)
-    encode = problem.encoder(tokenizer)
-    graph = artifact.path / ONNX_NAME
-    check_tokens(graph, tokenizer)
-    return BucketedClassifier(
-        encode,
-        open_predictor(graph, parameters, threads),
-        len(artifact.card.task.labels),
-        parameters.tokens_per_bucket,
-        problem,
-        bucket_runner(max(parameters.concurrent_buckets, runtime.buckets_at_once)),
-        PaddedShapes(longest_input_of(encode)) if runtime.compiles_shapes(graph) else OwnShapes(),
-    )
 
 
 COUNT = struct.Struct("=Q")

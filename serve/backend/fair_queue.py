@@ -1,0 +1,309 @@
+"""The queue of the backend: requests wait in it, bounded and in turns, and leave it in buckets.
+
+Callers take turns in tokens: the one of whom the fewest have run comes first (the virtual token
+counter of Sheng et al. 2024, https://arxiv.org/abs/2401.00588, equation 1 without weights). A
+bucket is put together from the rows of all waiting requests whenever the model is free, so that a
+request which has just arrived shares the next one, and leaves as soon as its own rows are done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import Any
+
+import numpy.typing as npt
+
+from bertender.problems.problem import Outputs
+from bertender.text.batch import Batch, Example, length_buckets
+from serve.backend.running import OwnShapes
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+"""Arrays of a response, by the name of the output."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error as the response to a request."""
+
+    code: str
+    """An attribute of Triton's TritonError."""
+    reason: str
+
+
+@dataclass(eq=False)
+class Request:
+    """Examples to classify, and where the response goes."""
+
+    examples: tuple[Example, ...]
+    respond: Callable[[Tensors | Refusal], None]
+    truncate: bool = False
+    """Texts that are longer than the model's input are cut; else the request is refused."""
+    caller: str = ""
+    """Whose turn it takes."""
+    number: int = 0
+    """By which it can be abandoned; 0 where it cannot."""
+    wait_s: float | None = None
+    """Longest wait; None for that of the queue."""
+    is_cancelled: Callable[[], bool] = lambda: False
+    """Returns whether its client has gone."""
+    since: float = 0.0
+    """When it came into the queue, in seconds of the queue's clock."""
+    batch: Batch | None = None
+    """The examples as tokens; rows can run from then on."""
+    lengths: Sequence[int] = ()
+    """Tokens of each row."""
+    waiting: list[int] = field(default_factory=list)
+    """Rows that have not been taken, the longest first."""
+    outputs: dict[int, Outputs] = field(default_factory=dict)
+    """Of the rows that are done."""
+    is_over: bool = False
+    """It has its response, or needs none."""
+
+    @property
+    def has_begun(self) -> bool:
+        return len(self.waiting) < len(self.examples)
+
+
+@dataclass(eq=False)
+class Caller:
+    """Requests of one caller that have rows in the queue, in the order in which they came."""
+
+    served: float
+    """Tokens that have run for it, and those by which others were ahead when it came."""
+    turn: int = 0
+    """Number of the bucket in which it last had a row."""
+    requests: deque[Request] = field(default_factory=deque)
+
+    def rows(self, shorter_than: int | None) -> Iterator[tuple[Request, int]]:
+        for request in self.requests:
+            for row in reversed(request.waiting) if request.batch is not None else ():
+                if shorter_than is not None and request.lengths[row] >= shorter_than:
+                    break  # those that follow are longer
+                yield request, row
+
+
+Bucket = list[tuple[Request, int]]
+"""Rows that run together: each a request and the number of the row in it."""
+
+
+class FairQueue:
+    """Requests that wait for the model, bounded in texts and in time, and taken in turns.
+
+    The queue is the backend's own. Triton's `max_queue_size` counts requests, however many texts
+    each has, knows no callers, and any queue policy switches off the preparation of the next batch.
+    Several threads may use it.
+
+    Args:
+        max_texts: most texts that wait. A request that has more may wait alone.
+        timeout_s: longest wait; 0 for no limit.
+        max_batch_size: most texts that a bucket is chosen from.
+        tokens_per_bucket: most tokens of a bucket, padding included.
+        small_tokens: buckets of fewer tokens may run while a larger one does.
+        shapes: what buckets are padded to.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        max_texts: int,
+        timeout_s: float = 0.0,
+        *,
+        max_batch_size: int = 64,
+        tokens_per_bucket: int = 256,
+        small_tokens: int = 0,
+        shapes: OwnShapes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_texts = max_texts
+        self.timeout_s = timeout_s
+        self.max_batch_size = max_batch_size
+        self.tokens_per_bucket = tokens_per_bucket
+        self.small_tokens = small_tokens
+        self.shapes = shapes or OwnShapes()
+        self.clock = clock
+        self.texts = 0
+        self._callers: dict[str, Caller] = {}
+        self._turns = count(1)
+        self._large = 0  # buckets that run now and are not small
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def offer(self, request: Request) -> Request | None:
+        """Put a request into the queue; return the one that has no room in it, this or another.
+
+        Where the queue is full, the caller who has the most texts in it loses its newest request
+        that has not begun: one that fills the queue leaves room to others.
+        """
+        texts = len(request.examples)
+        with self._changed:
+            refused: Request | None = None
+            if self.texts and self.texts + texts > self.max_texts:
+                refused = self._in_the_way(request)
+                if refused is request:
+                    return request
+                self._remove(refused)
+            request.since = self.clock()
+            request.waiting = list(range(texts))
+            self.texts += texts
+            if (caller := self._callers.get(request.caller)) is None:
+                least = min((each.served for each in self._callers.values()), default=0.0)
+                caller = self._callers[request.caller] = Caller(least)
+            caller.requests.append(request)
+            return refused
+
+    def tokenised(self, request: Request, batch: Batch) -> None:
+        """Let the rows of a request be taken."""
+        lengths = batch.arrays["attention_mask"].sum(axis=1).tolist()
+        with self._changed:
+            if request.is_over:
+                return
+            request.lengths = lengths
+            request.waiting.sort(key=lengths.__getitem__, reverse=True)
+            request.batch = batch
+            self._changed.notify_all()
+
+    def take(self, *, small: bool = False) -> tuple[Bucket, list[Request]] | None:
+        """Wait for rows that can run; return those of one bucket, and the requests that begin.
+
+        It has rows of the caller whose turn it is, and rows of similar length of all others.
+        Nothing is returned once the queue is closed and empty.
+
+        Args:
+            small: wait until a large bucket runs, and return only what is small beside it.
+        """
+        with self._changed:
+            while not (bucket := self._next_bucket(small)):
+                if self._closed and not self.texts:
+                    return None
+                self._changed.wait()
+            turn = next(self._turns)
+            begun = [each for each in dict.fromkeys(r for r, _ in bucket) if not each.has_begun]
+            for request, row in bucket:
+                request.waiting.remove(row)
+                caller = self._callers[request.caller]
+                caller.served += request.lengths[row]
+                caller.turn = turn
+                if not request.waiting:
+                    self._forget(request)
+            self.texts -= len(bucket)
+            self._large += not self._is_small(bucket)
+            self._changed.notify_all()  # what is small may run beside it
+            return bucket, begun
+
+    def done(self, bucket: Bucket, outputs: Sequence[Outputs]) -> list[Request]:
+        """Give the rows of a bucket their outputs; return the requests that are complete by it."""
+        complete: list[Request] = []
+        with self._changed:
+            for (request, row), own in zip(bucket, outputs, strict=True):
+                request.outputs[row] = own
+                if len(request.outputs) == len(request.examples) and not request.is_over:
+                    request.is_over = True
+                    complete.append(request)
+            self._large -= not self._is_small(bucket)
+            self._changed.notify_all()
+        return complete
+
+    def drop(self, request: Request) -> bool:
+        """Take a request out, whose remaining rows need not run; False where it is over already."""
+        with self._changed:
+            if request.is_over:
+                return False
+            self._remove(request)
+            self._changed.notify_all()
+            return True
+
+    def numbered(self, number: int) -> Request | None:
+        """Return the request of that number, if rows of it still wait."""
+        with self._changed:
+            requests = (each for caller in self._callers.values() for each in caller.requests)
+            return next((each for each in requests if each.number == number), None)
+
+    def expired(self) -> list[Request]:
+        """Remove and return the requests that have waited for too long and have not begun."""
+        with self._changed:
+            now = self.clock()
+            late = [
+                request
+                for caller in self._callers.values()
+                for request in caller.requests
+                if not request.has_begun
+                and (limit := self.timeout_s if request.wait_s is None else request.wait_s)
+                and now - request.since > limit
+            ]
+            for request in late:
+                self._remove(request)
+            return late
+
+    def close(self) -> None:
+        """Let `take` return nothing once those that wait are taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _next_bucket(self, small: bool) -> Bucket:
+        """Return the bucket of the first row in turn, among as many rows as make a batch."""
+        if small and not self._large:
+            return []
+        shorter_than = self.small_tokens if small else None
+        callers = sorted(self._callers.values(), key=lambda each: (each.served, each.turn))
+        rows = list(islice(_in_turns([c.rows(shorter_than) for c in callers]), self.max_batch_size))
+        if len(rows) < 2:
+            return rows
+        lengths = [self.shapes.tokens(request.lengths[row]) for request, row in rows]
+        budget = self.small_tokens - 1 if small else self.tokens_per_bucket
+        buckets = length_buckets(lengths, budget, rows=self.shapes.rows)
+        return [rows[place] for place in next(each for each in buckets if 0 in each)]
+
+    def _is_small(self, bucket: Bucket) -> bool:
+        longest = max(request.lengths[row] for request, row in bucket)
+        return len(bucket) * longest < self.small_tokens
+
+    def _in_the_way(self, request: Request) -> Request:
+        """Return what a full queue does without: the request itself, or one of a greedier caller
+        that makes enough room."""
+        texts = {
+            name: sum(len(each.waiting) for each in caller.requests)
+            for name, caller in self._callers.items()
+        }
+        greediest = max(texts, key=texts.__getitem__)
+        own = texts.get(request.caller, 0) + len(request.examples)
+        if greediest == request.caller or own >= texts[greediest]:
+            return request
+        excess = self.texts + len(request.examples) - self.max_texts
+        newest_first = reversed(self._callers[greediest].requests)
+        fitting = (
+            each for each in newest_first if not each.has_begun and len(each.waiting) >= excess
+        )
+        return next(fitting, request)
+
+    def _remove(self, request: Request) -> None:
+        request.is_over = True
+        if request.waiting:
+            self.texts -= len(request.waiting)
+            request.waiting = []
+            self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        """Take a request without waiting rows, and a caller without requests, off the list."""
+        caller = self._callers[request.caller]
+        caller.requests.remove(request)
+        if not caller.requests:
+            del self._callers[request.caller]
+
+
+def _in_turns(
+    iterators: Sequence[Iterator[tuple[Request, int]]],
+) -> Iterator[tuple[Request, int]]:
+    """Yield one of each iterator after another until all are empty."""
+    left = list(iterators)
+    while left:
+        for iterator in list(left):
+            try:
+                yield next(iterator)
+            except StopIteration:
+                left.remove(iterator)
