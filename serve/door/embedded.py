@@ -1,0 +1,285 @@
+"""EmbeddedEngine: the backend of an endpoint in worker processes of the door's own, without Triton.
+
+Each model of the repository has a process. A model that is loaded again runs in a new one, which
+takes the place of the old when it is ready, so that no request is refused meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from bertender.core.errors import ServingError
+from serve.backend.metrics import METRIC_FAMILIES, Series
+from serve.backend.worker import HEAD, ITSELF, content_of, frame
+from serve.config import BackendParameters
+from serve.door.engine import (
+    CANCELLED,
+    FAILED,
+    INVALID,
+    UNAVAILABLE,
+    UNKNOWN,
+    Code,
+    Engine,
+    InferRequest,
+    Model,
+    ModelState,
+    RefusedError,
+)
+from serve.door.tensors import Tensor
+from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
+
+CODES: Mapping[str, Code] = {
+    "INVALID_ARG": INVALID,
+    "INTERNAL": FAILED,
+    "CANCELLED": CANCELLED,
+    "UNAVAILABLE": UNAVAILABLE,
+}
+"""Codes of the backend's refusals."""
+AWAY = "the process of the model has ended, and is started again. Send the request again later."
+RETRY_AFTER_S = 1.0
+STOP_S = 10.0
+
+
+@dataclass(eq=False)
+class Process:
+    """A running worker, and the requests that it has."""
+
+    model: Model
+    process: asyncio.subprocess.Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    waiting: dict[int, asyncio.Future[tuple[Tensor, ...]]] = field(default_factory=dict)
+    counted: dict[Series, float] = field(default_factory=lambda: defaultdict(float))
+    receiving: asyncio.Task[None] | None = None
+    is_retired: bool = False
+    """It is to end: its model was unloaded, or the server stops."""
+
+    def send(self, number: int, content: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> None:
+        self.writer.write(frame(number, content, tensors))
+
+    async def receive(self) -> tuple[int, dict[str, Any], tuple[Tensor, ...]]:
+        """Return the next message; IncompleteReadError once there is none."""
+        number, *sizes = HEAD.unpack(await self.reader.readexactly(HEAD.size))
+        text, data = [await self.reader.readexactly(size) for size in sizes]
+        return (number, *content_of(text, data))
+
+    async def work(self) -> None:
+        """Give requests their responses until the process ends."""
+        with suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                number, content, tensors = await self.receive()
+                if number == ITSELF:
+                    for name, label, amount in content["counted"]:
+                        self.counted[name, label] += amount
+                elif (future := self.waiting.pop(number, None)) and not future.done():
+                    if code := content.get("code"):
+                        future.set_exception(_refusal(code, content["reason"]))
+                    else:
+                        future.set_result(tensors)
+        for future in self.waiting.values():
+            if not future.done():
+                future.set_exception(RefusedError(UNAVAILABLE, AWAY, RETRY_AFTER_S))
+        self.waiting.clear()
+
+
+class EmbeddedEngine(Engine):
+    """See the module.
+
+    Args:
+        repository: what `write_repository` wrote.
+        ready_timeout_s: seconds that a model may take to load.
+        log: where what the processes print goes; by default where the door's goes.
+    """
+
+    def __init__(
+        self, repository: Path, ready_timeout_s: float = 120.0, log: IO[bytes] | None = None
+    ) -> None:
+        self.folder = repository
+        self.ready_timeout_s = ready_timeout_s
+        self.log = log
+        self.processes: dict[str, Process] = {}
+        self._ended: asyncio.Queue[str] = asyncio.Queue()
+        self._watching: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._ended = asyncio.Queue()
+        names = sorted(each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}"))
+        if not names:
+            raise ServingError(f"{self.folder} has no models. Write it again.")
+        try:
+            for name in names:
+                self.processes[name] = await self._open(name)
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(self._retire(each) for each in self.processes.values()))
+        self.processes.clear()
+
+    async def kill(self) -> None:
+        for each in self.processes.values():
+            with suppress(ProcessLookupError):
+                each.process.kill()
+        for each in self.processes.values():
+            await each.process.wait()
+        self.processes.clear()
+
+    async def died(self) -> str:
+        return await self._ended.get()
+
+    async def models(self) -> Mapping[str, Model]:
+        return {name: each.model for name, each in self.processes.items()}
+
+    def is_ready(self) -> bool:
+        return bool(self.processes) and all(
+            each.process.returncode is None for each in self.processes.values()
+        )
+
+    async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
+        worker = self.processes.get(request.model)
+        if worker is None or worker.process.returncode is not None:
+            raise RefusedError(UNAVAILABLE, AWAY, RETRY_AFTER_S)
+        future: asyncio.Future[tuple[Tensor, ...]] = asyncio.get_running_loop().create_future()
+        worker.waiting[request.number] = future
+        wishes: dict[str, Any] = {"truncate": request.truncate, "caller": request.caller}
+        if request.timeout_ms is not None:
+            wishes["wait_ms"] = request.timeout_ms
+        worker.send(request.number, wishes, request.inputs)
+        return await future
+
+    def abandon(self, request: InferRequest) -> None:
+        worker = self.processes.get(request.model)
+        if worker is not None and request.number in worker.waiting:
+            worker.send(request.number, {"abandon": request.number})
+
+    async def repository(self) -> Sequence[ModelState]:
+        return [
+            ModelState(name, each.model.version, "READY", "")
+            for name, each in self.processes.items()
+        ]
+
+    async def load(self, model: str) -> None:
+        if not (self.folder / model / CONFIG_NAME).is_file():
+            raise RefusedError(UNKNOWN, f"the repository has no model {model!r}.")
+        try:
+            fresh = await self._open(model)
+        except ServingError as error:
+            raise RefusedError(INVALID, str(error)) from None
+        former, self.processes[model] = self.processes.get(model), fresh
+        if former is not None:
+            await self._retire(former)
+
+    async def unload(self, model: str) -> None:
+        if (worker := self.processes.pop(model, None)) is not None:
+            await self._retire(worker)
+
+    async def _open(self, name: str) -> Process:
+        """Start the process of a model, and return once it is ready.
+
+        Raises:
+            ServingError: the model does not load, or not in time.
+        """
+        from serve.door.triton import model_of
+
+        config = read_model_config(self.folder / name / CONFIG_NAME)
+        version = str(max(config.version_policy.specific.versions, default=1))
+        model = model_of(config, version)
+        parameters = BackendParameters.from_model_config(model.config)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "serve.backend.worker", str(theirs.fileno())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        worker = Process(model, process, reader, writer)
+        # copies share one process here, and so one model in memory: each is a bucket more at once
+        lanes = parameters.concurrent_buckets * config.instance_group[0].count
+        parameters = parameters.model_copy(update={"concurrent_buckets": lanes})
+        opening = {
+            "folder": str((self.folder / name / version / parameters.artifact).resolve()),
+            "parameters": parameters.as_strings(),
+            "max_batch_size": config.max_batch_size,
+        }
+        worker.send(ITSELF, opening)
+        try:
+            async with asyncio.timeout(self.ready_timeout_s):
+                _, content, _ = await worker.receive()
+        except (TimeoutError, asyncio.IncompleteReadError) as error:
+            with suppress(ProcessLookupError):
+                process.kill()
+            status = await process.wait()
+            if isinstance(error, TimeoutError):
+                raise ServingError(
+                    f"model {name!r} was not ready within {self.ready_timeout_s:g} s. Give it "
+                    "longer with --ready-timeout-s."
+                ) from None
+            raise ServingError(
+                f"the process of model {name!r} ended while it loaded, status {status}. See the log."
+            ) from None
+        if "error" in content:
+            await process.wait()
+            raise ServingError(f"model {name!r} does not load: {content['error']}")
+        worker.receiving = asyncio.create_task(worker.work())
+        watch = asyncio.create_task(self._watch(name, worker))
+        self._watching.add(watch)
+        watch.add_done_callback(self._watching.discard)
+        return worker
+
+    async def _watch(self, name: str, worker: Process) -> None:
+        status = await worker.process.wait()
+        if not worker.is_retired:
+            self._ended.put_nowait(f"the process of model {name!r} ended, status {status}")
+
+    async def _retire(self, worker: Process) -> None:
+        """Let a process answer what it has, and end."""
+        worker.is_retired = True
+        if worker.waiting:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await asyncio.wait(list(worker.waiting.values()))
+        worker.writer.close()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await worker.process.wait()
+        except TimeoutError:
+            worker.process.kill()
+            await worker.process.wait()
+        if worker.receiving is not None:
+            await worker.receiving
+
+    async def metrics(self) -> str:
+        lines: list[str] = []
+        for family in METRIC_FAMILIES:
+            lines += [
+                f"# HELP {family.name} {family.description}",
+                f"# TYPE {family.name} {family.kind.lower()}",
+            ]
+            for name, worker in self.processes.items():
+                for value in family.values:
+                    labels = {"model": name, "version": worker.model.version}
+                    labels |= family.labels(value)
+                    shown = ",".join(f'{key}="{each}"' for key, each in labels.items())
+                    amount = worker.counted.get((family.name, value), 0.0)
+                    lines.append(f"{family.name}{{{shown}}} {amount:g}")
+        return "\n".join((*lines, ""))
+
+
+def _refusal(code: str, reason: str) -> RefusedError:
+    retry_after_s = RETRY_AFTER_S if code == "UNAVAILABLE" else None
+    return RefusedError(CODES[code], reason, retry_after_s)
