@@ -34,6 +34,7 @@ from serve.door.engine import (
     ModelState,
     RefusedError,
 )
+from serve.door.models import model_of
 from serve.door.tensors import Tensor
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 
@@ -189,8 +190,6 @@ class EmbeddedEngine(Engine):
         Raises:
             ServingError: the model does not load, or not in time.
         """
-        from serve.door.triton import model_of
-
         config = read_model_config(self.folder / name / CONFIG_NAME)
         version = str(max(config.version_policy.specific.versions, default=1))
         model = model_of(config, version)
@@ -230,7 +229,8 @@ class EmbeddedEngine(Engine):
                     "longer with --ready-timeout-s."
                 ) from None
             raise ServingError(
-                f"the process of model {name!r} ended while it loaded, status {status}. See the log."
+                f"the process of model {name!r} ended while it loaded, status {status}: see the "
+                "log."
             ) from None
         if "error" in content:
             await process.wait()

@@ -1,0 +1,147 @@
+"""The embedded engine: a model in a process of its own, replaced without a gap; its death is told."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ServingError
+from bertender.models.classifier import Classifier
+from bertender.text.batch import Example
+from serve.config import ServeConfig
+from serve.door.embedded import EmbeddedEngine
+from serve.door.engine import INVALID, UNAVAILABLE, UNKNOWN, InferRequest, RefusedError
+from serve.door.tensors import Tensor
+from serve.repository.write import write_repository
+from serve.wire import to_arrays
+
+NUMBERS = itertools.count(1)
+CONFIG = ServeConfig(threads_per_instance=1, max_length=20)
+
+
+@pytest.fixture(scope="module")
+def repository(onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("embedded") / "models"
+    models = {"classifier": onnx_artifact, "other": onnx_artifact}
+    return write_repository(models, folder, CONFIG, is_temporary=True)
+
+
+def request_of(
+    *examples: Example, model: str = "classifier", truncate: bool = True
+) -> InferRequest:
+    (texts,) = to_arrays(examples, 1)
+    tensor = Tensor.of_array("TEXT", texts)
+    return InferRequest(next(NUMBERS), model, (tensor,), caller="test", truncate=truncate)
+
+
+def while_running(repository: Path, use: Callable[[EmbeddedEngine], Awaitable[None]]) -> None:
+    async def run() -> None:
+        engine = EmbeddedEngine(repository)
+        await engine.start()
+        try:
+            await use(engine)
+        finally:
+            await engine.stop()
+
+    asyncio.run(run())
+
+
+def test_requests_at_once_have_the_logits_of_the_model(
+    repository: Path, local: Classifier, texts: tuple[Example, ...]
+) -> None:
+    parts = [texts[start : start + 5] for start in range(0, 40, 5)]
+
+    async def use(engine: EmbeddedEngine) -> None:
+        served = await engine.models()
+        assert {*served} == {"classifier", "other"} and engine.is_ready()
+        assert served["classifier"].inputs == ("TEXT",)
+        answers = await asyncio.gather(*(engine.infer(request_of(*part)) for part in parts))
+        for part, tensors in zip(parts, answers, strict=True):
+            (logits,) = (each.array() for each in tensors if each.name == "LOGITS")
+            np.testing.assert_allclose(logits, local.logits(part), atol=1e-5)
+        other = await engine.infer(request_of(*parts[0], model="other"))
+        assert [each.name for each in other] == ["LABEL", "SCORE", "LOGITS", "TRUNCATED"]
+        await asyncio.sleep(1.1)
+        assert 'bertender_run_texts_total{model="other",version="1"' in await engine.metrics()
+
+    while_running(repository, use)
+
+
+def test_one_request_is_refused_and_the_others_are_not(repository: Path) -> None:
+    async def use(engine: EmbeddedEngine) -> None:
+        long = request_of(("saw " * 90,), truncate=False)
+        results = await asyncio.gather(
+            engine.infer(long), engine.infer(request_of(("saw",))), return_exceptions=True
+        )
+        assert isinstance(results[0], RefusedError) and results[0].code is INVALID
+        assert results[0].reason.startswith("row 0 has more than 20 tokens")
+        assert isinstance(results[1], tuple)
+
+    while_running(repository, use)
+
+
+def test_a_model_is_loaded_again_while_requests_come(repository: Path) -> None:
+    async def use(engine: EmbeddedEngine) -> None:
+        before = engine.processes["classifier"].process.pid
+        loading = asyncio.create_task(engine.load("classifier"))
+        answered = 0
+        while not loading.done():
+            await engine.infer(request_of(("saw",)))
+            answered += 1
+        await loading
+        assert answered and engine.processes["classifier"].process.pid != before
+        with pytest.raises(ProcessLookupError):
+            os.kill(before, 0)
+        with pytest.raises(RefusedError) as refused:
+            await engine.load("nobody")
+        assert refused.value.code is UNKNOWN
+
+    while_running(repository, use)
+
+
+def test_the_death_of_a_process_is_told_and_its_requests_are_refused(repository: Path) -> None:
+    async def use(engine: EmbeddedEngine) -> None:
+        process = engine.processes["classifier"].process
+        os.kill(process.pid, signal.SIGSTOP)  # so that the request is still there
+        asked = asyncio.create_task(engine.infer(request_of(("saw",))))
+        await asyncio.sleep(0)
+        os.kill(process.pid, signal.SIGKILL)
+        assert await engine.died() == "the process of model 'classifier' ended, status -9"
+        with pytest.raises(RefusedError) as refused:
+            await asked
+        assert refused.value.code is UNAVAILABLE and not engine.is_ready()
+        await engine.kill()
+        await engine.start()
+        assert await engine.infer(request_of(("saw",)))
+
+    while_running(repository, use)
+
+
+def test_a_damaged_artifact_is_not_served(onnx_artifact: Artifact, tmp_path: Path) -> None:
+    repository = write_repository(onnx_artifact, tmp_path / "models", CONFIG)
+    (graph,) = repository.glob("*/*/artifact/model.onnx")
+    graph.write_bytes(graph.read_bytes()[:-1] + b"\0")
+
+    async def run() -> None:
+        with pytest.raises(ServingError, match=r"does not load: .*model\.onnx"):
+            await EmbeddedEngine(repository).start()
+
+    asyncio.run(run())
+
+
+def test_a_worker_ends_with_its_door(repository: Path) -> None:
+    async def use(engine: EmbeddedEngine) -> None:
+        worker = engine.processes["other"]
+        worker.is_retired = True
+        worker.writer.close()
+        assert await asyncio.wait_for(worker.process.wait(), 10) == 0
+
+    while_running(repository, use)
