@@ -50,7 +50,7 @@ class ServedRuntime:
     triton_backend: str | None = None
     """The backend of Triton that runs the graph, as the model `classifier-encoder`."""
     buckets_at_once: int = 1
-    """Of a merged batch, at least."""
+    """At least."""
 
     def compiles_shapes(self, graph: Path) -> bool:
         """Return whether it takes long for the first bucket of each shape."""
@@ -230,9 +230,7 @@ class ServeConfig(Config):
         description="threads of a run of each copy; 0 shares the cores out evenly, and gives a "
         "small bucket one",
     )
-    concurrent_buckets: int = Field(
-        1, ge=1, description="buckets of a batch that each copy runs at once"
-    )
+    concurrent_buckets: int = Field(1, ge=1, description="buckets that each copy runs at once")
     max_length: int | None = Field(
         None,
         ge=2,
@@ -250,8 +248,8 @@ class ServeConfig(Config):
     queue_timeout_ms: float = Field(
         10_000.0,
         ge=0,
-        description="longest wait in that queue, then rejected, and about the longest batch; 0 for "
-        "no limit",
+        description="longest wait in that queue for a request's first text to run, then rejected; "
+        "0 for no limit",
     )
     admin_token_file: Path | None = Field(
         None,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -111,6 +111,16 @@ def from_arrays(
     return tuple(zip(*columns, strict=True))
 
 
+PARAMETER_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
+    TRUNCATE: ((bool,), "true or false"),
+    "caller": ((str,), "a text"),
+    "wait_ms": ((int, float), "a number"),
+    "number": ((int,), "a whole number"),
+    "abandon": ((int,), "a whole number"),
+}
+"""Field of `Wishes` -> the types of its values, and how an error names them."""
+
+
 @dataclass(frozen=True)
 class Wishes:
     """Parameters of a request: the first is a client's, the others are the door's."""
@@ -127,17 +137,17 @@ class Wishes:
 
     @classmethod
     def parse(cls, parameters: str) -> Self:
-        """Read a request's parameters from JSON.
+        """Read a request's parameters from JSON; others than these are ignored.
 
         Raises:
             DataError: one of them is not of its type.
         """
         values = json.loads(parameters or "{}")
-        known = {each.name: values[each.name] for each in fields(cls) if each.name in values}
-        if not isinstance(truncate := known.get(TRUNCATE, False), bool):
-            raise DataError(
-                f"the parameter {TRUNCATE!r} is {truncate!r}; it must be true or false."
-            )
+        known = {name: values[name] for name in PARAMETER_TYPES if name in values}
+        for name, value in known.items():
+            types, named = PARAMETER_TYPES[name]
+            if type(value) not in types:  # to `isinstance`, true is a number
+                raise DataError(f"the parameter {name!r} is {value!r}; it must be {named}.")
         return cls(**known)
 
 

@@ -356,6 +356,14 @@ class TokenArrays(dict[str, IntArray]):
         return array
 
 
+def padding_of(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Padding:
+    """Return how a tokenizer pads."""
+    if isinstance(tokenizer, FileTokenizer):
+        return tokenizer.padding
+    token_id = tokenizer.pad_token_id or 0  # without a padding token, texts run one by one
+    return Padding(tokenizer.padding_side, tokenizer.pad_token_type_id, token_id)
+
+
 def pair_arrays(
     tokenizer: PreTrainedTokenizerBase, columns: Sequence[list[str]], max_length: int
 ) -> TokenArrays:
@@ -370,8 +378,7 @@ def pair_arrays(
     tokens = tokenizer(*columns, truncation=False, padding=False, verbose=False)
     assert tokens.encodings is not None
     cut = [CutEncoding.of(each, max_length, tokenizer.truncation_side) for each in tokens.encodings]
-    padding = Padding(tokenizer.padding_side, tokenizer.pad_token_type_id, tokenizer.pad_token_id)
-    arrays = TokenArrays(cut, padding)
+    arrays = TokenArrays(cut, padding_of(tokenizer))
     for name in {*arrays} - {*tokens}:  # those that the model does not read
         del arrays[name]
     return arrays

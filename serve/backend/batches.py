@@ -25,8 +25,8 @@ from bertender.core.errors import DataError, ModelError
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import NO_WORD, Batch, Encode, Tokenize
-from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT
-from serve.backend.fair_queue import Bucket, FairQueue, Refusal, Request, Tensors
+from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT, Padding, padding_of
+from serve.backend.fair_queue import Bucket, FairQueue, Refusal, Request, Row, Tensors
 from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, Tally
 from serve.backend.running import AdaptiveThreads, OwnShapes
 from serve.wire import INPUT_NAMES, TRUNCATED, BytesArray, Wishes, from_arrays
@@ -75,9 +75,10 @@ class ServedModel:
         self.max_text_bytes = max_text_bytes
         self.tally = classifier.tally = Tally()
         self.reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
+        self.large_lanes = lanes
         kinds = [False] * lanes + [True] * bool(queue.small_tokens)
         self.lanes = [
-            threading.Thread(target=self._work, args=(small,), name="lane", daemon=True)
+            threading.Thread(target=or_end, args=(self._work, small), name="lane", daemon=True)
             for small in kinds
         ]
         for lane in self.lanes:
@@ -101,13 +102,16 @@ class ServedModel:
         request = Request((), respond, is_cancelled=is_cancelled)
         if wishes.abandon:
             self.abandon(wishes.abandon)
-            self.refuse(request, CANCELLED)
+            or_end(respond, CANCELLED)  # nobody reads it, and it is no request of the metrics
             return
         try:
             texts = from_arrays(inputs, self.max_text_bytes)
             request.examples = tuple(map(self.classifier.problem.to_example, texts))
         except DataError as error:
             self.refuse(request, Refusal("INVALID_ARG", str(error)))
+            return
+        except Exception as error:  # of one request; the others must not notice
+            self.refuse(request, Refusal("INTERNAL", f"the request cannot be read: {error}"))
             return
         request.truncate, request.caller = wishes.truncate, wishes.caller
         request.number = wishes.number
@@ -125,7 +129,7 @@ class ServedModel:
         if refused is not request:
             characters = sum(sum(map(len, example)) for example in request.examples)
             if characters > CHARACTERS_AT_ONCE:
-                self.reader.submit(self._read, request)
+                self.reader.submit(or_end, self._read, request)
             else:
                 self._read(request)
         self._refuse_late()
@@ -145,43 +149,33 @@ class ServedModel:
 
     def _read(self, request: Request) -> None:
         """Tokenise a request, so that its rows can run."""
+        if request.is_over:  # it waited for the reader for too long
+            return
         try:
             batch = self.classifier.encode(request.examples)
             refusal = None if request.truncate else _too_long(batch)
         except Exception as error:  # of one request; the others must not notice
-            refusal = Refusal("INTERNAL", f"the request cannot be read: {error}")
+            refusal = _failure(error)
         if refusal is None:
             self.queue.tokenised(request, batch)
         elif self.queue.drop(request):
             self.refuse(request, refusal)
 
     def _work(self, small: bool) -> None:
-        """Run bucket after bucket. An error here would leave everybody waiting: it ends the
-        process, and the supervisor reports that."""
-        try:
-            while taken := self.queue.take(small=small):
-                bucket, begun = taken
-                started = time.perf_counter()
-                for request in begun:
-                    self._begin(request)
-                outputs = self._outputs(bucket)
-                complete = self.queue.done(bucket, outputs)
-                for request, tensors in zip(complete, self._responses(complete), strict=True):
-                    request.respond(tensors)
-                if not small:
-                    self.tally.batch(len(bucket), time.perf_counter() - started)
-                self._refuse_late()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-
-    def _outputs(self, bucket: Bucket) -> list[Outputs]:
-        """Return the outputs of a bucket; NOTHING for those of requests that are over."""
-        wanted = [place for place, (request, _) in enumerate(bucket) if not request.is_over]
-        outputs = [NOTHING] * len(bucket)
-        for place, own in zip(wanted, self._run([bucket[place] for place in wanted]), strict=True):
-            outputs[place] = own
-        return outputs
+        """Run bucket after bucket."""
+        while taken := self.queue.take(small=small):
+            bucket, begun = taken
+            started = time.perf_counter()
+            for request in begun:
+                self._begin(request)
+            wanted = [(request, row) for request, row in bucket if not request.is_over]
+            complete = self.queue.done(bucket, self._run(wanted))
+            self._complete(complete)
+            if wanted:
+                # lanes share a second; what runs beside a large bucket is in the second of that one
+                share = 0.0 if small else 1 / self.large_lanes
+                self.tally.batch(len(wanted), share * (time.perf_counter() - started))
+            self._refuse_late()
 
     def _begin(self, request: Request) -> None:
         """Count the wait of a request, and drop it where its client has gone."""
@@ -194,63 +188,61 @@ class ServedModel:
         ):
             self.refuse(request, CANCELLED)
 
-    def _run(self, bucket: Bucket) -> list[Outputs]:
+    def _run(self, rows: Bucket) -> dict[Row, Outputs]:
         """Return the outputs of rows that run together.
 
         Where that fails, or an output is not finite, the rows of each request run alone, so that
-        only the requests at fault get an error.
+        only the requests at fault get an error. Their rows have no outputs.
         """
-        if not bucket:
-            return []
+        if not rows:
+            return {}
         try:
-            outputs = self.classifier.run(
-                merged(bucket, getattr(self.classifier.encode, "tokenizer", None))
-            )
+            outputs = self.classifier.run(merged(rows, self.classifier.padding))
             if not all(np.isfinite(each.logits).all() for each in outputs):
                 raise ModelError("its logits are not finite. Check the artifact: bertender verify")
-            return outputs
+            return dict(zip(rows, outputs, strict=True))
         except Exception as error:  # whatever it is, the endpoint goes on
-            requests = dict.fromkeys(request for request, _ in bucket)
+            first, *others = dict.fromkeys(request for request, _ in rows)
+            if not others:
+                if self.queue.drop(first):
+                    self.refuse(first, _failure(error))
+                return {}
+        found: dict[Row, Outputs] = {}
+        for each in (first, *others):
+            found |= self._run([row for row in rows if row[0] is each])
+        return found
+
+    def _complete(self, requests: Sequence[Request]) -> None:
+        """Respond to requests whose rows have run; where that fails, to each alone."""
+        try:
+            responses = self._responses(requests)
+        except Exception as error:  # as above
             if len(requests) == 1:
-                self._fail(next(iter(requests)), error)
-                return [NOTHING] * len(bucket)
-        own = {each: [row for row in bucket if row[0] is each] for each in requests}
-        by_row = {
-            row: out
-            for rows in own.values()
-            for row, out in zip(rows, self._run(rows), strict=True)
-        }
-        return [by_row[row] for row in bucket]
-
-    def _fail(self, request: Request, error: Exception) -> None:
-        # where it comes from, without its message: that may quote a text
-        frames = traceback.extract_tb(error.__traceback__)[-3:]
-        places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
-        logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
-        if self.queue.drop(request):
-            reason = f"the model failed: {type(error).__name__}: {error}"
-            self.refuse(request, Refusal("INTERNAL", reason))
-
-    def _responses(self, complete: Sequence[Request]) -> Iterator[Tensors]:
-        """Yield the response to each request; labels and scores of all are computed at once."""
-        if not complete:
+                self.refuse(requests[0], _failure(error))
+                return
+            for each in requests:
+                self._complete([each])
             return
-        outputs = [each.outputs[row] for each in complete for row in range(len(each.examples))]
-        examples = [
-            example
-            for each in complete
-            for example in (each.examples if each.batch is None else each.batch.examples)
-        ]
+        for request, tensors in zip(requests, responses, strict=True):
+            request.respond(tensors)
+
+    def _responses(self, requests: Sequence[Request]) -> list[Tensors]:
+        """Return the response to each request; labels and scores of all are computed at once."""
+        batches = [each.batch for each in requests if each.batch is not None]
+        examples = [example for batch in batches for example in batch.examples]
+        if not examples:
+            return []
+        outputs = [each.outputs[row] for each in requests for row in range(len(each.examples))]
         problem = self.classifier.problem
         tensors = problem.response(outputs, examples, self.labels)
+        responses: list[Tensors] = []
         start = 0
-        for request in complete:
-            own = slice(start, start + len(request.examples))
+        for request, batch in zip(requests, batches, strict=True):
+            own = slice(start, start + len(batch))
             start = own.stop
-            truncated = {}
-            if request.truncate and request.batch is not None:
-                truncated = {TRUNCATED: cut_rows(request.batch)[:, None]}
-            yield {**problem.response_of(tensors, own, examples[own]), **truncated}
+            truncated = {TRUNCATED: cut_rows(batch)[:, None]} if request.truncate else {}
+            responses.append({**problem.response_of(tensors, own, examples[own]), **truncated})
+        return responses
 
     def _refuse_late(self) -> None:
         for late in self.queue.expired():
@@ -266,11 +258,26 @@ class ServedModel:
     def refuse(self, request: Request, refusal: Refusal, reason: str | None = None) -> None:
         """Respond to a request by an error; the reason is that of the metrics."""
         self.tally.rejection(reason or REASONS[refusal.code])
-        request.respond(refusal)
+        or_end(request.respond, refusal)
 
 
-NOTHING = Outputs(np.empty((0, 0), np.float32), np.empty(0, np.int64))
-"""Instead of the outputs of a row that nobody waits for."""
+def or_end(function: Callable[..., None], *arguments: Any) -> None:
+    """Call a function whose error would leave somebody waiting for ever: it ends the process, and
+    the supervisor reports that."""
+    try:
+        function(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _failure(error: Exception) -> Refusal:
+    """Return what a request gets by an error; log where that comes from, without its message,
+    which may quote a text."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
+    logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
+    return Refusal("INTERNAL", f"the model failed: {type(error).__name__}: {error}")
 
 
 def cut_rows(batch: Batch) -> npt.NDArray[np.bool_]:
@@ -291,12 +298,12 @@ def _too_long(batch: Batch) -> Refusal | None:
     )
 
 
-def merged(bucket: Bucket, tokenizer: Any = None) -> Batch:
+def merged(bucket: Bucket, padding: Padding) -> Batch:
     """Return the rows of a bucket as one batch, padded to its longest row.
 
     Args:
         bucket: rows of tokenised requests.
-        tokenizer: knows what, and on which side, it pads with.
+        padding: that of their tokenizer.
     """
     batches = [(request.batch, row) for request, row in bucket if request.batch is not None]
     first = batches[0][0]
@@ -305,11 +312,11 @@ def merged(bucket: Bucket, tokenizer: Any = None) -> Batch:
     places = [batch.arrays["attention_mask"][row].astype(bool) for batch, row in batches]
     lengths = [int(place.sum()) for place in places]
     longest = max(lengths)
-    on_the_left = getattr(tokenizer, "padding_side", "right") == "left"
+    on_the_left = padding.side == "left"
     spans = [
         slice(longest - length, longest) if on_the_left else slice(length) for length in lengths
     ]
-    padding = {"input_ids": getattr(tokenizer, "pad_token_id", None) or 0}
+    fills = {"input_ids": padding.token_id, "token_type_ids": padding.type_id}
 
     def padded(arrays: Sequence[npt.NDArray[np.int64]], value: int) -> npt.NDArray[np.int64]:
         array = np.full((len(arrays), longest), value, dtype=np.int64)
@@ -324,7 +331,7 @@ def merged(bucket: Bucket, tokenizer: Any = None) -> Batch:
     return Batch(
         tuple(batch.examples[row] for batch, row in batches),
         {
-            name: padded([batch.arrays[name][row] for batch, row in batches], padding.get(name, 0))
+            name: padded([batch.arrays[name][row] for batch, row in batches], fills.get(name, 0))
             for name in first.arrays
         },
         words,
@@ -362,9 +369,9 @@ class BucketedClassifier:
         return longest_input_of(self.encode)
 
     @property
-    def tokenizer(self) -> Any:
-        """The tokenizer of the encoding step, if it has one."""
-        return getattr(self.encode, "tokenizer", None)
+    def padding(self) -> Padding:
+        """What fills rows that are shorter than others of their bucket."""
+        return padding_of(self.encode.tokenizer) if isinstance(self.encode, Tokenize) else Padding()
 
     def run(self, bucket: Batch) -> list[Outputs]:
         """Return the outputs of each example of a bucket."""

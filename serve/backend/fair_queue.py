@@ -87,8 +87,10 @@ class Caller:
                 yield request, row
 
 
-Bucket = list[tuple[Request, int]]
-"""Rows that run together: each a request and the number of the row in it."""
+Row = tuple[Request, int]
+"""A row that runs: a request, and the number of the row in it."""
+Bucket = list[Row]
+"""Rows that run together."""
 
 
 class FairQueue:
@@ -129,6 +131,9 @@ class FairQueue:
         self.texts = 0
         self._callers: dict[str, Caller] = {}
         self._turns = count(1)
+        # tokens that have run for a caller on average: the virtual time of fair queueing. A new
+        # caller starts there, or callers with a text each would keep one with several waiting
+        self._progress = 0.0
         self._large = 0  # buckets that run now and are not small
         self._closed = False
         self._changed = threading.Condition()
@@ -151,8 +156,9 @@ class FairQueue:
             request.waiting = list(range(texts))
             self.texts += texts
             if (caller := self._callers.get(request.caller)) is None:
-                least = min((each.served for each in self._callers.values()), default=0.0)
-                caller = self._callers[request.caller] = Caller(least)
+                served = min((each.served for each in self._callers.values()), default=0.0)
+                caller = Caller(max(served, self._progress))
+                self._callers[request.caller] = caller
             caller.requests.append(request)
             return refused
 
@@ -183,6 +189,8 @@ class FairQueue:
                 self._changed.wait()
             turn = next(self._turns)
             begun = [each for each in dict.fromkeys(r for r, _ in bucket) if not each.has_begun]
+            tokens = sum(request.lengths[row] for request, row in bucket)
+            self._progress += tokens / len(self._callers)
             for request, row in bucket:
                 request.waiting.remove(row)
                 caller = self._callers[request.caller]
@@ -195,11 +203,16 @@ class FairQueue:
             self._changed.notify_all()  # what is small may run beside it
             return bucket, begun
 
-    def done(self, bucket: Bucket, outputs: Sequence[Outputs]) -> list[Request]:
-        """Give the rows of a bucket their outputs; return the requests that are complete by it."""
+    def done(self, bucket: Bucket, outputs: Mapping[Row, Outputs]) -> list[Request]:
+        """Give the rows of a bucket their outputs; return the requests that are complete by it.
+
+        Args:
+            bucket: what `take` returned.
+            outputs: of its rows, but for those of requests that were dropped meanwhile.
+        """
         complete: list[Request] = []
         with self._changed:
-            for (request, row), own in zip(bucket, outputs, strict=True):
+            for (request, row), own in outputs.items():
                 request.outputs[row] = own
                 if len(request.outputs) == len(request.examples) and not request.is_over:
                     request.is_over = True
@@ -214,7 +227,6 @@ class FairQueue:
             if request.is_over:
                 return False
             self._remove(request)
-            self._changed.notify_all()
             return True
 
     def numbered(self, number: int) -> Request | None:
@@ -287,6 +299,7 @@ class FairQueue:
             self.texts -= len(request.waiting)
             request.waiting = []
             self._forget(request)
+            self._changed.notify_all()  # a closed queue may be empty by it
 
     def _forget(self, request: Request) -> None:
         """Take a request without waiting rows, and a caller without requests, off the list."""

@@ -79,12 +79,12 @@ METRIC_FAMILIES: tuple[Family, ...] = (
         "reason",
         (QUEUE_FULL, QUEUE_TIMEOUT, *REASONS.values()),
     ),
-    Family("bertender_batches_total", "Merged batches"),
-    Family("bertender_batch_texts_total", "Texts of merged batches"),
+    Family("bertender_batches_total", "Buckets of merged requests"),
+    Family("bertender_batch_texts_total", "Texts of buckets of merged requests"),
     Family(
         "bertender_batch_seconds_total",
-        "Seconds from taking a merged batch to its last response; one for each second at most "
-        "and instance",
+        "Seconds from taking a bucket to its last response; one for each second at most and "
+        "instance",
     ),
     Family(
         "bertender_runs_total",
@@ -124,7 +124,7 @@ class Tally:
             self._amounts["bertender_rejected_requests_total", reason] += 1
 
     def batch(self, texts: int, seconds: float) -> None:
-        """Count a merged batch."""
+        """Count a bucket of merged requests."""
         with self._lock:
             self._amounts["bertender_batches_total", ""] += 1
             self._amounts["bertender_batch_texts_total", ""] += texts

@@ -1,7 +1,7 @@
 """The Python backend of the Triton model `classifier`: text in; label, score and logits out.
 
-Triton hands requests over as they come, and gets each response when it is complete; what happens in
-between is that of any served model (`batches`). Triton starts this class in a Python process of its
+Triton hands requests over as they come, and gets each response when it is complete; `batches` has
+what happens in between. Triton starts this class in a Python process of its
 own (the stub). Neither PyTorch nor transformers is loaded there.
 """
 

@@ -54,6 +54,8 @@ def open_served_model(
     artifact = Artifact.load(folder, checked_at=parameters.stamp)
     classifier = open_artifact(artifact, parameters, threads)
     input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
+    # a tokenizer of transformers sets itself up in its first call, which no two threads may do
+    classifier.encode([classifier.problem.to_example(("first",) * len(input_names))])
     if runtime.runs_while_loading:
         warm_up(classifier, len(input_names), max_batch_size, parameters.tokens_per_bucket, lanes)
     with suppress(AttributeError):  # of another C library than glibc
