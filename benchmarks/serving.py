@@ -44,8 +44,10 @@ from benchmarks.servers import (
 from bertender.core.artifact import Artifact
 from bertender.core.hardware import usable_cores
 from bertender.problems import PROBLEMS
+from bertender.text.batch import length_buckets
 from bertender.text.tokenizer import open_tokenizer
-from serve.backend.model import open_artifact
+from serve.backend.batches import rows_of
+from serve.backend.opening import open_artifact
 from serve.config import BackendParameters, ServeConfig
 
 LOADS: Mapping[str, tuple[int, int]] = {
@@ -172,7 +174,10 @@ def in_process(model: Artifact, texts: Sequence[str], seconds: float) -> list[Ro
         for call in range(-WARM_UP_CALLS, 10**9):
             drawn = [(texts[row],) for row in draw.integers(0, len(texts), size)]
             began = time.perf_counter()
-            classifier.outputs(drawn)
+            batch = classifier.encode(drawn)
+            lengths = batch.arrays["attention_mask"].sum(axis=1).tolist()
+            for bucket in length_buckets(lengths, settings["tokens_per_bucket"]):
+                classifier.run(rows_of(batch, bucket))
             if call >= 0:
                 latencies.append(time.perf_counter() - began)
             if sum(latencies) > seconds:

@@ -25,9 +25,10 @@ from bertender.core.errors import ConfigError
 from bertender.models.classifier import open_classifier
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
-from serve.backend.model import open_artifact
+from serve.backend.opening import open_served_model
 from serve.config import BackendParameters
 from serve.deploy import readable
+from tests.serve.asking import logits_of
 from tests.toy_models import save_encoder
 from tests.toys import FRUIT, TOOLS
 
@@ -122,8 +123,8 @@ def test_what_is_made_of_it_reads_no_more(
 
 def served(graph: Artifact, **settings: int) -> Callable[[Sequence[tuple[str, ...]]], list[int]]:
     parameters = BackendParameters(tokens_per_bucket=256, threads=1, **settings)
-    classifier = open_artifact(graph, parameters, 1)
-    return lambda examples: classifier.logits(examples).argmax(axis=1).tolist()
+    model = open_served_model(graph.path, parameters, max_batch_size=64)
+    return lambda examples: logits_of(model, examples).argmax(axis=1).tolist()
 
 
 def test_an_endpoint_reads_it_unless_told_otherwise(graph: Artifact, contrary: Task) -> None:

@@ -120,6 +120,7 @@ class ServedModel:
 
     def submit(self, request: Request) -> None:
         """Take a request on, or refuse it; it gets its response in any case."""
+        self._refuse_late()  # which makes room
         if (refused := self.queue.offer(request)) is not None:
             reason = (
                 f"the queue is full: {self.queue.max_texts} texts wait at most. Send it again "
@@ -132,7 +133,6 @@ class ServedModel:
                 self.reader.submit(or_end, self._read, request)
             else:
                 self._read(request)
-        self._refuse_late()
 
     def abandon(self, number: int) -> None:
         """Run nothing more of a request, whose client has gone."""

@@ -17,7 +17,7 @@ from bertender.text.tokenizer import (
 from export.config import ExportConfig
 from export.exporter import export
 from quantize.quantizer import quantize
-from serve.backend.model import open_artifact
+from serve.backend.opening import open_artifact
 from serve.config import BackendParameters
 from tests.quantize.contexts import config_of
 from tests.toy_models import VOCABULARY, save_artifact, tiny_classifier

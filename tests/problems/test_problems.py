@@ -39,13 +39,15 @@ from export.exporter import export, write_onnx
 from quantize.config import QuantizeConfig
 from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import quantize
-from serve.backend.model import open_artifact
+from serve.backend.fair_queue import Refusal
+from serve.backend.opening import open_served_model
 from serve.client.endpoint import Endpoint
 from serve.config import BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import model_config
 from serve.server.server import serving
 from serve.wire import TRUNCATED
 from tests.fake_predictor import FakePredictor
+from tests.serve.asking import ask
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.served import ANY_PORTS
 from tests.toy_models import save_encoder
@@ -179,12 +181,13 @@ def test_a_student_is_distilled(teacher: Artifact, task: Task, tmp_path: Path) -
 def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task) -> None:
     """All that Triton does in between is to carry the tensors."""
     parameters = BackendParameters(tokens_per_bucket=64, threads=1, problem_type=task.problem_type)
-    served, problem = open_artifact(graph, parameters, 1), task.problem
+    served, problem = open_served_model(graph.path, parameters, max_batch_size=64), task.problem
     examples = task.dev.examples[:7]
     read = [problem.to_example(problem.to_texts(example)) for example in examples]
     assert read == list(examples)
-    labels = np.array([label.encode() for label in task.labels], np.object_)
-    tensors = problem.response(served.outputs(read), read, labels)
+    (tensors,) = ask(served, read)
+    served.close()
+    assert not isinstance(tensors, Refusal)
     config = model_config(graph.card, ServeConfig())
     *outputs, truncated = config.output
     assert truncated.name == TRUNCATED

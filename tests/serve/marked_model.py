@@ -62,7 +62,8 @@ class Marked:
 class TritonPythonModel(TritonPythonModel):
     def initialize(self, args):
         super().initialize(args)
-        self.classifier.predictor = Marked(self.classifier.predictor)
+        classifier = self.model.classifier
+        classifier.predictor = Marked(classifier.predictor)
 """
 )
 

@@ -13,12 +13,14 @@ from bertender.models.classifier import Classifier
 from bertender.models.onnx_session import ONNX_DATA_NAME, OnnxPredictor
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Example
+from serve.backend import opening
 from serve.backend import running as adaptive_threads
 from serve.backend.batches import BucketedClassifier, warm_up
-from serve.backend.model import open_artifact
+from serve.backend.opening import open_artifact, open_served_model
 from serve.backend.running import TOKENS_FOR_ALL_THREADS, AdaptiveThreads, adaptive
 from serve.config import BackendParameters
 from tests.fake_predictor import FakePredictor
+from tests.serve.asking import logits_of
 from tests.toys import tiny_tokenizer
 
 
@@ -73,7 +75,7 @@ def test_both_numbers_of_threads_are_warm() -> None:
     one, several = FakePredictor(single_label), FakePredictor(single_label)
     encode = SINGLE_LABEL.encoder(tiny_tokenizer(), 20)
     predictor = AdaptiveThreads(one, several, tokens_for_all=16)
-    warm_up(BucketedClassifier(encode, predictor, 2, 64), 1, most_texts=64)
+    warm_up(BucketedClassifier(encode, predictor), 1, most_texts=64, tokens_per_bucket=64)
     largest = {each.arrays["attention_mask"].shape for each in one.batches}
     assert (1, 15) in largest and several.batches
 
@@ -93,7 +95,7 @@ def test_a_large_graph_is_opened_once(
     assert isinstance(predictor, Noting) and predictor.threads == 2
 
 
-@pytest.mark.parametrize("least", [1, 40, 10**6])
+@pytest.mark.parametrize("least", [2, 40, 10**6])
 def test_predictions_do_not_depend_on_it(
     least: int,
     onnx_artifact: Artifact,
@@ -102,10 +104,12 @@ def test_predictions_do_not_depend_on_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(adaptive_threads, "TOKENS_FOR_ALL_THREADS", least)
-    parameters = BackendParameters(tokens_per_bucket=256, threads=0)
-    classifier = open_artifact(onnx_artifact, parameters, threads=2)
-    assert isinstance(classifier.predictor, AdaptiveThreads)
-    np.testing.assert_allclose(classifier.logits(texts), local.logits(texts), atol=1e-5)
+    monkeypatch.setattr(opening, "share_of_cores", lambda runs: 2)
+    parameters = BackendParameters(tokens_per_bucket=256, threads=0, max_queue_texts=len(texts))
+    model = open_served_model(onnx_artifact.path, parameters, max_batch_size=64)
+    assert isinstance(model.classifier.predictor, AdaptiveThreads)
+    np.testing.assert_allclose(logits_of(model, texts), local.logits(texts), atol=1e-5)
+    model.close()
 
 
 def test_an_explicit_number_of_threads_holds_for_every_bucket(onnx_artifact: Artifact) -> None:

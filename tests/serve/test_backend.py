@@ -138,22 +138,24 @@ FAULTS: Mapping[str, tuple[Request, dict[str, Any], str, str]] = {
 
 @pytest.fixture
 def busy(backend: TritonPythonModel) -> Iterator[threading.Event]:
-    """A run that goes on until the event is set; nothing waits."""
-    release, entered = threading.Event(), threading.Event()
+    """Runs that go on until the event is set, in every lane; nothing waits."""
+    release, entered = threading.Event(), threading.Semaphore(0)
 
     def hold(logits: np.ndarray) -> np.ndarray:
-        entered.set()
+        entered.release()
         assert release.wait(10)
         return logits
 
-    predictor = Marked(backend.classifier.predictor, {"HOLD": hold})
-    backend.classifier.predictor = predictor
-    holding = raw(b"HOLD")
-    backend.execute([holding])
-    assert entered.wait(10)
+    predictor = Marked(backend.model.classifier.predictor, {"HOLD": hold})
+    backend.model.classifier.predictor = predictor
+    holding = []
+    for _ in range(backend.model.large_lanes):
+        holding.append(raw(b"HOLD"))
+        backend.execute([holding[-1]])
+        assert entered.acquire(timeout=10)
     yield release
     release.set()
-    assert holding.response().error is None
+    assert all(each.response().error is None for each in holding)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -166,7 +168,7 @@ def test_a_fault_is_an_error_of_its_own_request_alone(
 ) -> None:
     bad, events, code, said = FAULTS[name]
     bad = Request(bad.arrays, bad.settings)
-    predictor: Any = backend.classifier.predictor
+    predictor: Any = backend.model.classifier.predictor
     predictor.events.update(events)
     requests = [request_of(texts[0]), bad, request_of(*texts[1:4])]
     backend.execute(requests)  # they wait together, and so are one batch
@@ -184,7 +186,9 @@ def test_a_text_of_a_failed_run_is_not_logged(
     def quote(logits: np.ndarray) -> np.ndarray:
         raise ValueError("cannot run 'my secret BREAK'")
 
-    backend.classifier.predictor = Marked(backend.classifier.predictor, {"BREAK": quote})
+    backend.model.classifier.predictor = Marked(
+        backend.model.classifier.predictor, {"BREAK": quote}
+    )
     (response,) = responses_of(backend, raw(b"my secret BREAK"))
     assert "my secret" in str(response.error)
     assert "ValueError at" in caplog.text and "secret" not in caplog.text
@@ -221,42 +225,13 @@ def test_a_request_that_waits_too_long_is_rejected(
 ) -> None:
     late, fresh = raw(b"pear"), raw(b"pear")
     backend.execute([late])
-    backend.queue.clock = lambda: time.monotonic() + 11
+    backend.model.queue.clock = lambda: time.monotonic() + 11
     backend.execute([fresh])
     error = late.response().error
     assert error is not None and error.code == TritonError.UNAVAILABLE
     assert "over 10000 ms" in str(error)
     busy.set()
     assert fresh.response().error is None
-
-
-def test_the_time_of_batches_is_learned(backend: TritonPythonModel) -> None:
-    fed: list[int] = []
-    measured = backend.queue.measured
-    backend.queue.measured = lambda characters, seconds: (
-        fed.append(characters),
-        measured(characters, seconds),
-    )
-    responses_of(backend, raw(b"pear", b"plum"))
-    responses_of(backend, request_of(("saw " * 45,), truncate=True))
-    backend.finalize()
-    assert fed == [8, 6 * MAX_LENGTH], "of a text that is cut, what the model reads"
-    assert backend.queue.seconds_per_character > 0
-
-
-def test_a_batch_takes_no_longer_than_a_request_may_wait(
-    backend: TritonPythonModel, busy: threading.Event
-) -> None:
-    waiting = [raw(b"pear pear") for _ in range(6)]
-    backend.execute(waiting)
-    predictor: Any = backend.classifier.predictor
-    before = predictor.runs
-    # as slow as this, two requests of nine characters take less than the timeout of ten seconds
-    backend.queue.measured = lambda characters, seconds: None
-    backend.queue.seconds_per_character = 0.5
-    busy.set()
-    assert [request.response().error for request in waiting] == [None] * 6
-    assert predictor.runs == before + 3
 
 
 def test_a_request_whose_client_has_gone_is_not_run(
@@ -267,7 +242,7 @@ def test_a_request_whose_client_has_gone_is_not_run(
     gone.cancelled = True
     backend.execute([gone, there])
     time.sleep(0.02)
-    predictor: Any = backend.classifier.predictor
+    predictor: Any = backend.model.classifier.predictor
     before = predictor.runs
     busy.set()
     error = gone.response().error
@@ -276,7 +251,8 @@ def test_a_request_whose_client_has_gone_is_not_run(
     assert predictor.runs == before + 1
     backend.finalize()
     texts = [SENT[key] for key in SENT if key[0] == "bertender_batch_texts_total"]
-    assert sum(texts) == 2, "that of the client, and the one that kept the model busy"
+    held = backend.model.large_lanes
+    assert sum(texts) == 1 + held, "that of the client, and those that kept the model busy"
 
 
 def test_what_is_rejected_is_counted_by_its_reason(
@@ -285,13 +261,13 @@ def test_what_is_rejected_is_counted_by_its_reason(
     SENT.clear()
     late, gone, bad = raw(b"pear"), raw(b"pear"), raw(b"BREAK")
     gone.cancelled = True
-    predictor: Any = backend.classifier.predictor
+    predictor: Any = backend.model.classifier.predictor
     predictor.events["BREAK"] = raise_here
     backend.execute([late, *(raw(*[b"pear"] * 8) for _ in range(3)), raw(b" ")])
-    backend.queue.clock = lambda: time.monotonic() + 11
+    backend.model.queue.clock = lambda: time.monotonic() + 11
     backend.execute([])
     backend.execute([gone, bad])
-    backend.queue.clock = lambda: time.monotonic() + 12
+    backend.model.queue.clock = lambda: time.monotonic() + 12
     busy.set()
     assert bad.response().error is not None
     backend.finalize()
@@ -299,7 +275,8 @@ def test_what_is_rejected_is_counted_by_its_reason(
     reasons = ("queue_full", "queue_timeout", "invalid", "cancelled", "failed")
     assert counted == dict(zip(reasons, (3, 1, 1, 1, 1), strict=True))
     waits = {key[-1]: SENT[key] for key in SENT if key[0] == "bertender_queue_wait_seconds_bucket"}
-    assert (waits["0.5"], waits["2"], waits["+Inf"]) == (1, 3, 4)
+    held = backend.model.large_lanes
+    assert (waits["0.5"], waits["2"], waits["+Inf"]) == (held, held + 2, held + 3)
 
 
 def test_what_waits_is_answered_before_the_end(
@@ -312,17 +289,24 @@ def test_what_waits_is_answered_before_the_end(
     assert [len(request.sent) for request in waiting] == [1] * 5
 
 
-def test_the_threads_of_buckets_end_with_the_backend(backend: TritonPythonModel) -> None:
-    before = {thread for thread in threading.enumerate() if thread.name.startswith("bucket")}
-    responses_of(backend, raw(*[b"pear " * 16] * 8))
-    own = {thread for thread in threading.enumerate() if thread.name.startswith("bucket")}
-    backend.finalize()
-    assert bool(own) == (backend.parameters.concurrent_buckets > 1)
-    assert not any(thread.is_alive() for thread in own | before)
+def test_its_threads_end_with_the_backend(
+    onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    before = {*threading.enumerate()}
+    config = ServeConfig(concurrent_buckets=3, threads_per_instance=1)
+    with running_backend(onnx_artifact, tmp_path / "models", config) as backend:
+        responses_of(backend, raw(*[b"pear " * 16] * 8), raw(b"pear " * 5000))
+        own = {*threading.enumerate()} - before
+        assert len(own) >= 4
+    assert not any(thread.is_alive() for thread in own)
 
 
-def test_the_tokenizer_has_the_threads_of_all_buckets(backend: TritonPythonModel) -> None:
-    assert os.environ["RAYON_NUM_THREADS"] == str(backend.parameters.concurrent_buckets)
+def test_the_tokenizer_has_the_threads_of_all_buckets(
+    backend: TritonPythonModel, request: pytest.FixtureRequest
+) -> None:
+    at_once = request.node.callspec.params["backend"]
+    assert os.environ["RAYON_NUM_THREADS"] == str(at_once)
 
 
 def test_the_score_is_the_softmax_of_the_label() -> None:
@@ -342,14 +326,10 @@ STUB = """
 import json, sys
 from pathlib import Path
 import serve.backend.model
-from bertender.core.artifact import Artifact
 from serve.config import BackendParameters
-from serve.backend.batches import warm_up
 
-artifact = Artifact.load(Path(sys.argv[1]))
 parameters = BackendParameters(tokens_per_bucket=64, threads=1)
-classifier = serve.backend.model.open_artifact(artifact, parameters, 1)
-warm_up(classifier, len(artifact.card.task.text_columns), 8)
+serve.backend.model.open_served_model(Path(sys.argv[1]), parameters, 8).close()
 print(json.dumps([name for name in sys.argv[2:] if name in sys.modules]))
 """
 

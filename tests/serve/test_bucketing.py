@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,11 +14,13 @@ from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
 from bertender.text.batch import Batch, Example, length_buckets
 from serve.backend.batches import BucketedClassifier
-from serve.backend.model import open_artifact
-from serve.backend.running import BucketRunner, bucket_runner
+from serve.backend.fair_queue import Refusal
+from serve.backend.opening import open_served_model
 from serve.config import BackendParameters
 from tests.fake_predictor import FakePredictor
+from tests.serve.asking import ask, logits_of, serving, submit
 
+LABELS = ("a", "b", "c")
 LENGTHS = st.lists(st.integers(1, 600), max_size=80)
 
 
@@ -58,90 +58,84 @@ def test_any_order_of_mixed_lengths_answers_as_one_by_one(
     parameters = BackendParameters(
         tokens_per_bucket=tokens_per_bucket, threads=1, concurrent_buckets=at_once
     )
-    answers = open_artifact(onnx_artifact, parameters, threads=1).logits(shuffled)
+    model = open_served_model(onnx_artifact.path, parameters, max_batch_size=64)
+    answers = logits_of(model, shuffled)
+    model.close()
     one_by_one = np.concatenate([local.logits([example]) for example in shuffled])
     np.testing.assert_allclose(answers, one_by_one, atol=1e-5)
 
 
 def test_each_bucket_is_padded_to_its_own_longest_only() -> None:
     predictor = FakePredictor(lambda batch: np.zeros((len(batch), 3), np.float32))
-    classifier = BucketedClassifier(one_token_a_letter, predictor, 3, tokens_per_bucket=12)
-    classifier.logits([("aaaaaaaaa",), ("a",), ("aaa",), ("aa",)])
+    classifier = BucketedClassifier(one_token_a_letter, predictor)
+    with serving(classifier, LABELS, tokens_per_bucket=12) as model:
+        ask(model, [("aaaaaaaaa",), ("a",), ("aaa",), ("aa",)])
     assert [batch.arrays["input_ids"].shape for batch in predictor.batches] == [(3, 3), (1, 9)]
     assert predictor.batches[0].examples == (("a",), ("aa",), ("aaa",))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_is_cut_on_either_side(side: str) -> None:
-    predictor = FakePredictor(lambda batch: batch.arrays["input_ids"].sum(axis=1, keepdims=True))
-    classifier = BucketedClassifier(
-        lambda examples: one_token_a_letter(examples, side), predictor, 1, tokens_per_bucket=4
+    predictor = FakePredictor(
+        lambda batch: batch.arrays["input_ids"].sum(axis=1, keepdims=True).astype(np.float32)
     )
-    assert classifier.logits([("aaaa",), ("a",), ("aa",)]).tolist() == [[4.0], [1.0], [2.0]]
+    classifier = BucketedClassifier(lambda examples: one_token_a_letter(examples, side), predictor)
+    with serving(classifier, ["one"], tokens_per_bucket=4) as model:
+        assert logits_of(model, [("aaaa",), ("a",), ("aa",)]).tolist() == [[4.0], [1.0], [2.0]]
     assert all(batch.arrays["attention_mask"].any(axis=0).all() for batch in predictor.batches)
 
 
-RUNNERS = pytest.mark.parametrize("at_once", [1, 2, 8])
-
-
-@pytest.fixture
-def runner(at_once: int) -> Iterator[BucketRunner]:
-    runner = bucket_runner(at_once)
-    yield runner
-    runner.close()
-
-
-@RUNNERS
-def test_buckets_run_at_once_and_no_more_than_allowed(runner: BucketRunner, at_once: int) -> None:
+@pytest.mark.parametrize("at_once", [1, 2, 8])
+def test_buckets_run_at_once_and_no_more_than_allowed(at_once: int) -> None:
     lock, running, most = threading.Lock(), [0], [0]
     together = threading.Barrier(at_once)
 
-    def run(bucket: int) -> int:
+    def run(batch: Batch) -> np.ndarray:
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
         together.wait(10)  # none goes on before so many are there
         with lock:
             running[0] -= 1
-        return 10 * bucket
+        return np.zeros((len(batch), 3), np.float32)
 
-    buckets = range(3 * at_once)
-    assert list(runner.run(run, buckets)) == [10 * bucket for bucket in buckets]
+    classifier = BucketedClassifier(one_token_a_letter, FakePredictor(run))
+    with serving(classifier, LABELS, at_once, tokens_per_bucket=1) as model:
+        assert logits_of(model, [("a",)] * (3 * at_once)).shape == (3 * at_once, 3)
     assert most == [at_once]
 
 
-@RUNNERS
-def test_an_error_of_a_bucket_is_raised_when_nothing_runs_any_more(
-    runner: BucketRunner, at_once: int
-) -> None:
-    began, ended = [], []
+def test_a_small_bucket_runs_beside_a_large_one() -> None:
+    entered, release = threading.Event(), threading.Event()
 
-    def run(bucket: int) -> None:
-        began.append(bucket)
-        time.sleep(0.02 * bucket)
-        if bucket == 1:
-            raise ValueError("bucket 1")
-        ended.append(bucket)
+    def run(batch: Batch) -> np.ndarray:
+        if ("a" * 9,) in batch.examples:
+            entered.set()
+            assert release.wait(10)
+        return np.zeros((len(batch), 3), np.float32)
 
-    with pytest.raises(ValueError, match="bucket 1"):
-        runner.run(run, range(50))
-    seen = list(began)
-    assert sorted([*ended, 1]) == sorted(seen) and len(seen) < 50
-    time.sleep(0.05)
-    assert began == seen, "a bucket began after the error"
+    classifier = BucketedClassifier(one_token_a_letter, FakePredictor(run))
+    with serving(classifier, LABELS, small_tokens=8) as model:
+        large = submit(model, [("a" * 9,)])
+        assert entered.wait(10)
+        ask(model, [("a",)], [("aa",)])
+        assert not large.done()
+        release.set()
+        assert not isinstance(large.result(10), Refusal)
 
 
-@RUNNERS
-def test_a_single_bucket_runs_where_it_is_asked_for(runner: BucketRunner) -> None:
-    assert runner.run(lambda bucket: threading.current_thread(), [0]) == [
-        threading.current_thread()
-    ]
-    assert list(runner.run(str, [])) == []
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_a_bucket_that_fails_fails_its_request_and_no_other(at_once: int) -> None:
+    def run(batch: Batch) -> np.ndarray:
+        if ("aaa",) in batch.examples:
+            raise ValueError("three letters")
+        return np.zeros((len(batch), 3), np.float32)
 
-
-def test_no_examples_give_no_logits() -> None:
-    classifier = BucketedClassifier(one_token_a_letter, FakePredictor(None), 3, 16)  # type: ignore[arg-type]
-    assert classifier.logits([]).shape == (0, 3)
+    classifier = BucketedClassifier(one_token_a_letter, FakePredictor(run))
+    with serving(classifier, LABELS, at_once, tokens_per_bucket=4) as model:
+        bad, good = ask(model, [("a" * each,) for each in (1, 2, 3, 4, 5)], [("aaaa",), ("a",)])
+    assert isinstance(bad, Refusal) and "three letters" in bad.reason
+    assert not isinstance(good, Refusal)
 
 
 def one_token_a_letter(examples: object, side: str = "right") -> Batch:

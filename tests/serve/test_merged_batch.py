@@ -282,6 +282,18 @@ def test_a_request_waits_for_no_longer_than_it_says() -> None:
         assert not patient.done()
 
 
+def test_what_has_waited_for_too_long_makes_room() -> None:
+    now = [0.0]
+    settings = {"max_texts": 1, "timeout_s": 10.0, "clock": lambda: now[0]}
+    with serving(classifier_of(), LABELS, **settings) as model:
+        with meeting(model, ("pear",)):
+            late = submit(model, [("saw",)])
+            now[0] = 11.0
+            fresh = submit(model, [("plum",)])
+            assert isinstance(late.result(10), Refusal)
+        assert not isinstance(fresh.result(10), Refusal)
+
+
 def test_a_full_queue_refuses_who_fills_it_and_answers_who_comes() -> None:
     with serving(classifier_of(), LABELS, max_texts=4) as model:
         with meeting(model, ("pear",)):

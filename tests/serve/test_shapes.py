@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example
 from quantize.config import QuantizeConfig
 from quantize.quantizer import quantize
-from serve.backend.batches import BucketedClassifier
+from serve.backend.batches import BucketedClassifier, ServedModel
 from serve.backend.metrics import Tally
-from serve.backend.model import open_artifact
+from serve.backend.opening import open_artifact
 from serve.backend.running import OwnShapes, PaddedShapes
 from serve.config import BackendParameters
 from tests.fake_predictor import FakePredictor
 from tests.runtimes import EVERY_RUNTIME, needs
+from tests.serve.asking import ask, logits_of, serving
 
 BUDGET = 256
 SHAPES = PaddedShapes(longest_input=60)
@@ -48,6 +50,12 @@ def texts(seed: int, count: int) -> list[Example]:
     ]
 
 
+def served(
+    classifier: BucketedClassifier, budget: int = BUDGET
+) -> AbstractContextManager[ServedModel]:
+    return serving(classifier, ["plus", "minus"], tokens_per_bucket=budget)
+
+
 def test_rows_and_tokens() -> None:
     assert [SHAPES.rows(texts) for texts in range(1, 10)] == [1, 2, 3, 4, 6, 6, 8, 8, 12]
     assert all(texts <= SHAPES.rows(texts) < 1.5 * texts for texts in range(1, 300))
@@ -59,11 +67,12 @@ def test_rows_and_tokens() -> None:
 
 def test_predictions_are_those_of_own_shapes_and_shapes_are_few() -> None:
     plain, padded = FakePredictor(sums), FakePredictor(sums)
-    own = BucketedClassifier(encode, plain, 2, BUDGET)
-    few = BucketedClassifier(encode, padded, 2, BUDGET, shapes=SHAPES)
-    for seed in range(60):
-        batch = texts(seed, count=1 + seed % 20)
-        np.testing.assert_array_equal(few.logits(batch), own.logits(batch))
+    own = BucketedClassifier(encode, plain)
+    few = BucketedClassifier(encode, padded, shapes=SHAPES)
+    with served(own) as ours, served(few) as theirs:
+        for seed in range(60):
+            batch = texts(seed, count=1 + seed % 20)
+            np.testing.assert_array_equal(logits_of(theirs, batch), logits_of(ours, batch))
     seen = {each.arrays["input_ids"].shape for each in padded.batches}
     assert seen <= {*SHAPES.every(BUDGET, 24)}
     assert 2 * len(seen) < len({each.arrays["input_ids"].shape for each in plain.batches})
@@ -71,13 +80,13 @@ def test_predictions_are_those_of_own_shapes_and_shapes_are_few() -> None:
 
 def test_no_bucket_is_above_its_tokens_with_padding() -> None:
     predictor = FakePredictor(sums)
-    few = BucketedClassifier(encode, predictor, 2, BUDGET, shapes=SHAPES)
-    few.logits([("1" * 25,)] * 10)
-    few.logits([("1" * 4,)] * 64)
+    with served(BucketedClassifier(encode, predictor, shapes=SHAPES)) as few:
+        ask(few, [("1" * 25,)] * 10, [("1" * 4,)] * 64)
     assert max(each.arrays["input_ids"].size for each in predictor.batches) <= BUDGET
 
     alone = FakePredictor(sums)
-    BucketedClassifier(encode, alone, 2, 16, shapes=SHAPES).logits([("1" * 25,)])
+    with served(BucketedClassifier(encode, alone, shapes=SHAPES), budget=16) as few:
+        ask(few, [("1" * 25,)])
     assert [each.arrays["input_ids"].shape for each in alone.batches] == [(1, 32)]
 
 
@@ -92,9 +101,8 @@ def test_logits_of_tokens_are_cut_to_the_bucket() -> None:
 
 
 def test_padding_is_counted_as_padding() -> None:
-    tally = Tally()
-    few = BucketedClassifier(encode, FakePredictor(sums), 2, 1000, shapes=SHAPES, tally=tally)
-    few.logits([("1" * 25,)] * 10)
+    few = BucketedClassifier(encode, FakePredictor(sums), shapes=SHAPES, tally=(tally := Tally()))
+    few.run(encode([("1" * 25,)] * 10))
     amounts = {name: amount for (name, _), amount in tally.take().items()}
     assert amounts["bertender_run_texts_total"] == 10
     assert amounts["bertender_run_tokens_total"] == 250

@@ -12,7 +12,6 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch
 from serve.backend.batches import BucketedClassifier, bucket_shapes, warm_up
-from serve.backend.running import bucket_runner
 from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 
@@ -25,7 +24,7 @@ def compute(batch: Batch) -> np.ndarray:
 
 def classifier_of(predictor: FakePredictor) -> BucketedClassifier:
     encode = TOKEN_CLASSIFICATION.encoder(tiny_tokenizer(), LONGEST)
-    return BucketedClassifier(encode, predictor, 3, 64, TOKEN_CLASSIFICATION)
+    return BucketedClassifier(encode, predictor, TOKEN_CLASSIFICATION)
 
 
 def shapes_of(predictor: FakePredictor) -> list[tuple[int, ...]]:
@@ -51,18 +50,14 @@ def test_full_buckets_of_all_lengths(
 
 def test_each_is_run() -> None:
     predictor = FakePredictor(compute)
-    warm_up(classifier_of(predictor), 1, most_texts=64)
+    warm_up(classifier_of(predictor), 1, most_texts=64, tokens_per_bucket=64)
     assert shapes_of(predictor) == [(8, 8), (4, 16), (3, LONGEST)]
     assert all(batch.arrays["attention_mask"].all() for batch in predictor.batches)
 
 
 def test_as_many_are_run_at_once_as_later() -> None:
-    predictor, runner = FakePredictor(compute), bucket_runner(2)
-    classifier = classifier_of(predictor)
-    warm_up(
-        BucketedClassifier(classifier.encode, predictor, 3, 64, TOKEN_CLASSIFICATION, runner), 1, 64
-    )
-    runner.close()
+    predictor = FakePredictor(compute)
+    warm_up(classifier_of(predictor), 1, most_texts=64, tokens_per_bucket=64, lanes=2)
     assert sorted(shapes_of(predictor)) == sorted(2 * [(8, 8), (4, 16), (3, LONGEST)])
 
 
@@ -70,7 +65,7 @@ def test_as_many_are_run_at_once_as_later() -> None:
 def test_pairs_too(columns: int) -> None:
     predictor = FakePredictor(lambda batch: np.zeros((len(batch), 3), np.float32))
     encode = SINGLE_LABEL.encoder(tiny_tokenizer(), LONGEST)
-    warm_up(BucketedClassifier(encode, predictor, 3, 64), columns, most_texts=64)
+    warm_up(BucketedClassifier(encode, predictor), columns, most_texts=64, tokens_per_bucket=64)
     assert shapes_of(predictor)[-1] == (3, LONGEST)
     assert predictor.batches[-1].arrays["token_type_ids"].max() == columns - 1
 
@@ -78,7 +73,7 @@ def test_pairs_too(columns: int) -> None:
 def test_a_slow_model_is_ready_soon() -> None:
     predictor = FakePredictor(compute)
     seconds: Iterator[float] = iter([0.0, 0.9, 1.1])
-    warm_up(classifier_of(predictor), 1, most_texts=64, clock=lambda: next(seconds))
+    warm_up(classifier_of(predictor), 1, 64, 64, clock=lambda: next(seconds))
     assert shapes_of(predictor) == [(8, 8)]
 
 
@@ -89,4 +84,4 @@ def test_a_length_at_which_the_model_fails_is_named() -> None:
         return compute(batch)
 
     with pytest.raises(ModelError, match=r"3 texts of 20 tokens.* 20: index 16 .*--max-length"):
-        warm_up(classifier_of(FakePredictor(short_positions)), 1, most_texts=64)
+        warm_up(classifier_of(FakePredictor(short_positions)), 1, 64, tokens_per_bucket=64)

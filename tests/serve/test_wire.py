@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertender.core.errors import DataError
 from bertender.text.batch import Example, is_blank
-from serve.wire import from_arrays, to_arrays
+from serve.wire import Wishes, from_arrays, to_arrays
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
     lambda text: not is_blank(text)
@@ -50,3 +50,25 @@ def test_a_bad_request_is_named_by_input_and_row(values: tuple[bytes, ...], said
     fine = np.array([[b"fine"], [b"fine"]], np.object_)
     with pytest.raises(DataError, match=said):
         from_arrays([fine, np.array(values, np.object_)[:, None]])
+
+
+def test_parameters_of_a_request_are_read() -> None:
+    sent = '{"truncate": true, "caller": "me", "wait_ms": 2.5, "number": 7, "other": 1}'
+    assert Wishes.parse(sent) == Wishes(truncate=True, caller="me", wait_ms=2.5, number=7)
+    assert Wishes.parse("") == Wishes.parse("{}") == Wishes()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("truncate", '"yes"', "'truncate' is 'yes'; it must be true or false"),
+        ("truncate", "1", "'truncate' is 1; it must be true or false"),
+        ("caller", "5", "'caller' is 5; it must be a text"),
+        ("wait_ms", '"long"', "'wait_ms' is 'long'; it must be a number"),
+        ("number", "true", "'number' is True; it must be a whole number"),
+        ("abandon", "1.5", "'abandon' is 1.5; it must be a whole number"),
+    ],
+)
+def test_a_parameter_of_another_type_is_refused(name: str, value: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        Wishes.parse(f'{{"{name}": {value}}}')
