@@ -26,6 +26,11 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 """Arrays of a response, by the name of the output."""
 
 
+HANGS_S = 60.0
+"""A bucket that runs for longer hangs. Nothing starts beside it, so that a probe, whose short text
+could still run, finds out."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """An error as the response to a request."""
@@ -135,6 +140,7 @@ class FairQueue:
         # caller starts there, or callers with a text each would keep one with several waiting
         self._progress = 0.0
         self._large = 0  # buckets that run now and are not small
+        self._running: dict[int, float] = {}  # bucket that runs now, by its id -> its start
         self._closed = False
         self._changed = threading.Condition()
 
@@ -200,6 +206,7 @@ class FairQueue:
                     self._forget(request)
             self.texts -= len(bucket)
             self._large += not self._is_small(bucket)
+            self._running[id(bucket)] = self.clock()
             self._changed.notify_all()  # what is small may run beside it
             return bucket, begun
 
@@ -218,6 +225,7 @@ class FairQueue:
                     request.is_over = True
                     complete.append(request)
             self._large -= not self._is_small(bucket)
+            del self._running[id(bucket)]
             self._changed.notify_all()
         return complete
 
@@ -259,7 +267,9 @@ class FairQueue:
 
     def _next_bucket(self, small: bool) -> Bucket:
         """Return the bucket of the first row in turn, among as many rows as make a batch."""
-        if small and not self._large:
+        now = self.clock()
+        hangs = any(now - since > HANGS_S for since in self._running.values())
+        if hangs or (small and not self._large):
             return []
         shorter_than = self.small_tokens if small else None
         callers = sorted(self._callers.values(), key=lambda each: (each.served, each.turn))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertender.problems.problem import Outputs
 from bertender.text.batch import Batch
-from serve.backend.fair_queue import Bucket, FairQueue, Request
+from serve.backend.fair_queue import HANGS_S, Bucket, FairQueue, Request
 from serve.backend.running import PaddedShapes
 
 OUTPUTS = Outputs(np.zeros((1, 2), np.float32), np.zeros(1, np.int64))
@@ -194,6 +194,31 @@ def test_a_small_bucket_is_taken_while_a_large_one_runs() -> None:
     assert [len(take(queue, small=True)) for _ in range(2)] == [2, 1]
     queue.done(large, {})
     assert [request.caller for request, _ in take(queue)] == ["b"]
+
+
+def test_nothing_runs_beside_what_hangs() -> None:
+    queue = FairQueue(max_texts=100, small_tokens=20, clock=(clock := Clock()))
+    put(queue, "a", 200)
+    hanging = take(queue)
+    clock.now = HANGS_S + 1
+    put(queue, "probe", 3)
+    found: list[Bucket] = []
+    workers = [
+        threading.Thread(target=lambda small=small: found.append(take(queue, small)))
+        for small in (False, True)
+    ]
+    for worker in workers:
+        worker.start()
+    workers[0].join(0.02)
+    assert not found
+    queue.done(hanging, {})  # it was only slow
+    workers[0].join(10)
+    assert [[request.caller for request, _ in bucket] for bucket in found] == [["probe"]]
+    put(queue, "a", 200)
+    take(queue)
+    put(queue, "c", 3)
+    workers[1].join(10)
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize(

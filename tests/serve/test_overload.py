@@ -16,6 +16,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import OverloadedError, UnreachableError
 from serve.client.endpoint import Endpoint
 from serve.client.protocols import PROTOCOLS
+from serve.config import SERVED_RUNTIMES
 from serve.probe import main as probe
 from serve.server.server import TritonServer
 from serve.wire import MODEL_NAME
@@ -36,9 +37,11 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def hold(server: TritonServer, pool: ThreadPoolExecutor) -> Future[Answer]:
-    """Begin a run that takes HOLD_S."""
-    holding = pool.submit(ASK["http"], server, ["HOLD"])
-    time.sleep(HOLD_S / 4)
+    """Begin as many runs as there are at once, each of which takes HOLD_S; return the last."""
+    at_once = SERVED_RUNTIMES[server.config.runtime].buckets_at_once
+    for _ in range(at_once):
+        holding = pool.submit(ASK["http"], server, ["HOLD"])
+        time.sleep(HOLD_S / 4 / at_once)
     return holding
 
 
