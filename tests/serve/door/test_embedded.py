@@ -1,4 +1,4 @@
-"""The embedded engine: a model in a process of its own, replaced without a gap; its death is told."""
+"""The embedded engine: a model in a process of its own, replaced without a gap, watched."""
 
 from __future__ import annotations
 
