@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +35,9 @@ def http_server(
         settings: bounds, and the files of TLS.
         host, port: where it listens without sockets; 0 for any free port.
     """
+
+    # a line for each request that is none would let anybody fill a disk
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     class Protocol(BoundedProtocol):
         bounds = settings

@@ -21,13 +21,13 @@ PLUM, HELD = post(body()), post(body(data=["HOLD"]))
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[RunningDoor]:
-    with running_door(
-        head_s=HEAD_S,
-        body_s=BODY_S,
-        idle_s=IDLE_S,
-        most_connections=MOST_CONNECTIONS,
-        most_held_bytes=100_000,
-    ) as door:
+    with running_door(most_connections=MOST_CONNECTIONS, most_held_bytes=100_000) as door:
+        yield door
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[RunningDoor]:
+    with running_door(head_s=HEAD_S, body_s=BODY_S, idle_s=IDLE_S) as door:
         yield door
 
 
@@ -51,9 +51,9 @@ def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
     ],
     ids=["head", "body", "chunks"],
 )
-def test_a_slow_request_ends(door: RunningDoor, start: bytes, drip: bytes, seconds: float) -> None:
+def test_a_slow_request_ends(hasty: RunningDoor, start: bytes, drip: bytes, seconds: float) -> None:
     started = time.monotonic()
-    with connect(door) as connection:
+    with connect(hasty) as connection:
         connection.sendall(start)
         connection.settimeout(0.05)
         while True:
@@ -70,8 +70,8 @@ def test_a_slow_request_ends(door: RunningDoor, start: bytes, drip: bytes, secon
 
 
 @pytest.mark.parametrize("first", [b"", PLUM, b"\r\n"], ids=["new", "after a request", "empty"])
-def test_an_idle_connection_ends(door: RunningDoor, first: bytes) -> None:
-    with connect(door) as connection:
+def test_an_idle_connection_ends(hasty: RunningDoor, first: bytes) -> None:
+    with connect(hasty) as connection:
         if first:
             connection.sendall(first)
         if first == PLUM:
@@ -82,13 +82,13 @@ def test_an_idle_connection_ends(door: RunningDoor, first: bytes) -> None:
     assert IDLE_S / 2 < time.monotonic() - started < IDLE_S + 5
 
 
-def test_a_long_wait_for_the_engine_is_no_idle_connection(door: RunningDoor) -> None:
-    with connect(door) as connection:
+def test_a_long_wait_for_the_engine_is_no_idle_connection(hasty: RunningDoor) -> None:
+    with connect(hasty) as connection:
         connection.sendall(HELD)
         time.sleep(2 * IDLE_S)
-        door.call(door.engine.let_go.set)
+        hasty.call(hasty.engine.let_go.set)
         answer = read_answer(connection)
-    door.call(door.engine.let_go.clear)
+    hasty.call(hasty.engine.let_go.clear)
     assert answer is not None and answer.status == 200
 
 
