@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from serve.door.service import DoorSettings
 
 LEAVE_S = 10
+LINGER_S = 5.0
 MOST_PARTS = 100_000
 """Of a body: chunks, or what arrives at a time; a million of a byte each keep a core busy."""
 
@@ -78,6 +79,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.deadline: asyncio.TimerHandle | None = None
+        self.unread: asyncio.TimerHandle | None = None
         self.is_in_head = False
         self.head_bytes = self.parts = 0
 
@@ -90,6 +92,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(None)
+        self._forget_unread()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -137,6 +140,24 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect(self.bounds.idle_s if self._is_idle else None)
             super().on_message_complete()
 
+    def pause_writing(self) -> None:
+        """Give the client time to read what it has asked for."""
+        super().pause_writing()
+        self._forget_unread()
+        self.unread = self.loop.call_later(self.bounds.body_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._forget_unread()
+        super().resume_writing()
+
+    def _forget_unread(self) -> None:
+        if self.unread is not None:
+            self.unread.cancel()
+            self.unread = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
     def send_400_response(self, msg: str) -> None:
         self._end(400, "this is no HTTP request.")
 
@@ -150,7 +171,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _late(self) -> None:
         if self._is_idle:
-            self.transport.close()
+            self._close()
         else:
             self._end(408, "the request did not come in time.")
 
@@ -167,4 +188,10 @@ class BoundedProtocol(HttpToolsProtocol):
                 f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
-        self.transport.close()
+        self._close()
+
+    def _close(self) -> None:
+        """Close the connection; what the client has not read in a while is lost."""
+        if not self.transport.is_closing():
+            self.transport.close()
+            self.loop.call_later(LINGER_S, self.transport.abort)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -129,6 +129,8 @@ class RunningDoor:
     grpc_port: int
     metrics_port: int
     loop: asyncio.AbstractEventLoop
+    connections: Collection[object]
+    """Of HTTP, open now."""
 
     def call(self, function: Callable[[], object]) -> None:
         """Run a function in the door's loop."""
@@ -164,7 +166,11 @@ def running_door(
         grpc_port = listen(calls, door.settings, "127.0.0.1", 0)
         await calls.start()
         loop = asyncio.get_running_loop()
-        doors.append(RunningDoor(door, own, ports[0], grpc_port, ports[1], loop))
+        doors.append(
+            RunningDoor(
+                door, own, ports[0], grpc_port, ports[1], loop, servers[0].server_state.connections
+            )
+        )
         stopped.append(asyncio.Event())
         started.set()
         await stopped[0].wait()

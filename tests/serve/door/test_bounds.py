@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.serve.door.fake_engine import RunningDoor, model_of, running_door
+from tests.serve.door.fake_engine import FakeEngine, RunningDoor, model_of, running_door
 from tests.serve.door.raw_http import HEAD, body, exchange, get, post, read_answer
 
 HEAD_S, BODY_S, IDLE_S = 0.3, 0.5, 0.8
@@ -189,3 +189,16 @@ def test_texts_that_are_too_long_are_counted_once(monkeypatch: pytest.MonkeyPatc
             assert answer is not None and answer.status == status
         assert counted == [fine, long]
         assert model_of().max_batch_size >= 2
+
+
+@pytest.mark.parametrize("count", [1, 20], ids=["a response", "many"])
+def test_a_client_that_reads_nothing_is_left(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.door.http_server.LINGER_S", 0.2)
+    big = model_of(config={"name": "a" * 400_000})
+    engine = FakeEngine({"classifier": big})
+    with running_door(engine, body_s=BODY_S, idle_s=IDLE_S) as door, connect(door) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        ask = b"GET /v2/models/classifier/config HTTP/1.1\r\nHost: door\r\n\r\n"
+        connection.sendall(ask * count)
+        until(lambda: len(door.connections) == 1)
+        until(lambda: not door.connections)
