@@ -30,6 +30,7 @@ import psutil
 import tokenizers
 import typer
 
+from benchmarks.bare_triton import bare_triton
 from benchmarks.plain_servers import ARTIFACT_VARIABLE, LENGTH_VARIABLE
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ModelError, RuntimeMissingError, ServingError
@@ -52,9 +53,9 @@ from serve.loadtest import (
     open_run,
     precise_loop,
 )
-from serve.server.server import TritonServer, serving
+from serve.server.server import Server as RunningServer
+from serve.server.server import serving
 from serve.server.supervisor import STUB_NAME
-from serve.server.workspace import Workspace
 from serve.wire import MODEL_NAME
 
 Pin = Annotated[bool, typer.Option(help="server on core 0, all else on core 1")]
@@ -246,9 +247,8 @@ class PlainTriton(Server):
         with tempfile.TemporaryDirectory(prefix="bertender-serving-") as folder:
             models = Path(folder) / "models"
             self.write(models, service)
-            config = ServeConfig.parse(ANY_PORTS)
-            with TritonServer(models, config, Workspace(Path(folder) / "run")) as server:
-                yield lambda: TritonClient(server.grpc_url)
+            with bare_triton(models, Path(folder) / "run") as triton:
+                yield lambda: TritonClient(triton.grpc_url)
 
     def write(self, models: Path, service: Service) -> None:
         """Write the repository."""
@@ -435,7 +435,7 @@ def started(server: Server, service: Service, texts: Sequence[str], pins: Pins) 
 @contextmanager
 def endpoint(
     artifact: Artifact, texts: Sequence[str], pins: Pins, over_http: bool = False, **settings: Any
-) -> Iterator[tuple[TritonServer, Asked]]:
+) -> Iterator[tuple[RunningServer, Asked]]:
     """Start our own endpoint on its core."""
     with ExitStack() as stack:
         with pinned(pins.server):
@@ -446,7 +446,7 @@ def endpoint(
 
 
 ROLES = {STUB_NAME: "stub", "tritonserver": "server"}
-"""Name of a process -> its role; any other process is the supervisor."""
+"""Name of a process -> its role; any other process is the door or the supervisor."""
 
 
 def role_of(name: str) -> str:
@@ -454,14 +454,14 @@ def role_of(name: str) -> str:
     return next((role for start, role in ROLES.items() if start[:15] == name[:15]), "supervisor")
 
 
-def memory_of(server: TritonServer) -> dict[str, int]:
+def memory_of(server: RunningServer) -> dict[str, int]:
     """Return the resident bytes of a server's processes, by role."""
-    assert server.supervisor is not None
-    supervisor = psutil.Process(server.supervisor.pid)
+    assert server.door is not None
+    door = psutil.Process(server.door.pid)
     sizes = dict.fromkeys((*ROLES.values(), "supervisor"), 0)
-    for process in (supervisor, *supervisor.children(recursive=True)):
+    for process in door.children(recursive=True):
         sizes[role_of(process.name())] += process.memory_info().rss
-    return sizes
+    return {**sizes, "door": door.memory_info().rss}
 
 
 def outcomes(run: LoadRun) -> dict[str, Any]:

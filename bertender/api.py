@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from serve.client.endpoint import Classification
     from serve.config import DeployConfig, LocalServeConfig
     from serve.deploy import Deployment
-    from serve.server.server import TritonServer
+    from serve.server.server import Server
 
 logger = logging.getLogger(__name__)
 
@@ -445,7 +445,7 @@ def serve(
     artifact: ArtifactLike | Mapping[str, ArtifactLike],
     config: LocalServeConfig | None = None,
     **settings: Any,
-) -> AbstractContextManager[TritonServer]:
+) -> AbstractContextManager[Server]:
     """Serve a model through Triton Inference Server: ready inside the block, stopped after it.
 
     Args:

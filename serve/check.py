@@ -18,7 +18,7 @@ from bertender.text.batch import Example
 from serve.client.endpoint import Classification, Endpoint
 from serve.config import SERVED_RUNTIMES, EndpointConfig, ServeCommandConfig, ServeConfig
 from serve.server.installation import find_installation
-from serve.server.server import TritonServer, serving
+from serve.server.server import Server, serving
 
 LARGEST_DIFFERENCE = 1e-3
 """Of a logit, one text a request: the endpoint runs the same file, so only sums may reorder."""
@@ -129,7 +129,7 @@ def try_repository(repository: Path, config: ServeCommandConfig) -> str | None:
         )
     settings = config.changed({"repository_only": None, "http_port": 0, "metrics_port": 0})
     try:
-        with TritonServer(repository, settings) as server:
+        with Server(repository, settings) as server:
             for model in server.models:
                 with Endpoint(server.http_url, model=model) as endpoint:
                     endpoint.classify([("a",) * endpoint.text_columns])

@@ -18,9 +18,7 @@ from bertender.core.errors import ServerMissingError
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.problems import PROBLEMS
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from serve.server.addresses import is_loopback
-from serve.server.advisories import WITHOUT_FAULTS, by_version, faults_of, predated
-from serve.server.installation import find_installation, installed_version
+from serve.server.installation import find_installation
 from serve.wire import MODEL_NAME
 
 QUEUED_BATCHES = 4
@@ -35,6 +33,7 @@ SERVER_SETTINGS = frozenset(
         *PORT_FIELDS,
         *("host", "behind_proxy", "tritonserver", "admin_token_file", "ready_timeout_s"),
         *("log_file", "log_max_mb", "restart"),
+        *("server", "tls_certificate", "tls_key", "api_keys", "allow_origin", "access_log"),
     }
 )
 """Settings of the server that are not in a model repository."""
@@ -62,6 +61,17 @@ class ServedRuntime:
         return self.triton_backend is None
 
 
+SERVERS = Table(
+    "server",
+    {
+        "triton": "Triton Inference Server",
+    },
+)
+"""What runs the models behind the door."""
+
+ServerName = Annotated[str, SERVERS.validator()]
+"""A row of SERVERS, as a setting."""
+
 SERVED_RUNTIMES = Table(
     "runtime",
     {
@@ -78,17 +88,6 @@ another Triton model (`classifier-encoder`), on a GPU or on the CPU."""
 
 ServedRuntimeName = Annotated[str, SERVED_RUNTIMES.validator()]
 """A row of SERVED_RUNTIMES, as a setting."""
-
-
-def _reaches_others(config: ServeConfig) -> bool:
-    """Return whether other machines reach the server that is started."""
-    if not config.starts_server or is_loopback(config.host):
-        return False
-    try:
-        find_installation(config.tritonserver)
-    except ServerMissingError:  # nothing can be started, which the start reports
-        return False
-    return True
 
 
 def _lacks_backend(config: ServeConfig) -> bool:
@@ -113,6 +112,13 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
         settings=frozenset({"log_max_mb"}),
         against="log_file",
     ),
+    "a certificate without its key": Rule(
+        lambda config: (config.tls_certificate is None) != (config.tls_key is None),
+        lambda config: (
+            f"tls_certificate={config.tls_certificate} and tls_key={config.tls_key}: TLS needs "
+            "both. Set --tls-certificate and --tls-key."
+        ),
+    ),
     "a GPU without a runtime for it": Rule(
         lambda config: config.gpu and config.triton_backend is None,
         lambda config: (
@@ -130,36 +136,6 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
             f"--tritonserver ROOT/bin/tritonserver, with ROOT/backends/{config.triton_backend}."
         ),
     ),
-    "a server that falls to single requests of other machines": Rule(
-        lambda config: (
-            _reaches_others(config)
-            and bool(faults_of(installed_version(config.tritonserver), "http", "grpc"))
-        ),
-        lambda config: (
-            f"host={config.host}: other machines would reach Triton "
-            f"{installed_version(config.tritonserver) or 'without TRITON_VERSION'}, which single "
-            "requests end, through a proxy and with a valid key too."
-            f"{' --behind-proxy does not change that.' * config.behind_proxy} Stay on 127.0.0.1 "
-            "with a proxy on this machine for clients whom you trust, such as "
-            f"deploy/nginx/nginx.conf; or take Triton {WITHOUT_FAULTS} or newer: --tritonserver "
-            "PATH."
-        ),
-    ),
-    "a server with known faults that other machines reach": Rule(
-        lambda config: (
-            _reaches_others(config)
-            and not config.behind_proxy
-            and bool(predated(installed_version(config.tritonserver)))
-        ),
-        lambda config: (
-            f"host={config.host}: other machines would reach Triton "
-            f"{installed_version(config.tritonserver) or 'of an unknown version'}, which predates "
-            f"the fixes of {by_version(predated(installed_version(config.tritonserver)))}. Stay on "
-            "127.0.0.1 with a proxy on this machine, such as deploy/nginx/nginx.conf; set "
-            "--behind-proxy where nothing but a proxy reaches that address; or take a newer "
-            "server: --tritonserver PATH."
-        ),
-    ),
 }
 """Conflicts of settings."""
 
@@ -170,6 +146,7 @@ class ServeConfig(Config):
     panel: ClassVar[str] = "Server"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Addresses": ("host", "behind_proxy", "http_port", "grpc_port", "metrics_port"),
+        "Access": ("api_keys", "tls_certificate", "tls_key", "allow_origin", "admin_token_file"),
         "Requests": (
             "max_batch_size",
             "queue_delay_us",
@@ -187,9 +164,8 @@ class ServeConfig(Config):
     host: str = Field("127.0.0.1", description="address to listen on; by default this machine only")
     behind_proxy: bool = Field(
         False,
-        description="nothing but a proxy reaches the host; needed where it is not this machine and "
-        f"a server from {WITHOUT_FAULTS} on lacks fixes of advisories. An older one stays on this "
-        "machine",
+        description="nothing but a proxy reaches the host: callers are whom it names in "
+        "X-Forwarded-For",
     )
     tritonserver: Path | None = Field(
         None,
@@ -201,8 +177,7 @@ class ServeConfig(Config):
         None,
         ge=0,
         le=65535,
-        description="listen for gRPC on this port too; 0 takes any free one. The bundled server "
-        "may end when such a request is cancelled",
+        description="listen for gRPC on this port too; 0 takes any free one",
     )
     metrics_port: int = Field(
         8002, ge=0, le=65535, description="Prometheus metrics port; 0 takes any free one"
@@ -251,6 +226,27 @@ class ServeConfig(Config):
         description="longest wait in that queue for a request's first text to run, then rejected; "
         "0 for no limit",
     )
+    server: ServerName | None = Field(
+        None,
+        description=f"what runs the model: {', '.join(SERVERS)}",
+    )
+    tls_certificate: Path | None = Field(
+        None, description="file of the certificate for https:// and grpcs://, its chain in it"
+    )
+    tls_key: Path | None = Field(None, description="file of its unencrypted key")
+    api_keys: Path | None = Field(
+        None,
+        description="file of the keys that clients need, by their digests; `bertender api-key` "
+        "makes them. By default clients need none",
+    )
+    allow_origin: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
+        (), description="origins of web pages elsewhere that may ask, as https://example.com"
+    )
+    access_log: Path | None = Field(
+        None,
+        description="append a line of JSON for each request to this file, or write it to standard "
+        "output with -; no text is in it",
+    )
     admin_token_file: Path | None = Field(
         None,
         description="token that opens the administrative routes; a missing file is written, for "
@@ -271,9 +267,9 @@ class ServeConfig(Config):
         120.0, gt=0, description="seconds that the server may take to load the model"
     )
     restart: bool = Field(
-        False,
-        description="start the server again when it or its Python process dies, at most 5 times "
-        "in a row; by default `serve` then ends with an error",
+        True,
+        description="start what runs the model again when it ends or hangs, at most 10 times in 10 "
+        "minutes; then, or without it, `serve` ends with an error",
     )
 
     @property

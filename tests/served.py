@@ -16,7 +16,7 @@ from bertender.text.batch import Example
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
-from serve.server.server import TritonServer
+from serve.server.server import Server
 
 ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 ANY_PORT_OPTIONS = tuple(f"--{name.replace('_', '-')}={port}" for name, port in ANY_PORTS.items())
@@ -27,9 +27,9 @@ BY_DEFAULT = {name: port for name, port in ANY_PORTS.items() if name != "grpc_po
 
 
 @contextmanager
-def served(artifact: Artifact, folder: Path, **settings: Any) -> Iterator[TritonServer]:
+def served(artifact: Artifact, folder: Path, **settings: Any) -> Iterator[Server]:
     config = PORTS.model_copy(update=settings)
-    with TritonServer(write_repository(artifact, folder / "models", config), config) as server:
+    with Server(write_repository(artifact, folder / "models", config), config) as server:
         yield server
 
 

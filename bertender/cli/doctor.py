@@ -321,13 +321,6 @@ def _of_serving(machine: Environment) -> Iterator[Finding]:
         missing,
         None if version is None else advisories.advice_on_advisories(version),
     )
-    yield _finding(
-        "Triton requests",
-        version,
-        "no single request is known that ends it",
-        missing,
-        None if version is None else advisories.advice_on_requests(version),
-    )
 
 
 def _of_data() -> list[Finding]:

@@ -29,7 +29,7 @@ from serve.wire import MODEL_NAME
 
 if TYPE_CHECKING:
     from serve.deploy import Deployment
-    from serve.server.server import TritonServer
+    from serve.server.server import Server
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def serve_command() -> Callable[..., None]:
             return
         with ExitStack() as stack:
 
-            def report_ready(server: TritonServer) -> None:
+            def report_ready(server: Server) -> None:
                 page = {}
                 if config.page:
                     from serve.page import PageServer
@@ -117,12 +117,7 @@ def _say_single_texts(models: Iterable[Artifact]) -> None:
             )
 
 
-def _ready(
-    server: TritonServer, profile: Path | None, page: Mapping[str, str], as_json: bool
-) -> None:
-    from serve.server.advisories import named
-    from serve.server.installation import installed_version
-
+def _ready(server: Server, profile: Path | None, page: Mapping[str, str], as_json: bool) -> None:
     has_grpc = server.config.grpc_port is not None
     urls = {
         "http": server.http_url,
@@ -138,8 +133,6 @@ def _ready(
         f"try it: {command}{model}",
         *(f"the page: {url}" for url in page.values()),
     ]
-    if faults := named(installed_version(server.config.tritonserver), has_grpc):
-        messages.print(f"{faults}.")
     _print_state(
         as_json, {**urls, **page, "profile": str(profile) if profile else None}, "\n".join(lines)
     )

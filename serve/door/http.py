@@ -85,7 +85,9 @@ def metrics_app(door: Door) -> ASGIApp:
         own = door.records.exposition()
         return PlainTextResponse(own + await door.engine.metrics())
 
-    return Starlette(routes=[Route("/metrics", metrics)])
+    return Starlette(
+        routes=[Route("/metrics", metrics)], exception_handlers={HTTPException: _not_there}
+    )
 
 
 class Leaving:
@@ -97,12 +99,9 @@ class Leaving:
         self.door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self.door.leaving:
-            await self.app(scope, receive, send)
-            return
-
         async def closing(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            # it may have begun to leave while the request was answered
+            if self.door.leaving and message["type"] == "http.response.start":
                 MutableHeaders(raw=message["headers"])["connection"] = "close"
             await send(message)
 

@@ -43,6 +43,8 @@ class DoorSettings:
     allow_origins: tuple[str, ...] = ()
     """Origins of pages elsewhere that may ask from a browser."""
     access_log: Path | None = None
+    behind_proxy: bool = False
+    """Callers are whom X-Forwarded-For names: nothing but a proxy reaches the door."""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     most_connections: int = 1000

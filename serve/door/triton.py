@@ -39,6 +39,9 @@ from serve.server.launch import GRPC_HEADER
 from serve.server.triton import LOOPBACK, Triton
 
 POLL_S = 0.05
+LAUNCHES = 3
+PORT_IN_USE = "already in use"
+"""In Triton's words."""
 METRICS_TIMEOUT_S = 5.0
 CHANNEL = (
     ("grpc.enable_http_proxy", 0),
@@ -80,6 +83,7 @@ class TritonEngine(Engine):
         self.channel: grpc.aio.Channel | None = None
         self.stub: Any = None
         self.ended: asyncio.Future[None] | None = None
+        self._launching: asyncio.Future[None] | None = None
         self._models: dict[str, Model] = {}
         self._calls: dict[int, asyncio.Task[tuple[Tensor, ...]]] = {}
         self._abandoned: set[asyncio.Task[None]] = set()
@@ -91,14 +95,26 @@ class TritonEngine(Engine):
             ServingError: it ended, or was not ready in time.
             ConfigError, ModelError: as `Triton.launch`.
         """
+        for left in reversed(range(LAUNCHES)):
+            try:
+                await self._launch()
+                break
+            except ServingError as error:
+                # another process was quicker at the port for its metrics
+                if not left or PORT_IN_USE not in str(error):
+                    raise
+        await self._check_closed()
+        await self._refresh()
+
+    async def _launch(self) -> None:
+        """Start Triton, and wait until its models are ready."""
         await self._close()
-        await asyncio.to_thread(self.triton.launch)
+        self._launching = asyncio.ensure_future(asyncio.to_thread(self.triton.launch))
+        await asyncio.shield(self._launching)
         self._watch_end()
         self.channel = grpc.aio.insecure_channel(self.triton.grpc_address, CHANNEL)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
         await self._until_ready()
-        await self._check_closed()
-        await self._refresh()
 
     def _watch_end(self) -> None:
         """Let `ended` have a result once the supervisor has ended."""
@@ -155,6 +171,8 @@ class TritonEngine(Engine):
     async def stop(self) -> None:
         """End Triton; the workspace goes with it."""
         await self._close()
+        if self._launching is not None:  # whoever waited for it may have gone
+            await asyncio.wait({self._launching})
         await asyncio.to_thread(self.triton.end)
 
     def hurry(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -80,8 +80,10 @@ class WatchedEngine(Engine):
         self.restarts = restarts
         self.patience = patience or Patience()
         self.is_up = False
-        self.silent_s = 0.0
-        """Seconds for which an answer was due and none came."""
+        self.silent_s: dict[str, float] = defaultdict(float)
+        """Of each model, seconds for which an answer was due and none came."""
+        self.answered: dict[str, float] = {}
+        """Name of a model -> when it last gave anybody a prediction."""
         self.ready = False
         self._numbers = itertools.count(-1, -1)
         self._begun: deque[float] = deque()
@@ -140,6 +142,7 @@ class WatchedEngine(Engine):
                 except BertenderError as error:
                     reason = str(error)
                     await self.engine.kill()
+            self.silent_s.clear()
             self._set(is_up=True)
 
     def _delay(self) -> float | None:
@@ -159,44 +162,58 @@ class WatchedEngine(Engine):
         watching = asyncio.create_task(self._watch())
         try:
             await asyncio.wait({died, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                self._set(is_up=True, is_well=False)
-                logger.warning("no answer for %g s: the model server is ended", self.silent_s)
-                watching.result()  # an error of the watch itself is not hidden
-                await self.engine.kill()
-            reason = await died
-            return f"no answer for {self.silent_s:g} s" if watching.done() else reason
+            if not watching.done():
+                return died.result()
+            reason = f"{watching.result()!r} gave no answer for {self.patience.hung_s:g} s"
+            self._set(is_up=False)
+            await self.engine.kill()
+            await died
+            return reason
         finally:
             for task in (died, watching):
                 task.cancel()
             await asyncio.wait({died, watching})
 
-    async def _watch(self) -> None:
-        """Return once the engine hangs."""
+    async def _watch(self) -> str:
+        """Return the name of a model that hangs, once one does."""
         while True:
+            well = True
             for model in [*(await self.engine.models()).values()]:
-                if not await self._answers(model):
-                    return
+                if self._has_answered(model):
+                    continue
+                well = await self._answers(model) and well
+                if self.silent_s[model.name] >= self.patience.hung_s:
+                    return model.name
+            self._set(is_up=True, is_well=well)
             await asyncio.sleep(self.patience.every_s)
 
+    def _has_answered(self, model: Model) -> bool:
+        """Return whether a model has answered others lately, so that it need not be asked."""
+        since = asyncio.get_running_loop().time() - self.patience.every_s
+        return self.answered.get(model.name, since) > since
+
     async def _answers(self, model: Model) -> bool:
-        """Return whether a model answers, or gives others answers meanwhile."""
+        """Return whether a model answers; what it fails at is no answer, a full queue is one."""
         request = self._request(model)
         question = asyncio.create_task(self.engine.infer(request))
         clock = asyncio.get_running_loop().time
-        self.silent_s = 0.0
         try:
             while not question.done():
                 before = clock()
                 await asyncio.wait({question}, timeout=TICK_S)
-                self.silent_s += min(clock() - before, LONGEST_TICK_S)
                 if question.done():
                     break
-                if self.silent_s >= self.patience.hung_s:
+                self.silent_s[model.name] += min(clock() - before, LONGEST_TICK_S)
+                if self.silent_s[model.name] >= self.patience.hung_s:
                     return False
-                self._set(is_up=True, is_well=self.silent_s < self.patience.unready_s)
-            self._set(is_up=True, is_well=_is_well(question))
-            return True
+                if self.silent_s[model.name] >= self.patience.unready_s:
+                    self._set(is_up=True, is_well=False)
+            if is_well := _is_well(question):
+                self.silent_s[model.name] = 0.0
+            else:
+                self.silent_s[model.name] += self.patience.every_s
+                self._set(is_up=True, is_well=False)
+            return is_well
         finally:
             if not question.done():
                 question.cancel()
@@ -222,10 +239,12 @@ class WatchedEngine(Engine):
         self._check_up()
         try:
             outputs = await self.engine.infer(request)
-        except RefusedError:
-            self.silent_s = 0.0
+        except RefusedError as error:
+            if error.code is not FAILED:
+                self.silent_s[request.model] = 0.0
             raise
-        self.silent_s = 0.0
+        self.silent_s[request.model] = 0.0
+        self.answered[request.model] = asyncio.get_running_loop().time()
         return outputs
 
     def abandon(self, request: InferRequest) -> None:

@@ -60,6 +60,19 @@ def free_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, int]
     """Return the address of a host, and its ports by setting, every 0 replaced by a free one.
 
     Raises:
+        PortTakenError, ServingError: as `bound_ports`.
+    """
+    address, sockets = bound_ports(host, ports)
+    chosen = {name: each.getsockname()[1] for name, each in sockets.items()}
+    for each in sockets.values():
+        each.close()
+    return address, chosen
+
+
+def bound_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, socket.socket]]:
+    """Return the address of a host, and sockets of its ports by setting, which do not listen yet.
+
+    Raises:
         PortTakenError: another process listens on a port; the message names the option.
         ServingError: `host` is not an address of this machine, or the port is not allowed.
     """
@@ -67,7 +80,7 @@ def free_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, int]
         address = resolved(host)
     except (OSError, UnicodeError) as error:
         raise _no_such_address(host, error) from None
-    chosen = {}
+    sockets = {}
     with ExitStack() as held:  # all are held at once, so that no two get the same
         for name, port in ports.items():
             family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
@@ -77,8 +90,9 @@ def free_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, int]
                 bound.bind((address, port))
             except OSError as error:
                 raise listening_error(address, name, port, error) from None
-            chosen[name] = bound.getsockname()[1]
-    return address, chosen
+            sockets[name] = bound
+        held.pop_all()
+    return address, sockets
 
 
 def listening_error(host: str, name: str, port: int, error: OSError) -> ServingError:

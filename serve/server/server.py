@@ -1,68 +1,50 @@
-"""The real Triton server on a model repository: started, watched, and stopped without a trace.
+"""The server of this machine: a door with an engine behind it, stopped without a trace.
 
-bertender -> supervisor -> tritonserver -> Python stub. The supervisor (see there) ends the others
-when bertender ends in any way. Everything listens on the loopback address by default.
+`serve_forever` runs the door in this process, `Server` in one of its own, which leaves as soon as
+this one has ended, in any way: it reads a pipe from here. Everything listens on the loopback
+address by default.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
+import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Self
+from typing import IO, NoReturn, Self
+
+import psutil
 
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
-from bertender.core.errors import (
-    ConfigError,
-    DamagedArtifactError,
-    PortTakenError,
-    ServingError,
-)
-from bertender.models.runtimes import check_installed
-from serve.config import PORT_FIELDS, SERVED_RUNTIMES, STANDARD_OUTPUT, ServeConfig
-from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
+from bertender.core.errors import BertenderError, ConfigError, DamagedArtifactError, ServingError
+from serve.config import PORT_FIELDS, STANDARD_OUTPUT, ServeConfig
 from serve.repository.write import Models, by_name, model_names, write_repository
 from serve.server.addresses import free_ports, in_url, reachable
-from serve.server.installation import Installation, find_installation
-from serve.server.launch import (
-    STOP_TIMEOUT_S,
-    begin_log,
-    check_closed,
-    failure_reason,
-    is_ready,
-    launch,
-)
+from serve.server.installation import QUIET_AND_LIGHT
+from serve.server.launch import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S, begin_log, failure_reason
+from serve.server.starting import DOOR, RAISED, Start
 from serve.server.supervisor import HURRYING
-from serve.server.workspace import (
-    REPOSITORY,
-    RunningServer,
-    Workspace,
-    check_room,
-    check_shared_memory,
-    check_temporary_folder,
-    note_server,
-)
+from serve.server.triton import Triton, log_file_of
+from serve.server.workspace import REPOSITORY, RunningServer, Workspace, note_server
 from serve.wire import ENCODER_NAME, MODEL_NAME
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 0.05
 LOOK_S = 1.0
-PORT_TRIES = 3
-"""Starts, with other free ports each, where another process takes one first."""
-PORT_IN_USE = "already in use"
-"""In Triton's words."""
+END_TIMEOUT_S = IN_FLIGHT_TIMEOUT_S + STOP_TIMEOUT_S + 10
 
 
-class TritonServer:
+class Server:
     """A context manager: the server is ready inside the block, and stopped after it.
 
     Args:
@@ -84,18 +66,13 @@ class TritonServer:
         self.models = model_names(self.repository) or (MODEL_NAME,)  # whose absence is reported
         self.config = config
         self.workspace = workspace or Workspace()
-        self.supervisor: subprocess.Popen[bytes] | None = None
+        self.door: subprocess.Popen[bytes] | None = None
         self.log_start = 0
+        self._reports: IO[str] | None = None
 
     def __enter__(self) -> Self:
         try:
             self._start()
-            check_closed(self._reachable_host, self.config.http_port)
-            assert self.supervisor is not None and self.supervisor.stdin is not None
-            with suppress(BrokenPipeError):  # it has ended; `wait` reports why
-                # what fails before is not started again
-                self.supervisor.stdin.write(b"ready\n")
-                self.supervisor.stdin.flush()
         except BaseException:
             self.stop()
             raise
@@ -106,7 +83,7 @@ class TritonServer:
 
     @property
     def http_url(self) -> str:
-        return f"http://{in_url(self._reachable_host)}:{self.config.http_port}"
+        return f"http{self._tls}://{in_url(self._reachable_host)}:{self.config.http_port}"
 
     @property
     def grpc_url(self) -> str:
@@ -115,7 +92,7 @@ class TritonServer:
             raise ConfigError(
                 "grpc_port=None: the server has no gRPC. Start it with a port for it."
             )
-        return f"grpc://{in_url(self._reachable_host)}:{self.config.grpc_port}"
+        return f"grpc{self._tls}://{in_url(self._reachable_host)}:{self.config.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
@@ -123,9 +100,11 @@ class TritonServer:
 
     @property
     def log_file(self) -> Path:
-        if self.config.log_file == STANDARD_OUTPUT:
-            return STANDARD_OUTPUT
-        return (self.config.log_file or self.workspace.path / "tritonserver.log").resolve()
+        return log_file_of(self.config, self.workspace)
+
+    @property
+    def _tls(self) -> str:
+        return "s" if self.config.tls_certificate else ""
 
     @property
     def _reachable_host(self) -> str:
@@ -138,108 +117,131 @@ class TritonServer:
         Args:
             look: is called every LOOK_S.
         """
-        assert self.supervisor is not None
+        assert self.door is not None
         while True:
             try:
-                status = self.supervisor.wait(LOOK_S)
+                status = self.door.wait(LOOK_S)
                 break
             except subprocess.TimeoutExpired:
                 look()
-        saved = ""
-        if self.config.log_file is None:  # the log goes with the workspace
-            place = Path(tempfile.gettempdir(), f"{self.workspace.shared_memory}.log")
-            try:
-                shutil.copyfile(self.log_file, place)
-                saved = f" The log is in {place}."
-            except OSError as error:  # the reason is worth more than the log
-                saved = f" The log could not be saved in {place}: {error.strerror}."
-        reason = failure_reason(self.log_file, self.log_start).rstrip(".")
-        raise ServingError(f"the server ended, status {status}: {reason}.{saved}")
+        error: Exception = self._end_of(status)
+        try:
+            if self._reports is not None and (line := self._reports.readline()):
+                self._take_on(line)
+        except BertenderError as reported:
+            error = reported
+        raise ServingError(f"{error}{self.saved_log()}")
+
+    def saved_log(self) -> str:
+        """Return a sentence that says where the log of a server that has ended is."""
+        if self.config.log_file is not None:
+            return ""
+        # the log goes with the workspace
+        place = Path(tempfile.gettempdir(), f"{self.workspace.shared_memory}.log")
+        try:
+            shutil.copyfile(self.log_file, place)
+        except OSError as error:  # the reason is worth more than the log
+            return f" The log could not be saved in {place}: {error.strerror}."
+        return f" The log is in {place}."
 
     def stop(self) -> None:
         """End the server, let it finish what is in flight, and remove its workspace."""
-        self._end()
+        if self.door is not None:
+            assert self.door.stdin is not None
+            with suppress(BrokenPipeError):
+                self.door.stdin.close()
+            try:
+                self.door.wait(END_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.door.kill()  # what it has started then ends by itself
+                self.door.wait()
+        if self._reports is not None:
+            self._reports.close()
         self.workspace.remove()
 
     def hurry(self) -> None:
         """End the server without waiting for what is in flight, also while `stop` waits."""
-        if self.supervisor is not None and self.supervisor.poll() is None:
-            self.supervisor.send_signal(HURRYING)
+        if self.door is not None and self.door.poll() is None:
+            self.door.send_signal(HURRYING)
 
-    def _end(self) -> None:
-        if self.supervisor is not None:
-            assert self.supervisor.stdin is not None
-            with suppress(BrokenPipeError):
-                self.supervisor.stdin.close()
-            try:
-                self.supervisor.wait(STOP_TIMEOUT_S + 5)
-            except subprocess.TimeoutExpired:
-                self.supervisor.kill()  # the kernel then tells the server to end
-                self.supervisor.wait()
-
-    def _start(self) -> None:
-        """Check what the server needs, start it, and wait until it is ready.
-
-        A free port may be another process's by the time that Triton listens: then others are
-        chosen.
-        """
-        installation = find_installation(self.config.tritonserver)
-        asked, self.config = self.config, with_free_ports(self.config)
-        if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
-            check_installed(runtime)
-        check_temporary_folder()
-        self.workspace.create()  # which also frees the shared memory of servers that were killed
-        # texts of an example, for each model that requests come to
-        files = [self.repository / name / CONFIG_NAME for name in {*self.models} - {ENCODER_NAME}]
-        inputs = [len(read_model_config(each).input) for each in files if each.is_file()]
-        check_shared_memory(self.config, inputs)
-        check_room(self.workspace.path)
-        installation.assemble(self.workspace.path)
-        if self.repository != (own := self.workspace.path.resolve() / REPOSITORY):
-            own.symlink_to(self.repository)
-        tries = PORT_TRIES if 0 in (getattr(asked, name) for name in PORT_FIELDS) else 1
-        for left in reversed(range(tries)):
-            try:
-                self._launch(installation)
-                self._wait_until_ready()
-                return
-            except PortTakenError:
-                if not left:
-                    raise
-                self._end()
-                self.config = with_free_ports(asked)
-
-    def _launch(self, installation: Installation) -> None:
-        """Start it, and let `bertender deploy` find it."""
-        self.log_start = begin_log(self.log_file)
-        self.supervisor = launch(
-            installation, self.workspace, self.models, self.log_file, self.config
-        )
+    def note(self, config: ServeConfig) -> None:
+        """Take on the config with the ports of a server that this process runs, and let `bertender
+        deploy` find it."""
+        self.config = config
         running = RunningServer(
-            supervisor=self.supervisor.pid,
+            door=os.getpid(),
+            since=psutil.Process().create_time(),
+            has_tls=bool(config.tls_certificate),
             host=self._reachable_host,
-            http_port=self.config.http_port,
-            grpc_port=self.config.grpc_port,
+            http_port=config.http_port,
+            grpc_port=config.grpc_port,
             repository=self.repository,
         )
         note_server(running, self.workspace.path)
-        logger.info("tritonserver is starting, its log is %s", self.log_file)
 
-    def _wait_until_ready(self) -> None:
-        assert self.supervisor is not None
-        deadline = time.monotonic() + self.config.ready_timeout_s
-        while not is_ready(self._reachable_host, self.config.http_port, self.models):
-            if self.supervisor.poll() is not None:
-                reason = failure_reason(self.log_file, self.log_start)
-                kind = PortTakenError if PORT_IN_USE in reason else ServingError
-                raise kind(f"the server did not start: {reason}")
-            if time.monotonic() > deadline:
-                reason = failure_reason(self.log_file, self.log_start)
-                raise ServingError(
-                    f"the server was not ready within {self.config.ready_timeout_s:g} s: "
-                    f"{reason} Give it longer with --ready-timeout-s."
+    def _start(self) -> None:
+        """Start the door in a process of its own, and wait until it is ready."""
+        with_free_ports(self.config)  # what is taken is named before anything starts
+        log_file = self.log_file
+        self.log_start = begin_log(log_file)
+        self.workspace.create()  # which also frees the shared memory of servers that were killed
+        Triton(self.repository, self.config, self.workspace).check()
+        read, write = os.pipe()
+        self._reports = os.fdopen(read, encoding="utf-8")
+        locks = [] if self.workspace.lock is None else [self.workspace.lock]
+        start = Start(
+            settings=self.config.model_dump(
+                mode="json", include={*ServeConfig.model_fields}, exclude_unset=True
+            ),
+            repository=self.repository,
+            workspace=self.workspace.path,
+            shared_memory=self.workspace.shared_memory,
+            lock=self.workspace.lock,
+            reports=write,
+        )
+        try:
+            with _output(log_file) as output:
+                self.door = subprocess.Popen(
+                    # without the current folder, whose modules may have our names
+                    [sys.executable, "-P", "-m", DOOR, str(start.write())],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[*locks, write],
+                    env={
+                        **os.environ,
+                        **QUIET_AND_LIGHT,
+                        "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
+                    },
+                    start_new_session=True,  # Ctrl-C is for this process, which then stops it
                 )
-            time.sleep(POLL_S)
+        finally:
+            os.close(write)
+        if not (line := self._reports.readline()):
+            raise self._end_of(self.door.wait())
+        self._take_on(line)
+
+    def _end_of(self, status: int) -> ServingError:
+        """Return the error for a door that has ended without a word."""
+        reason = failure_reason(self.log_file, self.log_start).rstrip(".")
+        return ServingError(f"the server ended, status {status}: {reason}.")
+
+    def _take_on(self, line: str) -> None:
+        """Take on what the door reports: its ports, or an error, which is raised."""
+        report = json.loads(line)
+        if "error" in report:
+            raise RAISED[report["error"]](report["reason"])
+        self.config = self.config.model_copy(update=report)
+
+
+@contextmanager
+def _output(log_file: Path) -> Iterator[IO[bytes] | None]:
+    """Yield where a process writes its log; None is this process's standard output."""
+    if log_file == STANDARD_OUTPUT:
+        yield None
+        return
+    with log_file.open("ab", buffering=0) as output:
+        yield output
 
 
 def with_free_ports(config: ServeConfig) -> ServeConfig:
@@ -256,7 +258,7 @@ def with_free_ports(config: ServeConfig) -> ServeConfig:
 
 
 @contextmanager
-def serving(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
+def serving(models: Models, config: ServeConfig) -> Iterator[Server]:
     """Serve ONNX artifacts inside the block; their model repository is temporary.
 
     Raises:
@@ -268,16 +270,17 @@ def serving(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
 
 
 @contextmanager
-def prepared(models: Models, config: ServeConfig) -> Iterator[TritonServer]:
+def prepared(models: Models, config: ServeConfig) -> Iterator[Server]:
     """Write the model repository of a server inside the block; the server is not started yet."""
     # the repository goes with the server even when this process is killed
     with Workspace() as workspace:
-        # one that is started again must find its own files, whatever the artifact is by then
-        once = not config.restart
+        # who asks for restarts gets copies, so that they find what was served first; otherwise it
+        # is links, which are there at once, and a change of the artifact is reported
+        once = not (config.restart and "restart" in config.model_fields_set)
         repository = write_repository(
             models, workspace.path / REPOSITORY, config, is_temporary=once
         )
-        yield TritonServer(repository, config, workspace)
+        yield Server(repository, config, workspace)
 
 
 OVERWRITTEN = (
@@ -294,7 +297,7 @@ UNREADABLE = (
 def serve_forever(
     models: Models,
     config: ServeConfig,
-    on_ready: Callable[[TritonServer], None] = lambda server: None,
+    on_ready: Callable[[Server], None] = lambda server: None,
 ) -> None:
     """Serve ONNX artifacts in the foreground; return after SIGINT or SIGTERM and a clean stop.
 
@@ -303,15 +306,55 @@ def serve_forever(
     Raises:
         ServingError: the server ended by itself.
     """
+    from serve.door.process import run  # gRPC takes long to load
+
     try:
-        with _interrupted_by_signals() as signals, prepared(models, config) as server:
-            signals.again = server.hurry
+        with _interrupted_by_signals(), prepared(models, config) as server:
+            with_free_ports(config)
+            begin_log(server.log_file)
             watch = Watch(server.repository)
-            with server:
-                on_ready(server)
-                server.wait(lambda: report_overwritten(watch, models))
+            run(_serve_here(server, on_ready, lambda: report_overwritten(watch, models)))
     except KeyboardInterrupt:
-        logger.info("stopped on request")
+        pass
+    logger.info("stopped on request")
+
+
+async def _serve_here(
+    server: Server, on_ready: Callable[[Server], None], look: Callable[[], None]
+) -> None:
+    """Run the door in this process.
+
+    Args:
+        server: with its workspace and its repository.
+        on_ready: is called in a thread.
+        look: is called every LOOK_S, in a thread.
+    """
+    from serve.door.process import Process, engine_of  # gRPC takes long to load
+
+    def ready(config: ServeConfig) -> None:
+        server.note(config)
+        on_ready(server)
+
+    async def keep_looking() -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await asyncio.to_thread(look)
+
+    process = Process(
+        engine_of(server.repository, server.config, server.workspace),
+        server.config,
+        server.repository,
+    )
+    process.leave_at_signals()
+    looking = asyncio.create_task(keep_looking())
+    try:
+        await process.run(ready)
+    except ServingError as error:
+        if process.was_ready:
+            raise ServingError(f"{error}{server.saved_log()}") from None
+        raise
+    finally:
+        looking.cancel()
 
 
 def report_overwritten(watch: Watch, models: Models) -> None:
@@ -364,31 +407,18 @@ class Watch:
         return found
 
 
-class _Signals:
-    """What signals do: the first interrupts, so that all is stopped in order; any further one
-    hurries that, and interrupts nothing."""
-
-    def __init__(self) -> None:
-        self.again: Callable[[], None] = lambda: None
-        self.came = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.came:
-            self.again()
-            return
-        self.came = True
-        raise KeyboardInterrupt
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 @contextmanager
-def _interrupted_by_signals() -> Iterator[_Signals]:
+def _interrupted_by_signals() -> Iterator[None]:
     """Make SIGTERM interrupt the block just as SIGINT (Ctrl-C) does."""
-    signals = _Signals()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, signals)
+        signal.signal(number, _interrupt)
     try:
-        yield signals
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,12 +1,12 @@
-"""A small process between bertender and Triton, so that no server outlives its owner.
+"""A small process between the door and Triton, so that no server outlives its owner.
 
 It starts the command of its arguments and waits. When its standard input closes (which also happens
 when the owner is killed with SIGKILL), or at SIGTERM, it stops the command and everything that the
-command started, once no request is without a response, and removes the workspace; SIGUSR1 ends the
-waiting. When the command ends by itself, so does the supervisor, with the same exit status, and the
-workspace stays for the owner to read the log in it. Shared memory whose name begins with
-SHARED_MEMORY goes in either case: Triton leaves some when a model does not load. So do the empty
-folders that Triton leaves in /tmp.
+command started, and removes the workspace; SIGUSR1 ends the waiting for it. When the command ends
+by itself, so does the supervisor, with the same exit status, and the workspace stays for the owner,
+which may start the next one in it. SIGUSR2 says that the command does not answer, and ends it so.
+Shared memory whose name begins with SHARED_MEMORY goes in either case: Triton leaves some when a
+model does not load. So do the empty folders that Triton leaves in /tmp.
 
 LOG is a file, to which both outputs of the command are appended, or `-` for standard output. A file
 that grows beyond LOG_MAX_BYTES is copied to LOG.1 and emptied. The command writes to it itself, so
@@ -15,11 +15,9 @@ that its last words are there however it ends.
 Triton neither reports nor replaces a Python stub that dies: it stays ready, and its requests wait
 for ever. So the supervisor watches the command's own processes. When one has died and nobody has
 asked for its exit status, as Triton does after it has unloaded a model, the command is ended with
-status STUB_DIED. The same holds for the shell that Triton starts a stub with. With `--restart`, a
-command that fails after the owner has written a line to standard input (it was ready) is started
-again, after each of RESTART_DELAYS_S.
+status STUB_DIED. The same holds for the shell that Triton starts a stub with.
 
-    python -I -S supervisor.py [--restart] [--lock DESCRIPTOR] WORKSPACE SHARED_MEMORY \
+    python -I -S supervisor.py [--lock DESCRIPTOR] WORKSPACE SHARED_MEMORY \
         LOG LOG_MAX_BYTES STOP_TIMEOUT_S COMMAND...
 
 The command inherits DESCRIPTOR, an open file that says that the workspace is in use. TOKEN_MARK in
@@ -46,16 +44,13 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 TOKEN_VARIABLE = "BERTENDER_ADMIN_TOKEN"  # noqa: S105 - a name
 TOKEN_MARK = f"@{TOKEN_VARIABLE}"
 
-RESTART_DELAYS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-HEALTHY_S = 600.0
-"""A command that has run so long is restarted from the first delay again."""
 POLL_S = 0.1
 
 STUB_DIED = 70
@@ -82,7 +77,6 @@ STATE, PARENT, START_TIME, FIRST_ARGUMENT, LAST_ARGUMENT = 0, 1, 19, 45, 46
 def main(arguments: list[str]) -> int:
     """Run the command until it ends or standard input closes; return its exit status."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--restart", action="store_true")
     parser.add_argument("--lock", type=int, action="append", default=[])
     for name in ("workspace", "shared_memory", "log"):
         parser.add_argument(name)
@@ -91,32 +85,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     options.token = os.environ.pop(TOKEN_VARIABLE, "")
-    owner, delays_s, status = Owner(), list(RESTART_DELAYS_S), 0
+    owner = Owner()
     owner.listen()
     with contextlib.ExitStack() as stack:
         log: BinaryIO = sys.stdout.buffer
         if options.log != STANDARD_OUTPUT:
             log = stack.enter_context(Path(options.log).open("ab", buffering=0))
-        while not owner.gone:
-            started = time.monotonic()
-            status = _run(options, owner, log)
-            if owner.gone or not (options.restart and owner.was_ready and status):
-                break
-            if time.monotonic() - started > HEALTHY_S:
-                delays_s = list(RESTART_DELAYS_S)
-            if not delays_s:
-                times = len(RESTART_DELAYS_S) + 1
-                _note(log, f"the server failed {times} times; it is not started again")
-                break
-            _note(log, f"the server ended, status {status}; it starts again in {delays_s[0]:g} s")
-            owner.wait(delays_s.pop(0))
+        status = _run(options, owner, log)
     if owner.gone:
         shutil.rmtree(options.workspace, ignore_errors=True)
     return 0 if owner.gone else status
 
 
 def _run(options: argparse.Namespace, owner: "Owner", log: BinaryIO) -> int:
-    """Run the command once; return its exit status."""
+    """Run the command; return its exit status."""
     workspace = Path(options.workspace)
     server = subprocess.Popen(
         [word.replace(TOKEN_MARK, options.token) for word in options.command],
@@ -134,11 +116,14 @@ def _run(options: argparse.Namespace, owner: "Owner", log: BinaryIO) -> int:
         while server.poll() is None:
             if owner.wait(POLL_S):
                 server.terminate()
-                drain(server, workspace, options.stop_timeout_s, lambda: owner.is_hurried)
+                deadline = time.monotonic() + options.stop_timeout_s
+                while server.poll() is None and time.monotonic() < deadline:
+                    if owner.is_hurried:
+                        break
+                    time.sleep(POLL_S)
                 return 0
             rotation.run(time.monotonic())
             if owner.found_hung:
-                owner.found_hung = False
                 _note(log, "the server does not answer, and is ended")
                 return HUNG
             if stub := stubs.dead():
@@ -225,9 +210,8 @@ class Owner:
     """The process that started this one, as standard input shows it."""
 
     gone = False
-    was_ready = False
     is_hurried = False
-    """Whether the command is to be ended without waiting for what it has begun."""
+    """Whether the command is to be ended without waiting for it."""
     found_hung = False
     """Whether the owner gets no answers from the command."""
 
@@ -247,8 +231,7 @@ class Owner:
         while not self.gone and (left := deadline - time.monotonic()) > 0:
             # Python waits on after a signal
             if select.select([sys.stdin], [], [], min(left, POLL_S))[0]:
-                line = os.read(sys.stdin.fileno(), 4096)
-                self.gone, self.was_ready = self.gone or not line, bool(line) or self.was_ready
+                self.gone = self.gone or not os.read(sys.stdin.fileno(), 4096)
         return self.gone
 
 
@@ -386,45 +369,6 @@ def keep_files_private() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
     libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(program), 0, 0)
-
-
-QUIET_S = 1.0
-"""Longer than a request takes from its connection to a stub, and its response back."""
-
-
-def drain(
-    server: "subprocess.Popen[bytes]",
-    workspace: Path,
-    timeout_s: float,
-    is_hurried: Callable[[], bool],
-) -> None:
-    """Wait until the server has ended, or has had no request for a while, or its time is up, or
-    somebody does not want to wait.
-
-    Triton would wait for every open HTTP connection, though no request comes on it.
-    """
-    deadline = time.monotonic() + timeout_s
-    quiet_since = None
-    while server.poll() is None and time.monotonic() < deadline and not is_hurried():
-        if _in_flight(workspace) != 0:
-            quiet_since = None
-        elif quiet_since is None:
-            quiet_since = time.monotonic()
-        elif time.monotonic() - quiet_since > QUIET_S:
-            return
-        time.sleep(POLL_S)
-
-
-def _in_flight(workspace: Path) -> int | None:
-    """Return the requests without a response, by the stubs' files; None where there is none."""
-    counts = [
-        each.read_bytes()
-        for each in workspace.glob(f"{IN_FLIGHT_PREFIX}*")
-        # what a dead stub had begun gets no response
-        if (PROCESSES / each.name.removeprefix(IN_FLIGHT_PREFIX)).exists()
-    ]
-    # an empty one was just created, and counts 0
-    return sum(int.from_bytes(each, sys.byteorder) for each in counts) if counts else None
 
 
 def remove_traces(shared_memory: str, workspace: Path) -> None:

@@ -12,16 +12,19 @@ next deployment.
 from __future__ import annotations
 
 import fcntl
+import http.client
+import json
 import logging
 import os
 import shutil
+import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
@@ -50,8 +53,8 @@ from serve.repository.config_pbtxt import (
 )
 from serve.repository.write import cannot_be_written, fill_version, is_repository, model_names
 from serve.server.addresses import is_same_host
-from serve.server.launch import GRPC_HEADER, admin_token
-from serve.server.server import TritonServer
+from serve.server.launch import HTTP_HEADER, admin_token
+from serve.server.server import Server
 from serve.server.supervisor import STUB_NAME
 from serve.server.workspace import (
     REPOSITORY,
@@ -130,7 +133,7 @@ class FolderTarget(Target):
         with Workspace() as workspace:
             repository = workspace.path / REPOSITORY
             folder.write_candidate(artifact, repository / folder.name)
-            with TritonServer(repository, settings, workspace) as server:
+            with Server(repository, settings, workspace) as server:
                 yield Place(server.http_url, folder.name)
 
 
@@ -285,22 +288,13 @@ def end_stubs(candidate: Path) -> None:
 
 
 POLL_S = 0.1
-CHANNEL = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
-"""No token to another machine, and time enough to connect to a busy server."""
 IN_MEMORY = frozenset({"READY", "LOADING", "UNLOADING"})
 """States of a version that takes memory."""
-REFUSED = "StatusCode.UNAVAILABLE"
-LATE = "StatusCode.DEADLINE_EXCEEDED"
-NO_TOKEN = "This protocol is restricted"  # noqa: S105 - how Triton begins its refusal
 
 
 @dataclass(frozen=True)
 class ModelControl:
-    """Loads and unloads models of one server, by Triton's routes for that and its token.
-
-    Over gRPC: while Triton loads a model that was requested over HTTP, it holds one of the threads
-    of its HTTP service, and every connection of that thread waits (seen with Triton 2.51). A server
-    that does not listen for gRPC has it at a socket of its own user.
+    """Loads and unloads models of one server, by its routes for that and its token.
 
     No version is loaded again while it is served: under load, that damages the memory of Triton
     2.51, which then hangs. A new number next to the old one does no harm.
@@ -319,12 +313,12 @@ class ModelControl:
 
     def load(self, model: str) -> None:
         """Load a model as its folder is now; the loaded one answers until the new one is ready."""
-        self._ask(f"load {model}", lambda client, **how: client.load_model(model, **how))
+        self._ask(f"load {model}", f"models/{model}/load")
 
     def unload(self, model: str) -> None:
         """Unload a model, all that it has begun first; one that is not loaded is no error."""
         if self.versions(model):
-            self._ask(f"unload {model}", lambda client, **how: client.unload_model(model, **how))
+            self._ask(f"unload {model}", f"models/{model}/unload")
         self.wait_for(model)
 
     def wait_for(self, model: str, *versions: int) -> None:
@@ -349,41 +343,54 @@ class ModelControl:
 
     def _states(self, model: str) -> set[tuple[int, str]]:
         return {
-            (int(each.version or 0), each.state)
-            for each in self._index().models
-            if each.name == model
+            (int(each.get("version") or 0), each.get("state", ""))
+            for each in self._index()
+            if each["name"] == model
         }
 
-    def _index(self) -> Any:
-        return self._ask(
-            "list its models", lambda client, **how: client.get_model_repository_index(**how)
-        )
+    def _index(self) -> list[dict[str, str]]:
+        index: list[dict[str, str]] = json.loads(self._ask("list its models", "index"))
+        return index
 
-    def _ask(self, wish: str, call: Callable[..., Any]) -> Any:
-        # gRPC takes long to load
-        import tritonclient.grpc
-        from tritonclient.utils import InferenceServerException
-
+    def _ask(self, wish: str, route: str) -> bytes:
         check_listening(self.server)  # each request holds the token
-        how = {"headers": {GRPC_HEADER: self.token}, "client_timeout": self.timeout_s}
-        client = tritonclient.grpc.InferenceServerClient(self.server.control, channel_args=CHANNEL)
+        address = self.server.host, self.server.http_port
+        connection = http.client.HTTPConnection(*address, timeout=self.timeout_s)
+        if self.server.has_tls:  # who listens is known, whatever its certificate names
+            context = ssl._create_unverified_context()  # noqa: S323
+            connection = http.client.HTTPSConnection(
+                *address, timeout=self.timeout_s, context=context
+            )
         try:
-            return call(client, **how)
-        except InferenceServerException as error:
-            reason, status = " ".join(str(error.message()).split()), error.status()
+            headers = {HTTP_HEADER: self.token}
+            connection.request("POST", f"/v2/repository/{route}", b"{}", headers)
+            response = connection.getresponse()
+            status, content = response.status, response.read()
+        except TimeoutError:
+            raise DeploymentError(
+                f"the server does not {wish} within {self.timeout_s:g} s. Give it longer with "
+                "--timeout-s."
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise DeploymentError(f"the server does not {wish}: {error}") from None
         finally:
-            client.close()
-        if status == REFUSED and reason.startswith(NO_TOKEN):
+            connection.close()
+        if status == http.HTTPStatus.OK:
+            return content
+        if status == http.HTTPStatus.FORBIDDEN:
             raise ConfigError(
                 "admin_token_file: the server refuses this token. Name the file that `bertender "
                 "serve --admin-token-file` was started with."
             )
-        if status == LATE:
-            raise DeploymentError(
-                f"the server did not {wish} within {self.timeout_s:g} s. Give it longer with "
-                "--timeout-s."
-            )
-        raise DeploymentError(f"the server does not {wish}: {reason}")
+        raise DeploymentError(f"the server does not {wish}: {_reason(content)}")
+
+
+def _reason(content: bytes) -> str:
+    """Return the reason in the server's response."""
+    try:
+        return " ".join(str(json.loads(content)["error"]).split())
+    except (ValueError, KeyError, TypeError):
+        return content.decode(errors="replace")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from serve.server.launch import (
     begin_log,
     door_options,
     failure_reason,
-    launch_supervised,
+    launch,
 )
 from serve.server.supervisor import HURRYING, KILLING
 from serve.server.workspace import (
@@ -89,7 +89,7 @@ class Triton:
         self.metrics_port = ports["metrics_port"]
         (self.workspace.path / CONTROL_SOCKET).unlink(missing_ok=True)  # of one that was killed
         self.log_start = begin_log(self.log_file)
-        self.supervisor = launch_supervised(
+        self.supervisor = launch(
             installation,
             self.workspace,
             self.models,

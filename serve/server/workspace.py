@@ -196,7 +196,9 @@ def check_shared_memory(config: ServeConfig, inputs: Sequence[int] = (1,)) -> No
 class RunningServer(Record):
     """A server that runs, as it notes."""
 
-    supervisor: int = Field(description="process that started it")
+    door: int = Field(description="process that listens")
+    since: float = Field(description="when that was started, in seconds")
+    has_tls: bool = False
     host: str = Field(description="address at which this machine reaches it")
     http_port: int
     grpc_port: int | None = Field(description="None where it does not listen for gRPC")
@@ -204,18 +206,7 @@ class RunningServer(Record):
 
     @property
     def url(self) -> str:
-        return f"http://{in_url(self.host)}:{self.http_port}"
-
-    @property
-    def control(self) -> str:
-        """Address of gRPC for its administration: its port, or the socket in its workspace.
-
-        The workspace is the folder that the supervisor runs in. Its own path may be longer than
-        the address of a socket can be.
-        """
-        if self.grpc_port is not None:
-            return f"{in_url(self.host)}:{self.grpc_port}"
-        return f"unix:/proc/{self.supervisor}/cwd/{CONTROL_SOCKET}"
+        return f"http{'s' if self.has_tls else ''}://{in_url(self.host)}:{self.http_port}"
 
 
 def note_server(server: RunningServer, workspace: Path) -> None:
@@ -235,29 +226,26 @@ def running_servers() -> Iterator[RunningServer]:
             if {each.lstat().st_uid for each in (note, note.parent)} != {os.getuid()}:
                 continue
             server = RunningServer.model_validate_json(note.read_text(encoding="utf-8"))
-            command = Path(f"/proc/{server.supervisor}/cmdline").read_bytes()
-        except (OSError, ValidationError):  # another user's, or it has just ended
+            since = psutil.Process(server.door).create_time()
+        except (OSError, ValidationError, psutil.Error):  # another user's, or it has just ended
             continue
-        if os.fsencode(note.parent.name) in command:  # numbers of processes are used again
+        if since == server.since:  # numbers of processes are used again
             yield server
 
 
 def is_listening(server: RunningServer) -> bool:
     """Return whether the server itself listens at its ports.
 
-    That is a process of this user which its supervisor has started. While it does, the kernel lets
-    no other user listen there. While it is started again, anybody may.
+    While it does, the kernel lets no other user listen there. Once it has ended, anybody may.
     """
     wanted = {server.http_port, server.grpc_port} - {None}
     with suppress(psutil.Error):  # it has ended
-        for process in psutil.Process(server.supervisor).children():
-            with suppress(psutil.Error):  # likewise, or it is another user's
-                is_own = process.uids().effective == os.geteuid()
-                sockets = process.net_connections("tcp")
-                listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
-                ports = {port for address, port in listening if _reaches(address, server.host)}
-                if is_own and ports >= wanted:
-                    return True
+        process = psutil.Process(server.door)
+        if process.create_time() != server.since or process.uids().effective != os.geteuid():
+            return False
+        sockets = process.net_connections("tcp")
+        listening = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
+        return {port for address, port in listening if _reaches(address, server.host)} >= wanted
     return False
 
 

@@ -132,7 +132,7 @@ def test_a_soak_reads_memory_and_overloads(exported: Artifact, toy: None, tmp_pa
     (run,) = read_runs(out)
     kinds = [row["kind"] for row in run.rows]
     assert kinds == ["segment"] * 5 + ["overload", "overload by default"]
-    assert {*run.rows[0]["memory"]["bytes_of"]} == {"stub", "server", "supervisor"}
+    assert {*run.rows[0]["memory"]["bytes_of"]} == {"stub", "server", "supervisor", "door"}
     assert soak.table([run]).rows[0][0].startswith("Memory, after")
 
 

@@ -74,7 +74,7 @@ def test_one_that_does_not_serve_here_is_named_and_there(
         raise ServingError("the server did not start: it is out of memory.")
 
     monkeypatch.setattr(check, "find_installation", lambda: None)
-    monkeypatch.setattr(check, "TritonServer", ends)
+    monkeypatch.setattr(check, "Server", ends)
     words = ("serve", made["int8"], "--repository-only", tmp_path / "models", "--instances", "3")
     said = f"{tmp_path / 'models'} is written, and does not serve on this machine: the server did"
     assert said in fail(*words)

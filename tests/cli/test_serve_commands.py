@@ -21,7 +21,7 @@ from bertender.core.errors import ServerMissingError
 from bertender.models.classifier import open_classifier
 from serve.client.endpoint import Endpoint
 from serve.repository.write import is_repository
-from serve.server import server
+from serve.server import triton
 from tests.cli.made import Made
 from tests.forked import command, start
 from tests.front import fail, last_line, succeed
@@ -69,7 +69,7 @@ def test_without_the_binary_it_says_what_to_install(
     def absent(binary: Path | None = None) -> None:
         raise ServerMissingError("no Triton server: pip install 'bertender[serve]'")
 
-    monkeypatch.setattr(server, "find_installation", absent)
+    monkeypatch.setattr(triton, "find_installation", absent)
     assert "pip install 'bertender[serve]'" in fail("serve", made["int8"], *ANY_PORTS)
 
 

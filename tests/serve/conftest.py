@@ -21,7 +21,7 @@ from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.cli.fakes import endpoint
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import BATCH, QUEUE, marked_server
@@ -86,9 +86,7 @@ def texts() -> tuple[Example, ...]:
 
 
 @pytest.fixture(scope="session")
-def served(
-    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TritonServer]:
+def served(onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A running server of the tiny ONNX model, on free ports."""
     with running(onnx_artifact, tmp_path_factory.mktemp("served"), max_batch_size=16) as server:
         yield server
@@ -97,7 +95,7 @@ def served(
 @pytest.fixture(scope="session")
 def administered(
     onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TritonServer]:
+) -> Iterator[Server]:
     """A running server whose administrative routes are open to the token in a file."""
     folder = tmp_path_factory.mktemp("administered")
     files = {"admin_token_file": folder / "token", "log_file": folder / "server.log"}
@@ -106,7 +104,7 @@ def administered(
 
 
 @pytest.fixture(scope="session")
-def proxy(administered: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+def proxy(administered: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """The nginx of deploy/ in front of that server."""
     folder = tmp_path_factory.mktemp("nginx")
     with proxy_before(administered.config.http_port, folder) as running:
@@ -118,7 +116,7 @@ def marked(
     onnx_artifact: Artifact,
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
-) -> Iterator[TritonServer]:
+) -> Iterator[Server]:
     """A running server with a short queue, whose runs obey marked words."""
     folder = tmp_path_factory.mktemp("marked")
     settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE, "queue_timeout_ms": 3000}

@@ -20,9 +20,10 @@ from pathlib import Path
 
 from bertender.core.errors import ServerMissingError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
-from serve.server.launch import STOP_TIMEOUT_S, is_ready
+from serve.server.launch import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S
 from serve.server.server import with_free_ports
 from serve.wire import MODEL_NAME
+from tests.serve.processes import is_ready
 from tests.serve.proxy_process import PROXY_TIMEOUT_S, proxy_process, wait_until
 
 CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
@@ -75,7 +76,7 @@ class Replica:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
-            status = self.process.wait(STOP_TIMEOUT_S + 10)
+            status = self.process.wait(IN_FLIGHT_TIMEOUT_S + STOP_TIMEOUT_S + 10)
         except subprocess.TimeoutExpired:
             self.process.kill()
             status = self.process.wait()

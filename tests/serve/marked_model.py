@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from bertender.core.artifact import Artifact
 from serve.config import ServeConfig
 from serve.repository.write import MODEL_FILE, write_repository
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.wire import MODEL_NAME
 from tests.served import ANY_PORTS
 
@@ -69,12 +69,12 @@ class TritonPythonModel(TritonPythonModel):
 
 
 @contextmanager
-def marked_server(artifact: Artifact, folder: Path, **settings: object) -> Iterator[TritonServer]:
+def marked_server(artifact: Artifact, folder: Path, **settings: object) -> Iterator[Server]:
     """Serve an artifact; the words HOLD, BREAK, NAN and DIE do what they say."""
     config = ServeConfig.parse({**ANY_PORTS, "threads_per_instance": 1, **settings})
     repository = write_repository(artifact, folder / "models", config)
     (repository / MODEL_NAME / "1" / "model.py").write_text(MARKED)
-    with TritonServer(repository, config) as server:
+    with Server(repository, config) as server:
         yield server
 
 
@@ -93,7 +93,7 @@ Ask = Callable[..., Answer]
 
 
 def ask_http(
-    server: TritonServer,
+    server: Server,
     texts: Sequence[str],
     parameters: Mapping[str, Any] | None = None,
     timeout_s: float = 20,
@@ -114,7 +114,7 @@ def ask_http(
 
 
 def ask_grpc(
-    server: TritonServer,
+    server: Server,
     texts: Sequence[str],
     parameters: Mapping[str, Any] | None = None,
     timeout_s: float = 20,

@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
+import http.client
 import time
+from collections.abc import Sequence
 
 import psutil
 
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.server.supervisor import STUB_NAME
 
-
-def family_of(server: TritonServer) -> list[psutil.Process]:
-    assert server.supervisor is not None
-    return psutil.Process(server.supervisor.pid).children(recursive=True)
+TRITON_NAME = "tritonserver"
 
 
-def stub_of(server: TritonServer) -> psutil.Process:
+def is_ready(host: str, port: int, models: Sequence[str]) -> bool:
+    """Return whether all models of a server are ready."""
+    connection = http.client.HTTPConnection(host, port, timeout=2)
+    try:
+        for name in models:
+            connection.request("GET", f"/v2/models/{name}/ready")
+            response = connection.getresponse()
+            response.read()  # the connection has the next request
+            if response.status != http.HTTPStatus.OK:
+                return False
+    except (OSError, http.client.HTTPException):  # nothing listens yet, or a stranger does
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def family_of(server: Server) -> list[psutil.Process]:
+    """Return the processes behind the door: the supervisor, Triton, and its stubs."""
+    assert server.door is not None
+    return psutil.Process(server.door.pid).children(recursive=True)
+
+
+def triton_of(server: Server) -> psutil.Process:
+    (triton,) = [each for each in family_of(server) if each.name() == TRITON_NAME]
+    return triton
+
+
+def stub_of(server: Server) -> psutil.Process:
     (stub,) = [each for each in family_of(server) if each.name() == STUB_NAME]
     return stub
 

@@ -7,7 +7,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 
-from serve.server.server import TritonServer
+from serve.server.server import Server
 
 __all__ = ["Scraped", "scrape", "scrape_until"]
 
@@ -21,7 +21,7 @@ Scraped = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
 OF_EVERY_SERIES = {("model", "classifier"), ("version", "1")}
 
 
-def scrape(server: TritonServer) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def scrape(server: Server) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Read all series of a server."""
     with urllib.request.urlopen(server.metrics_url, timeout=10) as response:
         lines = [line for line in response.read().decode().splitlines() if line[0] != "#"]
@@ -35,7 +35,7 @@ def scrape(server: TritonServer) -> dict[tuple[str, frozenset[tuple[str, str]]],
     return series
 
 
-def scrape_until(server: TritonServer, holds: Callable[[Scraped], bool]) -> Scraped:
+def scrape_until(server: Server, holds: Callable[[Scraped], bool]) -> Scraped:
     """Scrape until what a test waits for has been sent to Triton, and once more after that: the
     series of a flush are sent one by one."""
     deadline = time.monotonic() + FLUSH_TIMEOUT_S

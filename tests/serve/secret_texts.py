@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 from tests.serve.routes import ask_http
 
 if TYPE_CHECKING:
-    from serve.server.server import TritonServer
+    from serve.server.server import Server
 
 __all__ = ["SECRET", "text_statuses"]
 
@@ -68,7 +68,7 @@ TENSORS = {
 """Texts over gRPC."""
 
 
-def text_statuses(server: TritonServer) -> Iterator[int]:
+def text_statuses(server: Server) -> Iterator[int]:
     for path, body, headers in BODIES.values():
         yield ask_http(server.config.http_port, "POST", path, body, headers)[0]
     with tritonclient.grpc.InferenceServerClient(server.grpc_url[7:]) as client:

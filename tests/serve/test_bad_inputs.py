@@ -19,7 +19,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from serve.client.protocols import PROTOCOLS
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.wire import MODEL_NAME
 from tests.serve.marked_model import BATCH, ask_grpc, ask_http
 
@@ -134,7 +134,7 @@ class Traffic:
     seconds: list[float] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
 
-    def send(self, server: TritonServer) -> None:
+    def send(self, server: Server) -> None:
         while not self.ended.is_set():
             for ask in (ask_http, ask_grpc):
                 answer = ask(server, ["apple"])
@@ -154,7 +154,7 @@ class Traffic:
 
 
 @pytest.fixture(scope="module")
-def traffic(marked: TritonServer) -> Iterator[Traffic]:
+def traffic(marked: Server) -> Iterator[Traffic]:
     traffic = Traffic()
     thread = threading.Thread(target=traffic.send, args=(marked,))
     thread.start()
@@ -166,7 +166,7 @@ def traffic(marked: TritonServer) -> Iterator[Traffic]:
 MODULES = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 
 
-def status_of(server: TritonServer, protocol: str, offender: Offender) -> str:
+def status_of(server: Server, protocol: str, offender: Offender) -> str:
     module = MODULES[protocol]
     port = getattr(server.config, f"{protocol}_port")
     inputs = []
@@ -188,14 +188,14 @@ def status_of(server: TritonServer, protocol: str, offender: Offender) -> str:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", OFFENDERS)
 def test_an_offender_alone_gets_an_error(
-    name: str, protocol: str, marked: TritonServer, traffic: Traffic
+    name: str, protocol: str, marked: Server, traffic: Traffic
 ) -> None:
     offender = OFFENDERS[name]
     assert status_of(marked, protocol, offender) in offender.answers
     traffic.check()
 
 
-def exchange(server: TritonServer, content: bytes, closes: bool) -> str:
+def exchange(server: Server, content: bytes, closes: bool) -> str:
     """Send bytes, and maybe end; return the status of the response, "" where there is none."""
     address = ("127.0.0.1", server.config.http_port)
     with socket.create_connection(address, timeout=30) as connection:
@@ -210,9 +210,7 @@ def exchange(server: TritonServer, content: bytes, closes: bool) -> str:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_bad_body_is_an_error_or_silence(
-    name: str, marked: TritonServer, traffic: Traffic
-) -> None:
+def test_a_bad_body_is_an_error_or_silence(name: str, marked: Server, traffic: Traffic) -> None:
     content, answers = BODIES[name]
     assert exchange(marked, content, closes=answers >= SILENCE) in answers
     traffic.check()
@@ -250,7 +248,7 @@ def send_and_read(connection: socket.socket, content: bytes, response: bytes) ->
 @pytest.mark.one_path
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_slow_and_idle_clients_delay_nobody(
-    marked: TritonServer, traffic: Traffic, protocol: str
+    marked: Server, traffic: Traffic, protocol: str
 ) -> None:
     address = ("127.0.0.1", getattr(marked.config, f"{protocol}_port"))
     client = SLOW_CLIENTS[protocol]

@@ -12,7 +12,7 @@ import pytest
 from bertender.core.errors import DataError, ServingError
 from bertender.tasks.rows import READERS
 from serve.client.protocols import PROTOCOLS
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.wire import row_in, to_arrays
 from tests.cli.fakes import TOO_LONG, FakeEndpoint
 from tests.front import fail, last_line, succeed
@@ -117,7 +117,7 @@ def test_rows_are_read_from_the_messages_of_the_wire(bad: tuple[str, ...]) -> No
 @pytest.mark.server
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_real_server_refuses_a_text_of_a_file(
-    protocol: str, served: TritonServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    protocol: str, served: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()  # the real endpoint
     url = {"http": served.http_url, "grpc": served.grpc_url}[protocol]

@@ -17,7 +17,7 @@ from bertender.text.batch import Example
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Endpoint
 from serve.loadtest import LoadTest
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.front import fail, last_line, succeed
 from tests.serve.proxies import KEY, SECRET, Proxy
 from tests.serve.scripted import SERVERS, Script
@@ -95,9 +95,7 @@ def test_a_server_without_tls_is_explained(protocol: str, classify: Classify) ->
 
 @pytest.mark.server
 @BOTH
-def test_triton_itself_closes_a_connection_with_tls(
-    classify: Classify, served: TritonServer
-) -> None:
+def test_triton_itself_closes_a_connection_with_tls(classify: Classify, served: Server) -> None:
     secure = served.http_url.replace("http://", "https://")
     closed = f"{secure} closed the connection .*may not speak TLS"
     with pytest.raises(UnreachableError, match=closed):

@@ -20,6 +20,8 @@ from serve.repository.config_pbtxt import model_config
 OF_THE_ENCODER = {"gpu"}
 """What is refused but for a runtime whose graph is another Triton model, and is in that alone: see
 test_triton_onnxruntime.py."""
+TLS = ("tls_certificate", "tls_key")
+"""Settings that need each other."""
 FIELDS = sorted(ServeConfig.model_fields.keys() - OF_THE_ENCODER)
 OTHER_VALUES = {
     "host": "127.0.0.2",
@@ -29,6 +31,11 @@ OTHER_VALUES = {
     "admin_token_file": "token",
     "log_file": "server.log",
     "runtime": "openvino",
+    "restart": False,
+    "server": "triton",
+    "allow_origin": "https://example.com",
+    **dict.fromkeys(("access_log", "api_keys"), "a file"),
+    **dict.fromkeys(TLS, "a file"),
 }
 """For those that no number can be added to."""
 
@@ -42,11 +49,11 @@ def other_value(name: str) -> Any:
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_repository_takes_every_setting_or_refuses_it(name: str, onnx_artifact: Artifact) -> None:
     """A setting changes what is written, or it is a row of the table and refused by its name."""
-    values = {name: other_value(name)}
+    values = {each: other_value(each) for each in (TLS if name in TLS else (name,))}
     assert ServeConfig.parse(values) != ServeConfig()
     repository = {**values, "repository_only": "models"}
     if name in SERVER_SETTINGS:
-        with pytest.raises(ConfigError, match=f"repository_only=models and {name}=.*starts no"):
+        with pytest.raises(ConfigError, match=f"repository_only=models and .*{name}=.*starts no"):
             ServeCommandConfig.parse(repository)
         return
     written = model_config(onnx_artifact.card, ServeCommandConfig.parse(repository))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serve.backend.metrics import METRIC_FAMILIES
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.deployed import DEPLOY, KUBERNETES, rendered
 from tests.packages import ROOT
 from tests.promql import expression, grouped_by, selectors
@@ -45,7 +45,7 @@ SHOWN = shown()
 
 @pytest.mark.server
 @pytest.mark.parametrize("place", SHOWN)
-def test_an_expression_reads_live_metrics(place: str, served: TritonServer) -> None:
+def test_an_expression_reads_live_metrics(place: str, served: Server) -> None:
     parsed = expression(SHOWN[place])
     live: dict[str, list[dict[str, str]]] = {}
     for name, labels in scrape(served):

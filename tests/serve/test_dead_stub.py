@@ -17,7 +17,7 @@ from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
 from serve.server.launch import STOP_TIMEOUT_S
-from serve.server.server import TritonServer, serving
+from serve.server.server import Server, serving
 from serve.server.supervisor import STUB_DIED
 from tests.serve.processes import assert_gone, family_of, stub_of
 from tests.served import ANY_PORTS
@@ -26,15 +26,15 @@ pytestmark = pytest.mark.server
 
 
 @contextmanager
-def running(artifact: Artifact, folder: Path, **settings: object) -> Iterator[TritonServer]:
+def running(artifact: Artifact, folder: Path, **settings: object) -> Iterator[Server]:
     config = ServeConfig.parse({**ANY_PORTS, "threads_per_instance": 1, **settings})
-    with TritonServer(write_repository(artifact, folder / "models", config), config) as server:
+    with Server(write_repository(artifact, folder / "models", config), config) as server:
         yield server
 
 
 def test_a_dead_stub_ends_the_server(onnx_artifact: Artifact, tmp_path: Path) -> None:
     with (
-        running(onnx_artifact, tmp_path) as server,
+        running(onnx_artifact, tmp_path, restart=False) as server,
         Endpoint(server.http_url, retries=0) as endpoint,
     ):
         family = family_of(server)
@@ -53,7 +53,7 @@ def without_links(source: Path, target: Path) -> None:
     raise OSError("another file system")
 
 
-def test_a_dead_stub_is_replaced_on_request(
+def test_a_dead_stub_is_replaced(
     onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the model that it had, though another version has replaced the artifact meanwhile."""
@@ -76,4 +76,4 @@ def test_a_dead_stub_is_replaced_on_request(
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         assert after.tolist() == before.tolist()
-        assert "it starts again in 0.5 s" in server.log_file.read_text()
+        assert "it starts again" in server.log_file.read_text()

@@ -38,7 +38,7 @@ config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, **settings)
 serve_forever(Artifact.load(sys.argv[1]), config, say)
 """
 
-IN_FLIGHT = 50
+IN_FLIGHT = 30
 
 
 @pytest.mark.server

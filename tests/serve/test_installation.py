@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from bertender.core.artifact import Artifact
@@ -18,8 +17,9 @@ from serve.config import ServeConfig
 from serve.repository.write import write_repository
 from serve.server import installation
 from serve.server.installation import find_installation
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.serve.layouts import lay_out
+from tests.serve.processes import triton_of
 from tests.served import ANY_PORTS
 
 pytestmark = pytest.mark.server
@@ -41,7 +41,7 @@ def test_the_binary_runs_from_its_wheel(tmp_path: Path) -> None:
 
 def test_pytriton_is_never_imported() -> None:
     script = (
-        "import sys, serve.server.server as s; "
+        "import sys, serve.server.triton as s; "
         "s.find_installation(); print('pytriton' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -105,10 +105,8 @@ def test_another_server_is_taken_from_its_path(tmp_path: Path) -> None:
 def test_another_server_serves(onnx_artifact: Artifact, local: Classifier, tmp_path: Path) -> None:
     config = ServeConfig(**ANY_PORTS, tritonserver=lay_out(tmp_path / "other", "2.99.0"))
     repository = write_repository(onnx_artifact, tmp_path / "models", config)
-    with TritonServer(repository, config) as server:
-        assert server.supervisor is not None
-        (binary,) = psutil.Process(server.supervisor.pid).children()
-        assert binary.cmdline()[0] == str(config.tritonserver)
+    with Server(repository, config) as server:
+        assert triton_of(server).cmdline()[0] == str(config.tritonserver)
         (answer,) = classify([("apple saw",)], server.http_url)
     assert answer.label == local.labels[local.logits([("apple saw",)]).argmax()]
 

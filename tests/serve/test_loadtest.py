@@ -31,7 +31,7 @@ from serve.loadtest import (
     load_test,
     open_run,
 )
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.front import fail, last_line, succeed
 from tests.serve.scripted import SERVERS, Script
 from tests.serve.virtual_time import OneServer, VirtualTimeLoop
@@ -266,7 +266,7 @@ def served_test() -> LoadTest:
 
 @pytest.mark.server
 @EVERY
-def test_the_real_server_under_load(served: TritonServer, protocol: str) -> None:
+def test_the_real_server_under_load(served: Server, protocol: str) -> None:
     url = {"http": served.http_url, "grpc": served.grpc_url}[protocol]
     test = load_test(url, texts, LoadConfig(**SHORT, concurrency=2, texts_per_request=4))
     (run,) = test.runs

@@ -8,16 +8,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ServingError
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.server.workspace import Workspace
 from tests.packages import ROOT
+from tests.serve.processes import triton_of
 from tests.serve.secret_texts import SECRET
 from tests.served import ANY_PORTS
 
@@ -30,13 +30,12 @@ def repository(onnx_artifact: Artifact, tmp_path: Path) -> Path:
 @pytest.mark.server
 @pytest.mark.slow
 def test_the_log_of_a_crash_is_there_after_it(repository: Path) -> None:
-    with TritonServer(repository, ServeConfig(**ANY_PORTS)) as server:
-        assert server.supervisor is not None
-        psutil.Process(server.supervisor.pid).children()[0].kill()
+    with Server(repository, ServeConfig(**ANY_PORTS, restart=False)) as server:
+        triton_of(server).kill()
         with pytest.raises(ServingError, match=r"The log is in (\S+\.log)\.$") as crash:
             server.wait()
     log = Path(str(crash.value).rpartition(" ")[2].rstrip("."))
-    assert "Started HTTPService" in log.read_text()
+    assert "Started GRPCInferenceService" in log.read_text()
     log.unlink()
 
 
@@ -44,11 +43,11 @@ STARTED = """
 import json, sys
 from pathlib import Path
 from serve.config import ServeConfig
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.serve.secret_texts import text_statuses
 
 config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0, log_file=Path("-"))
-with TritonServer(Path(sys.argv[1]), config) as server:
+with Server(Path(sys.argv[1]), config) as server:
     statuses = list(text_statuses(server))
 print(json.dumps(statuses), file=sys.stderr)
 """
@@ -82,7 +81,7 @@ def test_no_text_is_in_the_log(ended: Ended) -> None:
 
 @pytest.mark.server
 def test_the_log_goes_to_standard_output(ended: Ended) -> None:
-    assert "Started HTTPService" in ended.log
+    assert "Started GRPCInferenceService" in ended.log
 
 
 def test_a_greatest_size_is_of_a_file() -> None:
@@ -95,14 +94,14 @@ def test_a_greatest_size_is_of_a_file() -> None:
 def test_a_log_that_cannot_be_written_is_named_before_the_start(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     log = tmp_path / name
-    server = TritonServer(tmp_path, ServeConfig(**ANY_PORTS, log_file=log))
+    server = Server(tmp_path, ServeConfig(**ANY_PORTS, log_file=log))
     with pytest.raises(ConfigError, match=f"log_file={log}: .+ --log-file"), server:
         pass
-    assert server.supervisor is None
+    assert server.door is None
 
 
 def test_a_log_that_cannot_be_saved_does_not_hide_the_reason(tmp_path: Path) -> None:
-    server = TritonServer(tmp_path, ServeConfig(**ANY_PORTS), Workspace(tmp_path / "none"))
-    server.supervisor = subprocess.Popen(["false"])
+    server = Server(tmp_path, ServeConfig(**ANY_PORTS), Workspace(tmp_path / "none"))
+    server.door = subprocess.Popen(["false"])
     with pytest.raises(ServingError, match=r"status 1: its log has no reason.+not be saved"):
         server.wait()

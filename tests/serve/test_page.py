@@ -28,7 +28,7 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from serve.client.endpoint import Classification, Endpoint
 from serve.page import PageServer, classify
 from serve.repository.write import place_artifact
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.serve.browser import CHROMIUM, FLAGS, Browser, browser
 from tests.serve.scripted import CONFIG, Script, http_server
 
@@ -37,7 +37,7 @@ HOSTILE = "apple </p><script>document.title = 'broken'</script> pear"
 
 
 @pytest.fixture(scope="module")
-def page(served: TritonServer, onnx_artifact: Artifact) -> Iterator[PageServer]:
+def page(served: Server, onnx_artifact: Artifact) -> Iterator[PageServer]:
     with PageServer(onnx_artifact, served.http_url, 0) as running:
         yield running
 

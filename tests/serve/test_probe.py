@@ -16,21 +16,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from serve.probe import main, parse, request_body
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.packages import ROOT
 from tests.serve.scripted import FULL
 
 
 @pytest.mark.server
 def test_a_server_that_classifies_passes(
-    served: TritonServer, capsys: pytest.CaptureFixture[str]
+    served: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--url", served.http_url]) == 0
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.server
-def test_something_else_does_not(served: TritonServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_something_else_does_not(served: Server, capsys: pytest.CaptureFixture[str]) -> None:
     other = served.metrics_url.removesuffix("/metrics")
     assert main(["--url", other]) == 1
     assert capsys.readouterr().err.startswith(other)

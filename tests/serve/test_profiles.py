@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 
 import bertender
@@ -18,6 +17,7 @@ from serve.config import LocalServeConfig, ServeConfig
 from serve.profiles import MachineKey, ModelShape, ServeProfile, TunedSettings, with_profile
 from serve.server.supervisor import STUB_NAME
 from tests.front import fail, succeed
+from tests.serve.processes import family_of
 from tests.served import ANY_PORTS
 
 TUNED = {
@@ -188,6 +188,5 @@ def test_a_repository_has_its_settings(
 def test_a_server_runs_by_it(copies: int, path: Path, onnx_artifact: Artifact) -> None:
     settings = {"profile": path} if copies == 2 else {}
     with bertender.serve(onnx_artifact.path, **ANY_PORTS, **settings) as server:
-        assert server.supervisor is not None
-        family = psutil.Process(server.supervisor.pid).children(recursive=True)
-        assert sum(STUB_NAME.startswith(each.name()[:15]) for each in family) == copies
+        names = [each.name() for each in family_of(server)]
+        assert names.count(STUB_NAME) == copies

@@ -21,7 +21,7 @@ from serve.client.access import AccessConfig
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.server.launch import HTTP_HEADER
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.serve.proxies import KEY, Proxy, proxy_before
 from tests.serve.routes import HTTP_ROUTES
 
@@ -78,7 +78,7 @@ def test_health_needs_no_key(path: str, proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("category", HTTP_ROUTES)
 def test_administrative_routes_are_not_there(
-    category: str, proxy: Proxy, administered: TritonServer
+    category: str, proxy: Proxy, administered: Server
 ) -> None:
     """Not even for who has the token as well as a key."""
     assert administered.config.admin_token_file is not None
@@ -118,7 +118,7 @@ def test_nothing_speaks_grpc(proxy: Proxy) -> None:
 
 
 def test_a_client_that_asks_too_often_is_told_so_and_no_other(
-    administered: TritonServer, tmp_path: Path
+    administered: Server, tmp_path: Path
 ) -> None:
     with proxy_before(administered.config.http_port, tmp_path, rate=(1, 3)) as proxy:
         statuses = [proxy.ask("GET", READY, headers=AUTHORIZED)[0] for _ in range(8)]

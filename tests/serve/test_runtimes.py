@@ -6,7 +6,6 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 from bertender.core.artifact import Artifact
@@ -15,9 +14,9 @@ from bertender.models.classifier import open_classifier
 from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
-from serve.server.server import TritonServer
-from serve.server.supervisor import STUB_NAME
+from serve.server.server import Server
 from tests.runtimes import needs
+from tests.serve.processes import stub_of
 from tests.served import ANY_PORTS, ask_one_by_one, one_by_one, served
 
 
@@ -30,10 +29,7 @@ def test_it_serves_in_openvino(
     few = [example for example in texts if len(example[0]) < 200][:12]
     with served(onnx_artifact, tmp_path, runtime="openvino") as run:
         labels, logits = ask_one_by_one(run.grpc_url, few)
-        assert run.supervisor is not None
-        processes = psutil.Process(run.supervisor.pid).children(recursive=True)
-        (stub,) = [each for each in processes if STUB_NAME in each.name()]
-        mapped = {Path(each.path).name for each in stub.memory_maps()}
+        mapped = {Path(each.path).name for each in stub_of(run).memory_maps()}
     expected = one_by_one(local, few)
     assert labels == expected[0]
     np.testing.assert_allclose(logits, expected[1], rtol=1e-5, atol=1e-5)
@@ -56,4 +52,4 @@ def test_a_runtime_that_is_not_installed_is_refused_before_the_start(
 
     monkeypatch.setattr(metadata, "version", missing)
     with pytest.raises(RuntimeMissingError, match="runtime 'openvino' is not installed"):
-        TritonServer(repository, config).__enter__()
+        Server(repository, config).__enter__()

@@ -22,7 +22,7 @@ from bertender.text.batch import Example
 from export.config import ExportConfig
 from export.exporter import export
 from serve.client.endpoint import Endpoint
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.fresh_environment import (
     CLEAN,
     FreshEnvironment,
@@ -82,7 +82,7 @@ def test_it_runs_without_extras(
 
 @pytest.mark.server
 def test_the_client_alone_classifies_files(
-    client: FreshEnvironment, served: TritonServer, tmp_path: Path
+    client: FreshEnvironment, served: Server, tmp_path: Path
 ) -> None:
     texts, output = tmp_path / "texts.csv", tmp_path / "predictions.parquet"
     texts.write_text("text\npear\nsaw\n")

@@ -28,12 +28,10 @@ from serve.client.endpoint import classify
 from serve.config import DeployConfig, ServeConfig
 from serve.page import PageServer
 from serve.repository.write import write_repository
-from serve.server import server as serve_server
-from serve.server.server import TritonServer, serving, with_free_ports
-from serve.server.supervisor import STUB_NAME
+from serve.server.server import Server, serving
 from serve.server.targets import target_of
 from serve.server.workspace import Workspace, is_listening, running_servers
-from tests.serve.processes import assert_gone
+from tests.serve.processes import assert_gone, family_of, stub_of
 from tests.served import ANY_PORTS, BY_DEFAULT
 
 OWNER = """
@@ -45,7 +43,8 @@ from serve.server.server import serve_forever
 
 def say(server):
     own = server.workspace
-    print(json.dumps([server.grpc_url, str(own.path), own.shared_memory]), flush=True)
+    names = [server.grpc_url, server.config.http_port, str(own.path), own.shared_memory]
+    print(json.dumps(names), flush=True)
 
 config = ServeConfig(http_port=0, grpc_port=0, metrics_port=0)
 serve_forever(Artifact.load(sys.argv[1]), config, say)
@@ -59,6 +58,7 @@ class Owner:
 
     process: subprocess.Popen[str]
     url: str
+    http_port: int
     workspace: Path
     shared_memory: str
     family: list[psutil.Process]
@@ -76,9 +76,9 @@ def owner_of(artifact: Artifact) -> Iterator[Owner]:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.communicate()
-        url, workspace, shared_memory = json.loads(line)
+        url, http_port, workspace, shared_memory = json.loads(line)
         family = psutil.Process(process.pid).children(recursive=True)
-        yield Owner(process, url, Path(workspace), shared_memory, family)
+        yield Owner(process, url, http_port, Path(workspace), shared_memory, family)
     finally:
         process.kill()
         process.communicate()
@@ -112,9 +112,11 @@ def test_nothing_is_left_after(number: signal.Signals, pair_artifact: Artifact) 
 @pytest.mark.slow
 def test_a_second_signal_ends_it_at_once_with_all_that_it_started(onnx_artifact: Artifact) -> None:
     """Even where a request in flight would have been waited for."""
-    with owner_of(onnx_artifact) as owner:
-        (count,) = owner.workspace.glob("in-flight-*")
-        count.write_bytes((1).to_bytes(8, sys.byteorder))  # it never gets its response
+    with owner_of(onnx_artifact) as owner, socket.socket() as unfinished:
+        unfinished.connect(("127.0.0.1", owner.http_port))
+        head = "POST /v2/models/classifier/infer HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
+        unfinished.sendall(head.encode())
+        time.sleep(0.5)
         owner.process.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
             owner.process.wait(3)
@@ -157,7 +159,7 @@ def test_a_path_may_hold_what_a_shell_would_split(
         assert classify(["apple saw"], server.http_url)
         assert server.workspace.path.parent == folder
     repository = write_repository(onnx_artifact, folder / "a repository", config)
-    with TritonServer(repository, config) as server:
+    with Server(repository, config) as server:
         assert classify(["apple saw"], server.http_url)
     assert {each.name for each in folder.iterdir()} == {"a repository"}
 
@@ -194,19 +196,18 @@ def has_ipv6() -> bool:
         return False
 
 
-def listening(server: TritonServer) -> set[tuple[str, int]]:
+def listening(server: Server) -> set[tuple[str, int]]:
     """Return the addresses and ports at which a server listens."""
-    assert server.supervisor is not None
-    (binary, *_) = psutil.Process(server.supervisor.pid).children()
+    assert server.door is not None
     return {
         (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
-        for connection in binary.net_connections()
+        for connection in psutil.Process(server.door.pid).net_connections()
         if connection.status == psutil.CONN_LISTEN
     }
 
 
 @pytest.mark.server
-def test_it_listens_on_loopback_only(served: TritonServer) -> None:
+def test_it_listens_on_loopback_only(served: Server) -> None:
     config = served.config
     ports = (config.http_port, config.grpc_port, config.metrics_port)
     assert listening(served) == {("127.0.0.1", port) for port in ports}
@@ -216,27 +217,18 @@ def test_it_listens_on_loopback_only(served: TritonServer) -> None:
 def test_by_default_nothing_listens_for_grpc(onnx_artifact: Artifact, tmp_path: Path) -> None:
     config = ServeConfig(**BY_DEFAULT)
     repository = write_repository(onnx_artifact, tmp_path / "models", config)
-    with TritonServer(repository, config) as server:
+    with Server(repository, config) as server:
         ports = (server.config.http_port, server.config.metrics_port)
-        wanted = {("127.0.0.1", port) for port in ports}
-        for _ in range(50):  # its metrics come after it is ready
-            if listening(server) >= wanted:
-                break
-            time.sleep(0.1)
-        assert listening(server) == wanted
-        assert not [each for each in server.workspace.path.iterdir() if each.is_socket()]
+        assert listening(server) == {("127.0.0.1", port) for port in ports}
         assert classify([("apple saw",)], server.http_url)
         with pytest.raises(ConfigError, match="grpc_port=None: the server has no gRPC"):
             _ = server.grpc_url
 
 
 @pytest.mark.server
-def test_its_stub_holds_no_training_library(served: TritonServer) -> None:
+def test_its_stub_holds_no_training_library(served: Server) -> None:
     """Their compiled code would be mapped there."""
-    assert served.supervisor is not None
-    family = psutil.Process(served.supervisor.pid).children(recursive=True)
-    (stub,) = [each for each in family if each.name() == STUB_NAME]
-    mapped = [Path(each.path).name for each in stub.memory_maps()]
+    mapped = [Path(each.path).name for each in stub_of(served).memory_maps()]
     assert any(name.startswith("tokenizers") for name in mapped)
     assert not [name for name in mapped if name.startswith(("libtorch", "cygrpc", "_yaml"))]
 
@@ -249,7 +241,7 @@ def test_a_damaged_model_is_named(onnx_artifact: Artifact, tmp_path: Path) -> No
     damaged = model.read_bytes()[:-9]
     model.unlink()  # it is the artifact's file too
     model.write_bytes(damaged)
-    server = TritonServer(repository, config)
+    server = Server(repository, config)
     with pytest.raises(ServingError, match=r"artifact .* is damaged: model\.onnx differs"), server:
         pass
     assert not server.workspace.path.exists()
@@ -262,53 +254,22 @@ def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        server = TritonServer(tmp_path, ServeConfig(**{**ANY_PORTS, "http_port": port}))
+        server = Server(tmp_path, ServeConfig(**{**ANY_PORTS, "http_port": port}))
         with pytest.raises(PortTakenError, match=f"port {port} .*--http-port"), server:
             pass
-    assert server.supervisor is None and not server.workspace.path.exists()
+    assert server.door is None and not server.workspace.path.exists()
 
 
 @pytest.mark.server
 @pytest.mark.slow
 def test_a_server_that_dies_is_reported(onnx_artifact: Artifact, tmp_path: Path) -> None:
-    config = ServeConfig(**ANY_PORTS, log_file=tmp_path / "kept.log")
+    config = ServeConfig(**ANY_PORTS, log_file=tmp_path / "kept.log", restart=False)
     repository = write_repository(onnx_artifact, tmp_path / "models", config)
-    with TritonServer(repository, config) as server:
-        assert server.supervisor is not None
-        family = psutil.Process(server.supervisor.pid).children(recursive=True)
+    with Server(repository, config) as server:
+        family = family_of(server)
         family[0].kill()
         with pytest.raises(ServingError, match="the server ended, status"):
             server.wait()
         assert_gone(family)
     assert not shared_memory_of(server.workspace)
-    assert "Started HTTPService" in (tmp_path / "kept.log").read_text()
-
-
-@pytest.mark.one_path
-@pytest.mark.server
-@pytest.mark.parametrize("taken", [1, 9])
-def test_other_free_ports_are_chosen_where_one_is_taken_meanwhile(
-    taken: int, onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process may listen on a free port before Triton does."""
-    config = ServeConfig(**ANY_PORTS)
-    repository = write_repository(onnx_artifact, tmp_path / "models", config)
-    choices: list[ServeConfig] = []
-    with socket.create_server(("127.0.0.1", 0)) as other:
-
-        def with_taken_port(config: ServeConfig) -> ServeConfig:
-            free = with_free_ports(config)
-            changes = {"grpc_port": other.getsockname()[1]} if len(choices) < taken else {}
-            choices.append(free.model_copy(update=changes))
-            return choices[-1]
-
-        monkeypatch.setattr(serve_server, "with_free_ports", with_taken_port)
-        server = TritonServer(repository, config, Workspace(tmp_path / "run"))
-        if taken == 1:
-            with server:
-                assert classify([("apple saw",)], server.grpc_url)
-        else:
-            with pytest.raises(PortTakenError, match="already in use"), server:
-                pass
-        assert len(choices) == (2 if taken == 1 else serve_server.PORT_TRIES)
-    assert not (tmp_path / "run").exists()
+    assert "Started GRPCInferenceService" in (tmp_path / "kept.log").read_text()

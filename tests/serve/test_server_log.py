@@ -33,20 +33,6 @@ LOGS = {
         "bertender: the server failed 2 times; it is not started again\n",
         "the Python stub, process 8, died; the server cannot go on",
     ),
-    "a restart that fails otherwise": (
-        "bertender: the server was ended by SIGSEGV, signal 11\n"
-        "bertender: the server ended, status 139; it starts again in 0.5 s\n"
-        'E1121 10:00:01.9 5518 main.cc:257] "failed to start HTTP service: Unavailable - Socket '
-        "'127.0.0.1:80' already in use \"\n"
-        "bertender: the server failed 2 times; it is not started again\n",
-        "failed to start HTTP service: Unavailable - Socket '127.0.0.1:80' already in use",
-    ),
-    "a restart that says nothing": (
-        "bertender: the Python stub, process 7, died; the server cannot go on\n"
-        "bertender: the server ended, status 70; it starts again in 0.5 s\n"
-        "I1121 10:00:01.9 5518 server.cc:1] loading\n",
-        "the Python stub, process 7, died; the server cannot go on",
-    ),
     "restarts, for another reason": (
         "tritonserver: error while loading shared libraries: libb64.so: cannot open\n"
         "bertender: the server failed 6 times; it is not started again\n",

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
+from benchmarks.bare_triton import bare_triton
 from bertender.core.artifact import Artifact
 from bertender.core.machine import data_directory
 from bertender.tasks.task import Task
@@ -29,20 +29,18 @@ from serve import tuning as measuring
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.probe import main as probe
-from serve.server import launch
-from serve.server import server as serve_server
-from serve.server.launch import is_ready
-from serve.server.server import TritonServer, with_free_ports
+from serve.server.server import Server, with_free_ports
 from tests.deployed import DEPLOY, parsed_arguments
 from tests.front import last_line, succeed, write_csv
 from tests.packages import ROOT
 from tests.serve.haproxy import SOCKET, Proxy
 from tests.serve.layouts import lay_out
 from tests.serve.nginx import configured, is_listening, nginx_binary
+from tests.serve.processes import is_ready
 from tests.serve.proxies import skipped_where_absent
 from tests.serve.proxy_process import proxy_process
 from tests.serve.test_tuning import Visits
-from tests.served import ANY_PORTS, PORTS
+from tests.served import ANY_PORTS
 from tests.test_docs import DEFAULT_ADDRESS, DOCS, served_by, text_of
 
 SERVING = "\n".join(text_of(page) for page in DOCS if page.startswith("docs/serving/"))
@@ -114,26 +112,17 @@ def versions_at(url: str) -> list[str]:
 
 
 @pytest.mark.server
-def test_a_version_is_deployed_to_a_directory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_is_deployed_to_a_directory(folder: Path) -> None:
     """For a Triton whose administrative routes are open, as one that its user has started."""
     load = shown('python -c "import tritonclient')
     (deploy,) = re.findall(r"`(bertender deploy [^`]+ --to repository)`", SERVING)
     write = shown("bertender serve mine/int8 --repository-only")
     succeed("serve", *words_of(write))
-    with_closed_routes = launch.command
-
-    def with_open_routes(*arguments: Any) -> list[str]:
-        return [word for word in with_closed_routes(*arguments) if "-restricted-" not in word]
-
-    monkeypatch.setattr(launch, "command", with_open_routes)
-    monkeypatch.setattr(serve_server, "check_closed", lambda host, port: None)
-    with TritonServer(folder / "repository", PORTS) as server:
+    with bare_triton(folder / "repository", folder / "run") as triton:
         succeed("deploy", *words_of(deploy))
-        assert versions_at(server.http_url) == ["1"]
-        run_python(load.replace("127.0.0.1:8001", f"127.0.0.1:{server.config.grpc_port}"))
-        assert versions_at(server.http_url) == ["2"]
+        assert versions_at(triton.http_url) == ["1"]
+        run_python(load.replace("127.0.0.1:8001", f"127.0.0.1:{triton.grpc_port}"))
+        assert versions_at(triton.http_url) == ["2"]
 
 
 def run_python(line: str) -> None:
@@ -164,13 +153,13 @@ def test_another_server_is_started(folder: Path) -> None:
 
 
 @pytest.mark.server
-def test_the_probe_passes(served: TritonServer) -> None:
+def test_the_probe_passes(served: Server) -> None:
     line = shown("python -m serve.probe")
     run_python(line.replace(DEFAULT_ADDRESS, served.http_url))
 
 
 @pytest.mark.server
-def test_the_proxy_starts_with_keys_of_its_own(served: TritonServer, tmp_path: Path) -> None:
+def test_the_proxy_starts_with_keys_of_its_own(served: Server, tmp_path: Path) -> None:
     keys, start, ask = shown("printf "), shown("nginx -p "), shown("curl --cacert ")
     if shutil.which("curl") is None:
         pytest.skip("needs curl")

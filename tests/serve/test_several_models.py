@@ -23,7 +23,7 @@ from serve.repository.write import (
     models_by_name,
     write_repository,
 )
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.front import last_line, succeed
 from tests.serve.scraped import scrape_until
 from tests.served import PORTS
@@ -76,11 +76,11 @@ def test_names_have_a_length() -> None:
 @pytest.fixture(scope="module")
 def several(
     onnx_artifact: Artifact, pair_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TritonServer]:
+) -> Iterator[Server]:
     models = {"single": onnx_artifact, "pairs": pair_artifact}
     repository = write_repository(models, tmp_path_factory.mktemp("several") / "models", PORTS)
     assert is_repository(repository) and model_names(repository) == ("pairs", "single")
-    with TritonServer(repository, PORTS) as server:
+    with Server(repository, PORTS) as server:
         yield server
 
 
@@ -93,7 +93,7 @@ ASKED = {"single": ("apple saw",), "pairs": ("apple", "saw drill")}
 def test_each_answers_for_itself(
     name: str,
     protocol: str,
-    several: TritonServer,
+    several: Server,
     onnx_artifact: Artifact,
     pair_artifact: Artifact,
 ) -> None:
@@ -112,7 +112,7 @@ def test_each_answers_for_itself(
 
 
 @pytest.mark.server
-def test_commands_name_the_model(several: TritonServer, tmp_path: Path) -> None:
+def test_commands_name_the_model(several: Server, tmp_path: Path) -> None:
     flags = ("--model", "single", "--url", several.http_url)
     assert last_line(succeed("classify", "saw", *flags, "--json"))[0]["label"] in ("fruit", "tool")
     (tmp_path / "texts.txt").write_text("saw\npear\n")
@@ -125,7 +125,7 @@ def test_commands_name_the_model(several: TritonServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_metrics_have_the_name_of_the_model(several: TritonServer) -> None:
+def test_metrics_have_the_name_of_the_model(several: Server) -> None:
     for name, example in ASKED.items():
         with Endpoint(several.http_url, model=name) as endpoint:
             endpoint.classify([example])
@@ -141,7 +141,7 @@ def test_metrics_have_the_name_of_the_model(several: TritonServer) -> None:
 
 
 @pytest.mark.server
-def test_a_model_that_is_not_there_is_an_error(several: TritonServer) -> None:
+def test_a_model_that_is_not_there_is_an_error(several: Server) -> None:
     for url in (several.http_url, several.grpc_url):
         with pytest.raises(ServingError, match=r"refused.*'classifier'"):
             Endpoint(url)

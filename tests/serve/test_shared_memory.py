@@ -16,7 +16,7 @@ from bertender.core.errors import ServingError
 from serve.backend.model import close_region
 from serve.config import ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, triton, write_model_config
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.server.supervisor import SHARED_MEMORY, keep_files_private
 from serve.server.workspace import REGION_BYTES, check_shared_memory, needed_bytes
 from tests.served import ANY_PORTS
@@ -29,13 +29,13 @@ def test_too_little_shared_memory_is_named_before_anything_starts(
     model = triton.ModelConfig(name="classifier", input=[triton.ModelInput()] * 2)
     (tmp_path / "models" / "classifier").mkdir(parents=True)
     write_model_config(tmp_path / "models" / "classifier" / CONFIG_NAME, model)
-    server = TritonServer(tmp_path / "models", ServeConfig(**ANY_PORTS))
+    server = Server(tmp_path / "models", ServeConfig(**ANY_PORTS))
     with pytest.raises(
         ServingError,
         match=r"1\.0 MiB free, and the server takes 26\.0 .*--shm-size.*of `bertender serve`",
     ):
         server.__enter__()
-    assert server.supervisor is None and not server.workspace.path.exists()
+    assert server.door is None and not server.workspace.path.exists()
 
 
 def test_no_shared_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_it_holds_queue_batch_and_body(queue: int, columns: int) -> None:
 
 
 @pytest.mark.server
-def test_no_other_user_reads_the_texts_of_requests(served: TritonServer) -> None:
+def test_no_other_user_reads_the_texts_of_requests(served: Server) -> None:
     regions = list(SHARED_MEMORY.glob(f"{served.workspace.shared_memory}*"))
     assert regions
     assert {stat.S_IMODE(region.stat().st_mode) for region in regions} == {0o600}

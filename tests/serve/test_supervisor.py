@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -17,10 +16,11 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from serve.backend.model import InFlight
 from serve.server.launch import SUPERVISOR
 from serve.server.supervisor import (
+    HUNG,
     HURRYING,
+    KILLING,
     STUB_DIED,
     STUB_NAME,
     TOKEN_MARK,
@@ -81,8 +81,8 @@ def test_a_signal_to_stop_ends_the_whole_family_too(number: int, tmp_path: Path)
     supervisor.communicate()
 
 
-def test_who_hurries_it_does_not_wait_for_requests(tmp_path: Path) -> None:
-    """Not for what is in flight, which takes a minute here."""
+def test_who_hurries_it_does_not_wait(tmp_path: Path) -> None:
+    """Not for a command that takes a minute to end."""
     supervisor = supervise(tmp_path / "work", STUBBORN, stop_timeout_s="60")
     members = family(supervisor.pid, 3)
     assert supervisor.stdin is not None
@@ -238,84 +238,16 @@ def test_other_processes_of_the_command_may_die(tmp_path: Path) -> None:
     supervisor.communicate()
 
 
-def test_it_starts_again_once_it_was_ready(tmp_path: Path, stub: str) -> None:
-    command = ["sh", "-c", f"{stub} 60 & exec sleep 60"]
-    supervisor = supervise(tmp_path / "work", command, "--restart")
-    assert supervisor.stdin is not None
-    supervisor.stdin.write(b"ready\n")
-    supervisor.stdin.flush()
-    first = stub_of(supervisor)
-    first.kill()
-    second = stub_of(supervisor, but=first.pid)
-    assert "starts again in 0.5 s" in (tmp_path / "work" / "log").read_text()
-    supervisor.communicate(timeout=10)
-    assert_gone([first, second])
-    assert not (tmp_path / "work").exists()
-
-
-def test_what_was_never_ready_is_not_started_again(tmp_path: Path) -> None:
-    supervisor = supervise(tmp_path / "work", ["sh", "-c", "exit 7"], "--restart")
-    assert supervisor.wait(10) == 7
-    supervisor.communicate()
-
-
-def test_it_is_not_started_again_for_ever(tmp_path: Path) -> None:
-    """The delays are cut short here, in a copy of the file."""
-    program = tmp_path / "supervisor.py"
-    text = SUPERVISOR.read_text().replace("(0.5, 1.0, 2.0, 4.0, 8.0)", "(0.05, 0.1)")
-    assert text != SUPERVISOR.read_text()
-    program.write_text(text)
-    (tmp_path / "work").mkdir()
-    log = tmp_path / "work" / "log"
-    traces = (str(tmp_path / "work"), f"test-{uuid4()}", str(log), str(2**20), "0.3")
-    command = ["sh", "-c", "sleep 0.3; echo again; exit 7"]
-    supervisor = subprocess.Popen(
-        [sys.executable, "-I", "-S", program, "--restart", *traces, *command],
-        stdin=subprocess.PIPE,
-    )
-    assert supervisor.stdin is not None
-    supervisor.stdin.write(b"ready\n")
-    supervisor.stdin.flush()
-    assert supervisor.wait(10) == 7
-    assert log.read_text().splitlines().count("again") == 3
-    assert log.read_text().endswith("the server failed 3 times; it is not started again\n")
-    supervisor.communicate()
-
-
-@pytest.mark.parametrize(("count", "stop_timeout_s", "least_s"), [(0, "60", 1.0), (3, "3", 3.0)])
-def test_it_waits_for_requests_and_not_for_connections(
-    tmp_path: Path, count: int, stop_timeout_s: str, least_s: float
-) -> None:
-    """The command, as Triton with an idle connection, does not end when it is asked to."""
-    supervisor = supervise(tmp_path / "work", STUBBORN, stop_timeout_s=stop_timeout_s)
-    InFlight(str(tmp_path / "work")).add(count)
+def test_one_that_does_not_answer_is_ended_and_the_workspace_stays(tmp_path: Path) -> None:
+    supervisor = supervise(tmp_path / "work", STUBBORN)
     members = family(supervisor.pid, 3)
-    asked = time.monotonic()
-    supervisor.communicate(timeout=30)
-    assert time.monotonic() - asked > least_s
+    for member in members:
+        member.suspend()
+    supervisor.send_signal(KILLING)
+    assert supervisor.wait(10) == HUNG
     assert_gone(members)
-
-
-@pytest.mark.one_path
-@pytest.mark.parametrize("count", [b"", bytes(8)], ids=["just created", "none"])
-def test_what_a_dead_stub_left_does_not_delay_the_end(
-    tmp_path: Path, stub: str, count: bytes
-) -> None:
-    work = tmp_path / "work"
-    command = ["sh", "-c", f"trap '' TERM; {stub} 60 & exec sleep 60"]
-    supervisor = supervise(work, command, "--restart", stop_timeout_s="60")
-    assert supervisor.stdin is not None
-    supervisor.stdin.write(b"ready\n")
-    supervisor.stdin.flush()
-    first = stub_of(supervisor)
-    (work / f"in-flight-{first.pid}").write_bytes(struct.pack("=Q", 3))
-    first.kill()
-    second = stub_of(supervisor, but=first.pid)
-    (work / f"in-flight-{second.pid}").write_bytes(count)
-    # of a candidate that was ended: its number is beyond those of Linux
-    (work / "in-flight-4194305").write_bytes(struct.pack("=Q", 1))
-    supervisor.communicate(timeout=30)
-    assert supervisor.returncode == 0
+    assert "the server does not answer" in (tmp_path / "work" / "log").read_text()
+    supervisor.communicate()
 
 
 @pytest.mark.one_path

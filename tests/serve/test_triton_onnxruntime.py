@@ -21,7 +21,7 @@ from serve.client.endpoint import Endpoint
 from serve.config import ServeCommandConfig, ServeConfig
 from serve.repository.config_pbtxt import encoder_config, read_model_config, read_signature
 from serve.repository.write import is_repository, write_repository
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from tests.serve.layouts import (
     BREAK_VARIABLE,
     ENCODER_RUNTIME,
@@ -39,7 +39,7 @@ BROKEN = "wrench"
 
 @dataclass(frozen=True)
 class Running:
-    server: TritonServer
+    server: Server
     shapes: Path
     """The shapes that the encoder was given, one a line."""
 
@@ -66,7 +66,7 @@ def running(onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -
         patch.setenv(BREAK_VARIABLE, str(token))
         patch.setenv(LOG_VARIABLE, str(folder / "shapes"))
         repository = write_repository(onnx_artifact, folder / "models", config)
-        with TritonServer(repository, config) as server:
+        with Server(repository, config) as server:
             yield Running(server, folder / "shapes")
 
 
@@ -156,7 +156,7 @@ def test_an_encoder_that_cannot_be_loaded_ends_the_start(
     with (repository / "classifier-encoder" / "config.pbtxt").open("a") as file:
         file.write('input { name: "position_ids" data_type: TYPE_INT64 dims: [-1, -1] }\n')
     with pytest.raises(ServingError, match="did not start"):
-        TritonServer(repository, config).__enter__()
+        Server(repository, config).__enter__()
 
 
 def test_the_artifact_is_there_once(onnx_artifact: Artifact, tmp_path: Path) -> None:

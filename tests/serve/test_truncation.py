@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from bertender.models.classifier import Classifier
 from serve.client.protocols import PROTOCOLS
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.wire import MODEL_NAME, TRUNCATE, TRUNCATED
 from tests.front import last_line, succeed
 from tests.serve.marked_model import SAYS
@@ -28,7 +28,7 @@ MAX_LENGTH = 64
 LONG, AS_IF, SHORT = "saw " * 90, "saw " * (MAX_LENGTH - 2), "apple melon pear"
 
 
-def tensors_of(server: TritonServer, protocol: str, *texts: str, **parameters: Any) -> Any:
+def tensors_of(server: Server, protocol: str, *texts: str, **parameters: Any) -> Any:
     """Return the result of a request, which has its tensors by name."""
     module = MODULES[protocol]
     tensor = module.InferInput("TEXT", [len(texts), 1], "BYTES")
@@ -40,7 +40,7 @@ def tensors_of(server: TritonServer, protocol: str, *texts: str, **parameters: A
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_long_text_has_the_scores_of_what_is_left_of_it(
-    served: TritonServer, local: Classifier, protocol: str
+    served: Server, local: Classifier, protocol: str
 ) -> None:
     cut = tensors_of(served, protocol, LONG, SHORT, **{TRUNCATE: True})
     assert cut.as_numpy(TRUNCATED).tolist() == [[True], [False]]
@@ -54,7 +54,7 @@ def test_a_long_text_has_the_scores_of_what_is_left_of_it(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_texts_that_fit_are_not_cut(served: TritonServer, protocol: str) -> None:
+def test_texts_that_fit_are_not_cut(served: Server, protocol: str) -> None:
     whole = tensors_of(served, protocol, AS_IF, SHORT, **{TRUNCATE: True})
     assert whole.as_numpy(TRUNCATED).tolist() == [[False], [False]]
 
@@ -62,7 +62,7 @@ def test_texts_that_fit_are_not_cut(served: TritonServer, protocol: str) -> None
 @pytest.mark.parametrize("parameters", [{}, {TRUNCATE: False}])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_long_text_is_refused_where_nobody_asks_for_it_to_be_cut(
-    served: TritonServer, protocol: str, parameters: dict[str, bool]
+    served: Server, protocol: str, parameters: dict[str, bool]
 ) -> None:
     too_long = f"row 1 has more than {MAX_LENGTH} tokens, .*{TRUNCATE}=true"
     with pytest.raises(InferenceServerException, match=too_long) as refused:
@@ -76,16 +76,14 @@ def test_a_long_text_is_refused_where_nobody_asks_for_it_to_be_cut(
 @BOTH
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_clients_say_which_texts_were_cut(
-    served: TritonServer, protocol: str, classify: Classify
+    served: Server, protocol: str, classify: Classify
 ) -> None:
     url = getattr(served, f"{protocol}_url")
     found = classify(url, [(SHORT,), (LONG,), (AS_IF,)], batch_size=2)
     assert [each.truncated for each in found] == [False, True, False]
 
 
-def test_the_command_says_how_many_were_cut_and_to_what(
-    served: TritonServer, tmp_path: Path
-) -> None:
+def test_the_command_says_how_many_were_cut_and_to_what(served: Server, tmp_path: Path) -> None:
     url, said = ("--url", served.http_url), f"2 of 3 texts were cut to {MAX_LENGTH} tokens"
     texts = (LONG, SHORT, LONG)
     shown = succeed("classify", *texts, *url)

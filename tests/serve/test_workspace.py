@@ -16,7 +16,7 @@ import pytest
 from bertender.core.errors import ServingError
 from serve.config import ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, triton, write_model_config
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.server.supervisor import remove_abandoned_environments
 from serve.server.workspace import WORKSPACE_PREFIX, Workspace, check_temporary_folder, sweep
 from tests.served import ANY_PORTS
@@ -123,7 +123,7 @@ def test_what_was_left_is_swept_before_shared_memory_is_checked(
     model.mkdir()
     own = triton.ModelConfig(name="classifier", input=[triton.ModelInput()])
     write_model_config(model / CONFIG_NAME, own)
-    server = TritonServer(model.parent, ServeConfig(**ANY_PORTS))
+    server = Server(model.parent, ServeConfig(**ANY_PORTS))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     with pytest.raises(ServingError, match="free, and the server takes"):
         server.__enter__()

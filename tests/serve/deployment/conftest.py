@@ -29,7 +29,7 @@ from quantize.quantizer import copy_companions
 from serve.client.endpoint import Endpoint
 from serve.config import DeployConfig, ServeConfig
 from serve.repository.write import Models, write_repository
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.server.targets import ModelControl
 from serve.server.workspace import running_servers
 from tests.served import BY_DEFAULT
@@ -107,7 +107,7 @@ def logits_of(artifact: Artifact) -> np.ndarray:
 class Deployable:
     """A running server with a token."""
 
-    server: TritonServer
+    server: Server
     token_file: Path
 
     @property
@@ -136,7 +136,7 @@ def deployable(models: Models, folder: Path, **settings: object) -> Iterator[Dep
     """Serve an artifact, or several by name, so that others can be deployed in their place."""
     files = {"admin_token_file": folder / "token", "log_file": folder / "server.log"}
     config = ServeConfig.parse({**BY_DEFAULT, "threads_per_instance": 1, **files, **settings})
-    with TritonServer(write_repository(models, folder / "models", config), config) as server:
+    with Server(write_repository(models, folder / "models", config), config) as server:
         yield Deployable(server, folder / "token")
 
 

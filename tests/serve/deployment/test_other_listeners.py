@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,12 +15,13 @@ import psutil
 import pytest
 
 from bertender.core.artifact import read_golden
-from bertender.core.errors import DeploymentError
+from bertender.core.errors import ConfigError, DeploymentError
 from serve.deploy import ask_golden, deploy
 from serve.server.targets import Place
 from serve.server.workspace import RunningServer, is_listening
 from serve.wire import MODEL_NAME
 from tests.serve.deployment.conftest import Deployable, Versions, deployable
+from tests.serve.processes import family_of
 
 LISTENER = """
 import socket, sys
@@ -45,11 +45,12 @@ def bound(port: int) -> socket.socket:
 
 @contextmanager
 def listener(host: str) -> Iterator[RunningServer]:
-    """A server whose supervisor is this process."""
+    """A process that listens, as a server."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", LISTENER, host], **pipes) as process:
         yield RunningServer(
-            supervisor=os.getpid(),
+            door=process.pid,
+            since=psutil.Process(process.pid).create_time(),
             host="127.0.0.1",
             http_port=int(process.stdout.readline()),
             grpc_port=None,
@@ -64,35 +65,35 @@ def test_only_the_server_itself_counts_as_listening(host: str) -> None:
         assert is_listening(server)
         assert not is_listening(server.model_copy(update={"http_port": 1}))
         assert not is_listening(server.model_copy(update={"grpc_port": 1})), "at one of two"
-        strangers = server.model_copy(update={"supervisor": os.getppid()})
-        assert not is_listening(strangers), "it was started by another"
+        assert not is_listening(server.model_copy(update={"door": os.getpid()}))
+        earlier = server.model_copy(update={"since": server.since - 1})
+        assert not is_listening(earlier), "another process has its number now"
     with closing(bound(server.http_port)):
-        assert not is_listening(server), "the supervisor's own port is not the server's"
+        assert not is_listening(server), "it has ended"
 
 
 @contextmanager
 def taken_over(running: Deployable) -> Iterator[socket.socket]:
-    """Let the server be dead, and listen in its place; its supervisor waits."""
-    assert running.server.supervisor is not None
-    supervisor = psutil.Process(running.server.supervisor.pid)
-    supervisor.suspend()
+    """Let the server be dead, and listen in its place, while its note is still there."""
+    assert running.server.door is not None
+    stopped = family_of(running.server)
+    for process in stopped:  # they would remove the note
+        process.suspend()
     try:
-        for process in supervisor.children():
-            process.kill()
+        running.server.door.kill()
         with closing(bound(running.server.config.http_port)) as stranger:
             stranger.settimeout(0.5)
             yield stranger
     finally:
-        supervisor.send_signal(signal.SIGCONT)
+        for process in stopped:
+            process.resume()
 
 
 @pytest.mark.server
 @pytest.mark.slow
 def test_a_stranger_at_the_port_gets_no_token(versions: Versions, tmp_path: Path) -> None:
     with deployable(versions.old, tmp_path) as running, taken_over(running) as stranger:
-        with pytest.raises(
-            DeploymentError, match=r"does not listen at http://\S+: .*Nothing was sent to it"
-        ):
+        with pytest.raises(ConfigError, match="no `bertender serve` of this user listens there"):
             deploy(versions.new, running.server.http_url, running.config)
         with pytest.raises(TimeoutError):
             stranger.accept()

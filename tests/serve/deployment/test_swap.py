@@ -17,7 +17,7 @@ from bertender.gate.judge import TOLERANCES
 from serve.config import DeployConfig
 from serve.deploy import deploy
 from serve.repository.config_pbtxt import read_model_config
-from serve.server.server import TritonServer
+from serve.server.server import Server
 from serve.server.targets import ModelFolder
 from tests.runtimes import needs
 from tests.serve.deployment.conftest import (
@@ -96,7 +96,7 @@ def test_floats_of_fewer_bits_are_no_reason_to_refuse_a_version(
 def test_a_server_that_starts_again_has_the_new_version(versions: Versions, tmp_path: Path) -> None:
     with deployable(versions.old, tmp_path) as running:
         deploy(versions.new, running.server.http_url, running.config)
-    with TritonServer(running.server.repository, PORTS) as server:
+    with Server(running.server.repository, PORTS) as server:
         _, logits = ask_one_by_one(server.http_url, [ASKED])
     np.testing.assert_allclose(logits[0], logits_of(versions.new), atol=1e-4)
 

@@ -135,7 +135,7 @@ def test_one_that_answers_others_does_not_hang() -> None:
         fake.is_silent = True
         for _ in range(20):
             await engine.infer(request_of("other"))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # longer than until the next question
         assert fake.starts == 1 and engine.ready
         await engine.stop()
 
@@ -153,6 +153,20 @@ def test_a_full_queue_is_an_answer_and_a_failure_is_not_ready(code: object, read
         seen = len(fake.asked)
         await until(lambda: len(fake.asked) > seen + 2)
         assert engine.ready is ready and fake.starts == 1
+        fake.refusal = None
+        await until(lambda: engine.ready)
+        await engine.stop()
+
+    asyncio.run(run())
+
+
+def test_one_that_fails_at_everything_is_started_again() -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake)
+        await engine.start()
+        fake.refusal = RefusedError(FAILED, "the stub is not healthy")
+        await until(lambda: fake.starts == 2)
         fake.refusal = None
         await until(lambda: engine.ready)
         await engine.stop()

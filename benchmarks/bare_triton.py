@@ -1,0 +1,86 @@
+"""Triton alone on a model repository, without the door: its routes are open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from bertender.core.errors import ServingError
+from serve.repository.config_pbtxt import CONFIG_NAME
+from serve.server.addresses import free_ports
+from serve.server.installation import find_installation
+from serve.server.launch import failure_reason, launch
+from serve.server.workspace import REPOSITORY, Workspace
+
+HOST = "127.0.0.1"
+PORTS = ("http-port", "grpc-port", "metrics-port")
+READY_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class BareTriton:
+    """A running Triton."""
+
+    http_port: int
+    grpc_port: int
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"grpc://{HOST}:{self.grpc_port}"
+
+
+@contextmanager
+def bare_triton(models: Path, folder: Path) -> Iterator[BareTriton]:
+    """Serve a repository inside the block, on free loopback ports.
+
+    Args:
+        models: the repository.
+        folder: for what Triton needs while it runs; it is removed.
+
+    Raises:
+        ServingError: it is not ready in time.
+    """
+    _, ports = free_ports(HOST, dict.fromkeys(PORTS, 0))
+    options = {**ports, **{name.replace("port", "address"): HOST for name in ports}}
+    log, names = folder.with_suffix(".log"), [each.parent.name for each in _configs(models)]
+    with Workspace(folder) as workspace:
+        installation = find_installation()
+        installation.assemble(workspace.path)
+        (workspace.path / REPOSITORY).symlink_to(models.resolve())
+        triton = launch(
+            installation, workspace, names, log, log_max_bytes=2**26, options=options, token=""
+        )
+        try:
+            running = BareTriton(ports["http-port"], ports["grpc-port"])
+            with tritonclient.grpc.InferenceServerClient(f"{HOST}:{running.grpc_port}") as client:
+                deadline = time.monotonic() + READY_TIMEOUT_S
+                while not _is_ready(client, names):
+                    if triton.poll() is not None or time.monotonic() > deadline:
+                        raise ServingError(f"Triton is not ready: {failure_reason(log)}")
+                    time.sleep(0.1)
+            yield running
+        finally:
+            assert triton.stdin is not None
+            triton.stdin.close()
+            triton.wait()
+
+
+def _configs(models: Path) -> list[Path]:
+    return sorted(models.glob(f"*/{CONFIG_NAME}"))
+
+
+def _is_ready(client: tritonclient.grpc.InferenceServerClient, models: list[str]) -> bool:
+    try:
+        return all(client.is_model_ready(name) for name in models)
+    except InferenceServerException:  # it does not listen yet
+        return False

@@ -1,0 +1,242 @@
+"""The door's process: the engine started and watched, the ports opened, and an end without loss."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvloop
+
+from bertender.core.errors import ConfigError, ServingError
+from serve.config import PORT_FIELDS, ServeConfig
+from serve.door.artifacts import Artifacts
+from serve.door.engine import Engine
+from serve.door.grpc_front import grpc_server, listen
+from serve.door.http import http_app, metrics_app
+from serve.door.http_server import Server, http_server
+from serve.door.service import Door, DoorSettings
+from serve.door.watch import WatchedEngine
+from serve.server.addresses import bound_ports, listening_error
+from serve.server.launch import IN_FLIGHT_TIMEOUT_S, admin_token
+from serve.server.supervisor import HURRYING, STOPPING
+from serve.server.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.05
+QUIET_S = 1.0
+"""Longer than a request takes from a client to the door."""
+CLOSE_S = 2.0
+"""Longest wait for connections to close once nothing is in flight."""
+
+
+def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> Engine:
+    """Return what runs the models of a repository; it is not started yet."""
+    from serve.door.triton import TritonEngine
+    from serve.server.triton import Triton
+
+    return TritonEngine(Triton(repository, config, workspace))
+
+
+def run(serving: Coroutine[Any, Any, None]) -> None:
+    """Run a door in an event loop of its own."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serving)
+
+
+class Process:
+    """Serves an engine's models until it is told to leave.
+
+    Args:
+        engine: runs the models; it is not started yet.
+        config: of the server; a port 0 is replaced by a free one.
+        repository: its models.
+    """
+
+    def __init__(self, engine: Engine, config: ServeConfig, repository: Path) -> None:
+        self.config = config
+        artifacts = Artifacts(repository)
+        self.engine = WatchedEngine(engine, artifacts.golden, restarts=config.restart)
+        check_tls(config)
+        token = None if config.admin_token_file is None else admin_token(config.admin_token_file)
+        settings = DoorSettings(
+            api_keys=config.api_keys,
+            admin_token=token,
+            allow_origins=config.allow_origin,
+            access_log=config.access_log,
+            behind_proxy=config.behind_proxy,
+            tls_certificate=config.tls_certificate,
+            tls_key=config.tls_key,
+        )
+        self.door = Door(self.engine, settings, artifacts.count_tokens)
+        self.was_ready = False
+        self._leaving = asyncio.Event()
+        self._hurried = asyncio.Event()
+
+    def leave_at_signals(self) -> None:
+        """Take the signals of this process to stop: the first leaves, any further one hurries."""
+        loop = asyncio.get_running_loop()
+        for number in STOPPING:
+            loop.add_signal_handler(number, self.leave)
+        loop.add_signal_handler(HURRYING, self.hurry)
+
+    def leave(self) -> None:
+        """Begin to leave; called again, do not wait for what is in flight."""
+        if self._leaving.is_set():
+            self.hurry()
+        self._leaving.set()
+
+    def hurry(self) -> None:
+        """Leave, and do not wait for what is in flight."""
+        self._leaving.set()
+        self._hurried.set()
+        self.engine.hurry()
+
+    async def run(self, on_ready: Callable[[ServeConfig], None]) -> None:
+        """Serve, and return once told to leave and nothing is left.
+
+        Args:
+            on_ready: is called with the config and its ports, in a thread.
+
+        Raises:
+            BertenderError: the engine cannot be started; PortTakenError: a port cannot be opened;
+                ServingError: the engine ended, and is not started again.
+        """
+        self.config, sockets = with_ports(self.config)
+        try:
+            if await self._started():
+                await self._serve(sockets, on_ready)
+        finally:
+            for each in sockets.values():
+                each.close()
+            await self.engine.stop()
+            self.door.records.close()
+
+    async def _started(self) -> bool:
+        """Start the engine; return whether nobody asked to leave meanwhile."""
+        starting = asyncio.create_task(self.engine.start())
+        leaving = asyncio.create_task(self._leaving.wait())
+        await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        if starting.done():
+            starting.result()
+            return not self._leaving.is_set()
+        starting.cancel()
+        await asyncio.wait({starting})
+        return False
+
+    async def _serve(
+        self, sockets: dict[str, socket.socket], on_ready: Callable[[ServeConfig], None]
+    ) -> None:
+        settings = self.door.settings
+        apps = {"http_port": http_app(self.door), "metrics_port": metrics_app(self.door)}
+        servers = {name: http_server(app, settings) for name, app in apps.items()}
+        grpc_front = None
+        if self.config.grpc_port is not None:
+            grpc_front = await self._grpc(sockets["grpc_port"], self.config.grpc_port)
+        tasks = [
+            asyncio.create_task(server.serve(sockets=[sockets[name]]))
+            for name, server in servers.items()
+        ]
+        died = asyncio.create_task(self.engine.died())
+        leaving = asyncio.create_task(self._leaving.wait())
+        try:
+            while not all(server.started for server in servers.values()):
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0)
+            self.was_ready = True
+            ready = asyncio.create_task(asyncio.to_thread(on_ready, self.config))
+            await asyncio.wait({died, leaving, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            await self._drain([*servers.values()], tasks, grpc_front)
+            await ready
+            if died.done():
+                raise ServingError(f"the server ended, {died.result().rstrip('.')}.")
+        finally:
+            for each in (died, leaving, *tasks):
+                each.cancel()
+
+    async def _grpc(self, held: socket.socket, port: int) -> grpc.aio.Server:
+        """Start to listen for gRPC, which opens its port itself."""
+        front = grpc_server(self.door, (await self.engine.models()).values())
+        held.close()
+        try:
+            listen(front, self.door.settings, self.config.host, port)
+        except ServingError as error:
+            # another process was quicker, if it is not the certificate
+            taken = OSError(errno.EADDRINUSE, str(error))
+            if self.config.tls_certificate is None:
+                raise listening_error(self.config.host, "grpc_port", port, taken) from None
+            raise
+        await front.start()
+        return front
+
+    async def _drain(
+        self,
+        servers: list[Server],
+        tasks: list[asyncio.Task[None]],
+        grpc_front: grpc.aio.Server | None,
+    ) -> None:
+        """Answer what is in flight, and what clients send on connections that they have; tell them
+        to open no more here."""
+        self.door.leaving = True
+        loop = asyncio.get_running_loop()
+        begun = quiet_since = loop.time()
+        stopping = [] if grpc_front is None else [grpc_front.stop(IN_FLIGHT_TIMEOUT_S)]
+        leaving = [asyncio.ensure_future(each) for each in stopping]
+        while not self._hurried.is_set():
+            now = loop.time()
+            is_busy = any(server.server_state.tasks for server in servers)
+            if is_busy or not all(each.done() for each in leaving):
+                quiet_since = now
+            is_open = any(server.server_state.connections for server in servers)
+            if now - begun > QUIET_S:
+                for server in servers:
+                    for listener in server.servers:
+                        listener.close()
+            if now - quiet_since > (QUIET_S if is_open else POLL_S):
+                break
+            if now - begun > IN_FLIGHT_TIMEOUT_S:
+                break
+            await asyncio.sleep(POLL_S)
+        for server in servers:
+            server.should_exit, server.force_exit = True, self._hurried.is_set()
+        if self._hurried.is_set() and grpc_front is not None:
+            await grpc_front.stop(None)
+        await asyncio.wait({*tasks, *leaving}, timeout=CLOSE_S)
+
+
+def check_tls(config: ServeConfig) -> None:
+    """Raise ConfigError where the files of TLS cannot be used."""
+    if config.tls_certificate is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(config.tls_certificate, config.tls_key)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(
+            f"tls_certificate={config.tls_certificate}, tls_key={config.tls_key}: {error}. Name a "
+            "certificate in PEM, its chain in it, and its unencrypted key."
+        ) from None
+
+
+def with_ports(config: ServeConfig) -> tuple[ServeConfig, dict[str, socket.socket]]:
+    """Return the config with its host as an address and its ports, and these, bound.
+
+    Raises:
+        ConfigError: two of the ports are the same.
+        PortTakenError, ServingError: as `bound_ports`.
+    """
+    config.check_rules()
+    asked = {name: port for name in PORT_FIELDS if (port := getattr(config, name)) is not None}
+    host, sockets = bound_ports(config.host, asked)
+    chosen = {name: each.getsockname()[1] for name, each in sockets.items()}
+    return config.model_copy(update={"host": host, **chosen}), sockets

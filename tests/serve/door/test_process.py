@@ -1,0 +1,116 @@
+"""The door's process with Triton behind it: it leaves without loss, and starts again what hangs."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bertender.core.artifact import Artifact
+from serve.server.server import Server
+from tests.serve.processes import assert_gone, family_of, stub_of
+from tests.serve.routes import ask_http
+from tests.served import served
+
+pytestmark = pytest.mark.server
+
+INFER = "/v2/models/classifier/infer"
+TEXT = {"name": "TEXT", "shape": [1, 1], "datatype": "BYTES", "data": ["apple saw"]}
+BODY = json.dumps({"inputs": [TEXT]})
+CALLERS = 6
+
+
+@pytest.fixture
+def running(onnx_artifact: Artifact, tmp_path: Path) -> Iterator[Server]:
+    with served(onnx_artifact, tmp_path, grpc_port=None) as server:
+        yield server
+
+
+def ask_until_told_to_leave(port: int) -> list[int]:
+    """Send request after request on one connection; return the statuses of the responses."""
+    statuses = []
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.connect()
+    try:
+        while True:
+            connection.request("POST", INFER, BODY)
+            response = connection.getresponse()
+            response.read()
+            statuses.append(response.status)
+            if response.headers.get("Connection", "").lower() == "close":
+                return statuses
+    finally:
+        connection.close()
+
+
+def test_keep_alive_callers_lose_nothing(running: Server) -> None:
+    port = running.config.http_port
+    with ThreadPoolExecutor(CALLERS + 1) as pool:
+        calls = [pool.submit(ask_until_told_to_leave, port) for _ in range(CALLERS)]
+        time.sleep(1)
+        pool.submit(running.stop)
+        statuses = [status for call in calls for status in call.result(20)]
+    assert len(statuses) > 3 * CALLERS and {*statuses} == {200}
+
+
+def test_readiness_ends_before_the_door_does(running: Server) -> None:
+    """A request that it has begun to read holds it."""
+    port = running.config.http_port
+    unfinished = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    unfinished.putrequest("POST", INFER)
+    unfinished.putheader("Content-Length", str(len(BODY)))
+    unfinished.endheaders()
+    with ThreadPoolExecutor(1) as pool:
+        time.sleep(0.3)
+        stopping = pool.submit(running.stop)
+        time.sleep(0.4)
+        assert ask_http(port, "GET", "/v2/health/ready")[0] == 503
+        assert ask_http(port, "GET", "/v2/health/live")[0] == 200
+        unfinished.send(BODY.encode())
+        response = unfinished.getresponse()
+        assert response.status == 200 and response.headers["Connection"] == "close"
+        stopping.result(20)
+
+
+@pytest.mark.slow
+def test_a_stub_that_stands_still_is_started_again(running: Server) -> None:
+    port, before = running.config.http_port, family_of(running)
+    stub_of(running).suspend()
+    wait_for_readiness(port, 503, timeout_s=15)
+    wait_for_readiness(port, 200, timeout_s=60)
+    assert ask_http(port, "POST", INFER, BODY)[0] == 200
+    assert_gone(before)
+    assert "the server does not answer, and is ended" in running.log_file.read_text()
+
+
+@pytest.mark.slow
+def test_a_door_that_stood_still_blames_nobody(running: Server) -> None:
+    assert running.door is not None
+    door, before = psutil.Process(running.door.pid), family_of(running)
+    door.suspend()
+    time.sleep(20)
+    door.resume()
+    time.sleep(5)
+    assert family_of(running) == before
+    assert ask_http(running.config.http_port, "POST", INFER, BODY)[0] == 200
+
+
+def wait_for_readiness(port: int, status: int, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while ask_http(port, "GET", "/v2/health/ready")[0] != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_everything_ends_with_a_killed_door(running: Server) -> None:
+    assert running.door is not None
+    family = family_of(running)
+    running.door.kill()
+    assert_gone(family)
+    assert not running.workspace.path.exists()
