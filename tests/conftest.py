@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -24,6 +25,10 @@ from bertender.core.progress import show_progress
 from bertender.tasks.task import Task
 from tests.quick import repeats
 from tests.toys import tiny_bert, tiny_tokenizer, toy_task, write_model
+
+# no test times what it calls: a machine that is busy is no fault of the code
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -65,7 +65,7 @@ def error(values: np.ndarray, bounds: tuple[float, float], grid: str = "uint8") 
 
 @every_calibrator
 @every_grid
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     counts=st.lists(st.integers(0, 1000), min_size=8, max_size=200).filter(any),
     low=st.floats(-100, 50),

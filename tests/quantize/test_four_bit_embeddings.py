@@ -41,7 +41,7 @@ def context(float_model: Artifact, task: Task, tmp_path: Path) -> QuantizationCo
     return context_of(float_model, task, tmp_path, scheme="four-bit-embeddings", block_size=16)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.integers(1, 6),
     st.integers(1, 40),

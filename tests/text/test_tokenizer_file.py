@@ -172,19 +172,19 @@ def test_the_same_cut_of_pairs(both: Both) -> None:
             both.batch([("saw " * first, "saw " * second)], max_length)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))
 def test_the_same_tokens_of_any_texts(both: Both, texts: list[str]) -> None:
     both.batch([(text,) for text in texts])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(pairs=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
 def test_the_same_tokens_of_any_pairs(both: Both, pairs: list[tuple[str, str]]) -> None:
     both.batch(pairs, 9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(sentences=st.lists(WORDS, min_size=1, max_size=4))
 def test_the_same_tokens_of_words(of_words: Both, sentences: list[Example]) -> None:
     of_words.batch(sentences, encoder=TokenizeWords)
