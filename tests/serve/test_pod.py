@@ -123,6 +123,7 @@ def prepared_by(own: Container, artifact: Path, size: str) -> str:
 
 
 @pytest.mark.server
+@pytest.mark.one_path
 @pytest.mark.parametrize("name", ["base", "kserve"])
 def test_the_pod_runs_as_it_is_written(name: str, onnx_artifact: Artifact) -> None:
     own = dict(containers())[name]

@@ -230,7 +230,11 @@ assert (cut.arrays["input_ids"] == short.arrays["input_ids"]).all() and cut.trun
 
 
 @pytest.mark.parametrize(
-    "program", [PAIR_OF_32_KILOBYTES, SUCH_A_PAIR_IN_PROCESS], ids=["endpoint", "in process"]
+    "program",
+    [
+        pytest.param(PAIR_OF_32_KILOBYTES, id="endpoint"),
+        pytest.param(SUCH_A_PAIR_IN_PROCESS, id="in process", marks=pytest.mark.slow),
+    ],
 )
 def test_a_pair_of_long_texts_takes_little_memory(program: str, tmp_path: Path) -> None:
     """Where tokenizers cuts a pair, it makes every pair of the parts that are cut off."""

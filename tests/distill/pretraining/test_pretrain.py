@@ -141,6 +141,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(name: str, tmp_path: Path) -> 
     assert killed.card.findings == whole.card.findings
 
 
+@pytest.mark.slow
 @pytest.mark.one_path
 @pytest.mark.parametrize("phase", ["short", "long"])
 @pytest.mark.parametrize("name", ["mlm", "rtd"])
