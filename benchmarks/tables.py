@@ -34,8 +34,6 @@ from benchmarks.cells import DASH, Table
 from benchmarks.harness import RESULTS, Run, newest, read_runs
 from bertender.core.errors import ConfigError
 from bertender.gate.judge import CHECKS, TOLERANCES
-from serve.server.advisories import CRITICAL_SCORE, predated
-from serve.server.installation import WHEEL_VERSIONS
 
 ROOT = RESULTS.parents[1]
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)
@@ -85,22 +83,8 @@ def tolerances_table() -> Table:
     return Table(["Check", *precisions], rows)
 
 
-def advisories_table() -> Table:
-    """Advisories that the bundled server predates, by the release that fixes them."""
-    missing = predated([*WHEEL_VERSIONS.values()][-1])
-    rows = []
-    for release in dict.fromkeys(advisory.release for advisory in missing):
-        own = [each for each in missing if each.release == release]
-        critical = [each for each in own if each.score >= CRITICAL_SCORE]
-        named = "; ".join(f"{each.name} ({each.score}): {each.fault}" for each in critical)
-        others = str(len(own) - len(critical))
-        rows.append([own[0].fixed_in, release, named or DASH, others])
-    return Table(["Fixed in", "Release", "Critical", "Others"], rows)
-
-
 OF_THE_PRODUCT: Mapping[str, Callable[[], Table]] = {
     "tolerances": tolerances_table,
-    "advisories": advisories_table,
 }
 NAMES = (*MEASURED, *OF_THE_PRODUCT)
 

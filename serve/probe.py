@@ -2,9 +2,11 @@
 
     python -m serve.probe [--url http://127.0.0.1:8000] [--model classifier] [--timeout-s 20]
 
-A ready server whose model hangs or whose Python process is gone fails it. One that rejects the
-request for now is asked again until the time is up, so that load alone does not fail it. It uses
-nothing but the standard library, since a probe is started every few seconds.
+A server whose model hangs or has ended fails it. One that rejects the request for now is asked
+again until the time is up, so that load alone does not fail it. Where requests need a key, the
+probe asks for readiness alone, which the server takes from texts of its own. Certificates are not
+checked: a probe asks the machine that it runs on. It uses nothing but the standard library, since a
+probe is started every few seconds.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import ssl
 import sys
 import threading
 import time
@@ -46,7 +49,7 @@ def _failure(settings: argparse.Namespace) -> str:
     """Return why a text cannot be classified; nothing where it can."""
     try:
         status = _classify(settings.url, f"/v2/models/{settings.model}", settings.timeout_s)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException) as error:  # ssl.SSLError is an OSError
         return str(error) or type(error).__name__
     except (ValueError, LookupError, TypeError):
         return "what responds is no classifier"
@@ -57,7 +60,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the settings of a command line."""
     parser = argparse.ArgumentParser(prog="python -m serve.probe", description=__doc__)
     by_default = "http://127.0.0.1:8000"
-    parser.add_argument("--url", type=_http_url, default=by_default, help="of the endpoint, HTTP")
+    parser.add_argument("--url", type=_http_url, default=by_default, help="of the endpoint")
     parser.add_argument("--model", default=MODEL_NAME, help="name of the model on the server")
     parser.add_argument("--timeout-s", type=float, default=20.0, help="longest wait in all")
     return parser.parse_args(arguments)
@@ -65,9 +68,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def _http_url(url: str) -> str:
     address = urlsplit(url)
-    if address.scheme != "http" or not address.hostname:  # TLS would be left out in silence
+    if address.scheme not in ("http", "https") or not address.hostname:
         raise argparse.ArgumentTypeError(
-            f"{url}: the probe speaks HTTP alone. Write http://host:port."
+            f"{url}: the probe speaks HTTP alone. Write http://host:port or https://host:port."
         )
     return url
 
@@ -85,6 +88,8 @@ def _classify(url: str, model: str, timeout_s: float) -> int:
     """Return the status of a classification, or of the last try that was rejected."""
     deadline = time.monotonic() + timeout_s
     status, content = _ask(url, "GET", model, None, deadline)
+    if status == http.HTTPStatus.UNAUTHORIZED:
+        return _ask(url, "GET", "/v2/health/ready", None, deadline)[0]
     if status != http.HTTPStatus.OK:
         return status
     body = request_body(json.loads(content))
@@ -99,7 +104,12 @@ def _classify(url: str, model: str, timeout_s: float) -> int:
 def _ask(url: str, method: str, path: str, body: str | None, deadline: float) -> tuple[int, bytes]:
     address = urlsplit(url)
     left_s = max(deadline - time.monotonic(), 0.001)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=left_s)
+    host, port = address.hostname or "", address.port
+    connection = http.client.HTTPConnection(host, port, timeout=left_s)
+    if address.scheme == "https":
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, port, timeout=left_s, context=context)
     try:
         connection.request(method, path, body)
         response = connection.getresponse()

@@ -36,7 +36,7 @@ DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.m
 PAGES = ("README.md", *DOCS)
 PRODUCT = ("bertender", "distill", "export", "quantize", "serve")
 DEFAULT_ADDRESS = "http://127.0.0.1:8000"
-PROXY_ADDRESS = "https://localhost:8443"
+GUARDED_ADDRESS = "https://localhost:8443"
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 
@@ -278,7 +278,7 @@ def test_the_endpoint_answers_as_the_page_says(
         for name, added in ASK.items():
             for words in shown_lines(page, name):
                 # test_client_access.py and test_serving_pages.py run those
-                if PROXY_ADDRESS in words or "--model" in words:
+                if GUARDED_ADDRESS in words or "--model" in words:
                     continue
                 own = [word for word in words if word != DEFAULT_ADDRESS]
                 asked = ["bertender", name, *own, *added.format(url=url).split()]

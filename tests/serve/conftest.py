@@ -5,7 +5,6 @@ A test that ends its server, or that needs other settings, starts one of its own
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +20,12 @@ from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
+from serve.door.callers import digest
 from serve.server.server import Server
 from tests.cli.fakes import endpoint
+from tests.serve.certificates import SECRET, make_certificate
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.serve.marked_model import BATCH, QUEUE, marked_server
-from tests.serve.nginx import make_certificate
-from tests.serve.proxies import SECRET, Proxy, proxy_before
 from tests.served import served as running
 from tests.toys import NoConfig, toy_task
 
@@ -85,15 +84,10 @@ def texts() -> tuple[Example, ...]:
     return (*toy_task(train_size=297).train.examples, *long)
 
 
-@pytest.fixture(scope="session", params=["triton", "embedded"])
-def served(
-    onnx_artifact: Artifact,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Iterator[Server]:
-    """A running server of the tiny ONNX model, on free ports, with each engine behind its door."""
-    folder = tmp_path_factory.mktemp("served")
-    with running(onnx_artifact, folder, max_batch_size=16, server=request.param) as server:
+@pytest.fixture(scope="session")
+def served(onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running server of the tiny ONNX model, on free ports."""
+    with running(onnx_artifact, tmp_path_factory.mktemp("served"), max_batch_size=16) as server:
         yield server
 
 
@@ -109,11 +103,15 @@ def administered(
 
 
 @pytest.fixture(scope="session")
-def proxy(administered: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    """The nginx of deploy/ in front of that server."""
-    folder = tmp_path_factory.mktemp("nginx")
-    with proxy_before(administered.config.http_port, folder) as running:
-        yield running
+def guarded(
+    onnx_artifact: Artifact, tls: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A running server with TLS, and a key for the caller `shop`."""
+    folder = tmp_path_factory.mktemp("guarded")
+    files = {"tls_certificate": tls[0], "tls_key": tls[1], "api_keys": folder / "api-keys"}
+    files["api_keys"].write_text(f"shop {digest(SECRET)}\n", encoding="ascii")
+    with running(onnx_artifact, folder, **files) as server:
+        yield server
 
 
 @pytest.fixture(scope="session", params=[DEFAULT_RUNTIME, ENCODER_RUNTIME])
@@ -135,8 +133,6 @@ def marked(
 @pytest.fixture(scope="session")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate of this machine, which signs itself, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl here, so no certificate for TLS")
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 

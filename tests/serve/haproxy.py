@@ -61,6 +61,7 @@ class Replica:
             [
                 *(sys.executable, "-m", "bertender", "serve", str(self.artifact), *ports),
                 *("--threads-per-instance", "1", "--log-file", str(self.log_file)),
+                "--behind-proxy",
             ],
             stdout=subprocess.DEVNULL,
         )

@@ -10,7 +10,7 @@ import pytest
 from bertender.core.errors import ConfigError
 from serve.client.access import ACCESS_RULES, URL_SCHEMES, AccessConfig, open_access, parse_url
 from serve.client.protocols import PROTOCOLS
-from tests.serve.proxies import KEY, SECRET
+from tests.serve.certificates import KEY, SECRET
 
 USES: Mapping[str, tuple[str, Callable[[Path, Path, Path], dict[str, Path]], str]] = {
     "TLS without TLS": (

@@ -1,4 +1,4 @@
-"""The client through TLS and with a key: before the real proxy, and before small servers."""
+"""The client through TLS and with a key: before a real server, and before small ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from serve.client.endpoint import Endpoint
 from serve.loadtest import LoadTest
 from serve.server.server import Server
 from tests.front import fail, last_line, succeed
-from tests.serve.proxies import KEY, SECRET, Proxy
+from tests.serve.certificates import KEY, SECRET, make_certificate
 from tests.serve.scripted import SERVERS, Script
 from tests.serve.test_client_failures import BOTH, EVERY, Classify, labels
-from tests.test_docs import PROXY_ADDRESS, blocks, shown_lines
+from tests.test_docs import GUARDED_ADDRESS, blocks, shown_lines
 
 TEXTS = [("apple saw",), ("plum",), ("\U0001f350 drill",)]
 
@@ -33,12 +33,12 @@ def expected_labels(local: Classifier, examples: list[Example]) -> list[str]:
 
 @pytest.mark.server
 @BOTH
-def test_who_has_a_key_gets_predictions_through_the_proxy(
-    classify: Classify, proxy: Proxy, key_file: Path, local: Classifier
+def test_who_has_a_key_gets_predictions_through_the_door(
+    classify: Classify, guarded: Server, key_file: Path, local: Classifier
 ) -> None:
-    access = AccessConfig(ca_file=proxy.certificate, api_key_file=key_file)
+    access = AccessConfig(ca_file=guarded.config.tls_certificate, api_key_file=key_file)
     for host in ("localhost", "127.0.0.1"):
-        url = f"https://{host}:{proxy.port}"
+        url = f"https://{host}:{guarded.config.http_port}"
         assert labels(classify(url, TEXTS, access=access)) == expected_labels(local, TEXTS)
 
 
@@ -46,14 +46,16 @@ def test_who_has_a_key_gets_predictions_through_the_proxy(
 @BOTH
 def test_who_signed_the_certificate_may_be_trusted_by_the_machine(
     classify: Classify,
-    proxy: Proxy,
+    guarded: Server,
     key_file: Path,
     local: Classifier,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(proxy.certificate))  # OpenSSL's own place for them
+    monkeypatch.setenv(
+        "SSL_CERT_FILE", str(guarded.config.tls_certificate)
+    )  # OpenSSL's own place for them
     access = AccessConfig(api_key_file=key_file)
-    found = classify(f"https://localhost:{proxy.port}", TEXTS, access=access)
+    found = classify(f"https://localhost:{guarded.config.http_port}", TEXTS, access=access)
     assert labels(found) == expected_labels(local, TEXTS)
 
 
@@ -61,12 +63,12 @@ def test_who_signed_the_certificate_may_be_trusted_by_the_machine(
 @BOTH
 @pytest.mark.parametrize("key", [None, "another0" * 8])
 def test_who_has_no_key_is_told_so_and_nothing_is_retried(
-    key: str | None, classify: Classify, proxy: Proxy, key_file: Path
+    key: str | None, classify: Classify, guarded: Server, key_file: Path
 ) -> None:
     if key:
         key_file.write_text(key)
-    access = AccessConfig(ca_file=proxy.certificate, api_key_file=key and key_file)
-    url = f"https://localhost:{proxy.port}"
+    access = AccessConfig(ca_file=guarded.config.tls_certificate, api_key_file=key and key_file)
+    url = f"https://localhost:{guarded.config.http_port}"
     with pytest.raises(ServingError, match=f"{url} takes no request .*--api-key-file") as raised:
         classify(url, TEXTS, access=access)
     assert type(raised.value) is ServingError and str(key) not in str(raised.value)
@@ -75,10 +77,10 @@ def test_who_has_no_key_is_told_so_and_nothing_is_retried(
 @pytest.mark.server
 @BOTH
 def test_a_certificate_of_a_stranger_is_not_trusted(
-    classify: Classify, proxy: Proxy, key_file: Path, tls: tuple[Path, Path]
+    classify: Classify, guarded: Server, key_file: Path, tmp_path: Path
 ) -> None:
-    url = f"https://localhost:{proxy.port}"
-    for ca_file in (None, tls[0]):
+    url = f"https://localhost:{guarded.config.http_port}"
+    for ca_file in (None, make_certificate(tmp_path)[0]):
         access = AccessConfig(ca_file=ca_file, api_key_file=key_file)
         with pytest.raises(UnreachableError, match=f"no trusted TLS connection to {url} .*ca-file"):
             classify(url, TEXTS, access=access, timeout_s=5)
@@ -94,22 +96,11 @@ def test_a_server_without_tls_is_explained(protocol: str, classify: Classify) ->
 
 
 @pytest.mark.server
-@BOTH
-def test_a_server_without_tls_is_told_from_one_that_is_not_trusted(
-    classify: Classify, served: Server
+def test_the_commands_go_through_the_door(
+    guarded: Server, key_file: Path, local: Classifier, tmp_path: Path
 ) -> None:
-    secure = served.http_url.replace("http://", "https://")
-    told = f"TLS connection to {secure} .*A server without TLS is at http://"
-    with pytest.raises(UnreachableError, match=told):
-        classify(secure, TEXTS, timeout_s=5)
-
-
-@pytest.mark.server
-def test_the_commands_go_through_the_proxy(
-    proxy: Proxy, key_file: Path, local: Classifier, tmp_path: Path
-) -> None:
-    url = f"https://localhost:{proxy.port}"
-    files = ("--ca-file", proxy.certificate, "--api-key-file", key_file)
+    url = f"https://localhost:{guarded.config.http_port}"
+    files = ("--ca-file", guarded.config.tls_certificate, "--api-key-file", key_file)
     source, out = tmp_path / "texts.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for (text,) in TEXTS))
     succeed("classify", "--input", source, "--output", out, "--url", url, *files)
@@ -122,11 +113,13 @@ def test_the_commands_go_through_the_proxy(
 
 
 @pytest.mark.server
-def test_the_python_function_goes_through_the_proxy(
-    proxy: Proxy, key_file: Path, local: Classifier
+def test_the_python_function_goes_through_the_door(
+    guarded: Server, key_file: Path, local: Classifier
 ) -> None:
-    files = {"ca_file": proxy.certificate, "api_key_file": key_file}
-    found = bertender.classify(["apple saw"], f"https://localhost:{proxy.port}", **files)
+    files = {"ca_file": guarded.config.tls_certificate, "api_key_file": key_file}
+    found = bertender.classify(
+        ["apple saw"], f"https://localhost:{guarded.config.http_port}", **files
+    )
     assert labels(found) == expected_labels(local, TEXTS[:1])
     with pytest.raises(ConfigError, match=r"ca_fil: unknown key. Did you mean 'ca_file'"):
         bertender.classify(["apple saw"], ca_fil="x")
@@ -134,18 +127,20 @@ def test_the_python_function_goes_through_the_proxy(
 
 @pytest.mark.server
 def test_the_page_says_how(
-    proxy: Proxy,
+    guarded: Server,
     key_file: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its command and its Python, with the address of the proxy that runs here."""
+    """Its command and its Python, with the address of the server that runs here."""
     monkeypatch.chdir(tmp_path)
-    shutil.copy(proxy.certificate, tmp_path / "server.pem")
+    certificate = guarded.config.tls_certificate
+    assert certificate is not None
+    shutil.copy(certificate, tmp_path / "server.pem")
     key_file.rename(tmp_path / "key.txt")
-    page, port = "docs/serving/deploy.md", str(proxy.port)
-    (words,) = [each for each in shown_lines(page, "classify") if PROXY_ADDRESS in each]
+    page, port = "docs/serving/deploy.md", str(guarded.config.http_port)
+    (words,) = [each for each in shown_lines(page, "classify") if GUARDED_ADDRESS in each]
     assert (
         succeed("classify", *[word.replace("8443", port) for word in words]).stdout.count("\n") == 1
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from serve.backend.metrics import METRIC_FAMILIES
+from serve.client.endpoint import Endpoint
 from serve.server.server import Server
 from tests.deployed import DEPLOY, KUBERNETES, rendered
 from tests.packages import ROOT
@@ -46,6 +47,8 @@ SHOWN = shown()
 @pytest.mark.server
 @pytest.mark.parametrize("place", SHOWN)
 def test_an_expression_reads_live_metrics(place: str, served: Server) -> None:
+    with Endpoint(served.http_url) as endpoint:
+        endpoint.classify([("apple",)])
     parsed = expression(SHOWN[place])
     live: dict[str, list[dict[str, str]]] = {}
     for name, labels in scrape(served):

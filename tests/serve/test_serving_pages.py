@@ -35,13 +35,10 @@ from tests.front import last_line, succeed, write_csv
 from tests.packages import ROOT
 from tests.serve.haproxy import SOCKET, Proxy
 from tests.serve.layouts import lay_out
-from tests.serve.nginx import configured, is_listening, nginx_binary
 from tests.serve.processes import is_ready
-from tests.serve.proxies import skipped_where_absent
-from tests.serve.proxy_process import proxy_process
 from tests.serve.test_tuning import Visits
 from tests.served import ANY_PORTS
-from tests.test_docs import DEFAULT_ADDRESS, DOCS, served_by, text_of
+from tests.test_docs import DEFAULT_ADDRESS, DOCS, GUARDED_ADDRESS, served_by, text_of
 
 SERVING = "\n".join(text_of(page) for page in DOCS if page.startswith("docs/serving/"))
 
@@ -145,10 +142,10 @@ def test_settings_are_tuned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.server
 def test_another_server_is_started(folder: Path) -> None:
-    line = shown("bertender serve mine/int8 --tritonserver")
+    (option,) = re.findall(r"`(--tritonserver /opt/\S+)`", SERVING)
     lay_out(folder / "opt" / "tritonserver", "2.51.0")
-    words = words_of(line.replace(" /opt/", f" {folder}/opt/"))
-    with served_by(words) as urls, Endpoint(urls["http"]) as endpoint:
+    words = shlex.split(option.replace(" /opt/", f" {folder}/opt/"))
+    with served_by(["mine/int8", *words]) as urls, Endpoint(urls["http"]) as endpoint:
         assert endpoint.classify([("a text of yours",)])[0].label
 
 
@@ -159,21 +156,21 @@ def test_the_probe_passes(served: Server) -> None:
 
 
 @pytest.mark.server
-def test_the_proxy_starts_with_keys_of_its_own(served: Server, tmp_path: Path) -> None:
-    keys, start, ask = shown("printf "), shown("nginx -p "), shown("curl --cacert ")
-    if shutil.which("curl") is None:
-        pytest.skip("needs curl")
-    with skipped_where_absent():
-        start = start.replace("nginx ", f"{shlex.quote(nginx_binary())} ", 1)
-        proxy = configured(served.config.http_port, tmp_path)
-    subprocess.run(["bash", "-c", keys], cwd=tmp_path, check=True)
-    (key,) = re.findall(r'^"Bearer (\w{64})" shop;$', (tmp_path / "api-keys.conf").read_text())
-    ask = f"{ask.replace(':8443', f':{proxy.port}')} --silent --fail"
-    words = ["bash", "-c", f"exec {start}"]
-    with proxy_process(words, tmp_path, lambda: is_listening(proxy.port)):
-        for own, is_allowed in ((key, True), ("0" * 64, False)):
-            words = ["bash", "-c", ask.replace("KEY", own)]
-            done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)
+def test_the_first_deployment_takes_requests_with_a_key_alone(folder: Path) -> None:
+    certificate, ask = shown("openssl req"), f"{shown('curl --cacert ')} --silent --fail"
+    for program in ("openssl", "curl"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
+    subprocess.run(shlex.split(certificate), check=True, capture_output=True)
+    made = succeed("api-key", *words_of(shown("bertender api-key shop")))
+    (key,) = re.findall(r"this once: (\S+)$", made.stdout, re.M)
+    succeed("api-key", *words_of(shown("bertender api-key batch")))
+    names = [line.split()[0] for line in Path("api-keys").read_text().splitlines()]
+    assert names == ["shop", "batch"]
+    with served_by(words_of(shown("bertender serve mine/int8 --host"))) as urls:
+        ask = ask.replace(GUARDED_ADDRESS, urls["http"].replace("127.0.0.1", "localhost"))
+        for own, is_allowed in ((key, True), ("0" * 43, False)):
+            done = subprocess.run(shlex.split(ask.replace("KEY", own)), capture_output=True)
             assert (done.returncode == 0) is is_allowed, done.stderr
 
 
@@ -254,7 +251,7 @@ def test_what_runs_in_a_container_is_a_command_of_serve() -> None:
         *re.findall(r"&& bertender serve (/model .+?)\"$", page, re.M),
     ]
     configs = [parsed_arguments(shlex.split(words))[1] for words in inside]
-    assert {config.host for config in configs} == {"127.0.0.1"}
+    assert [config.host for config in configs] == ["0.0.0.0", "127.0.0.1"]
     assert [config.gpu for config in configs] == [False, True]
 
 

@@ -17,9 +17,9 @@ from tritonclient.utils import InferenceServerException
 from bertender.core.errors import DataError, ServingError
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Endpoint
+from tests.serve.certificates import make_certificate
 from tests.serve.door.fake_engine import BREAK, BUSY, RunningDoor, running_door
 from tests.serve.door.raw_http import body, exchange, get, post
-from tests.serve.nginx import make_certificate
 from tests.serve.routes import HTTP_ROUTES
 
 TEXTS = ["good pear", "bad pear", "plum"]
