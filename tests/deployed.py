@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from serve.config import ServeConfig
 from tests.packages import ROOT
 
 __all__ = [
+    "COMPOSE",
     "DEPLOY",
     "KUBERNETES",
     "KUSTOMIZATION",
     "Container",
     "Manifest",
+    "compose_service",
     "containers",
     "manifests",
     "parsed_arguments",
@@ -27,6 +30,7 @@ __all__ = [
 ]
 
 DEPLOY = ROOT / "deploy"
+COMPOSE = DEPLOY / "compose.yaml"
 KUBERNETES = DEPLOY / "kubernetes"
 KUSTOMIZATION = "kustomization.yaml"
 
@@ -35,11 +39,11 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True)
 class Container:
-    """A container of ours, with what belongs to its pod."""
+    """Our container, with what belongs to its pod."""
 
     container: Manifest
-    proxy: Manifest
-    """The container next to it, the only way in."""
+    initial: tuple[Manifest, ...]
+    """Containers that run before it."""
     volumes: Mapping[str, Manifest]
     grace_s: int
     security: Manifest
@@ -55,9 +59,8 @@ class Container:
 
     @property
     def ports(self) -> dict[str, int]:
-        """Of the pod."""
-        ports = [*self.container.get("ports", ()), *self.proxy.get("ports", ())]
-        return {port["name"]: port["containerPort"] for port in ports}
+        """Those that it names."""
+        return {port["name"]: port["containerPort"] for port in self.container["ports"]}
 
     @property
     def config(self) -> ServeConfig:
@@ -65,9 +68,14 @@ class Container:
 
     @property
     def probes(self) -> dict[str, Manifest]:
-        return {
-            kind: self.container[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")
-        }
+        kinds = ("startup", "readiness", "liveness")
+        return {kind: self.container[f"{kind}Probe"] for kind in kinds}
+
+    def probed_url(self, kind: str) -> str:
+        """Return what a probe asks, from inside of the pod."""
+        asked = self.probes[kind]["httpGet"]
+        port = self.ports.get(asked["port"], asked["port"])
+        return f"{asked.get('scheme', 'HTTP').lower()}://127.0.0.1:{port}{asked['path']}"
 
 
 def parsed_arguments(words: Sequence[str]) -> tuple[Path, ServeConfig]:
@@ -85,6 +93,13 @@ def parsed_arguments(words: Sequence[str]) -> tuple[Path, ServeConfig]:
     return Path(artifact), ServeConfig.parse(explicit)
 
 
+def compose_service() -> Manifest:
+    """Return the service of deploy/compose.yaml."""
+    (whole,) = manifests(COMPOSE)
+    (service,) = whole["services"].values()
+    return dict(service)
+
+
 def manifests(path: Path) -> list[Manifest]:
     """Return the objects of a file."""
     return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
@@ -96,7 +111,7 @@ def rendered(folder: Path) -> list[Manifest]:
     (kustomization,) = manifests(folder / KUSTOMIZATION)
     resources = kustomization.get("resources", ())
     objects = [each for name in resources for each in _resource(folder / name)]
-    objects += [_config_map(each, folder) for each in kustomization.get("configMapGenerator", ())]
+    objects += [_secret(each, folder) for each in kustomization.get("secretGenerator", ())]
     if kustomization["kind"] != "Component":
         _patch(kustomization, objects)
     for name in kustomization.get("components", ()):
@@ -105,10 +120,16 @@ def rendered(folder: Path) -> list[Manifest]:
     return objects
 
 
-def _config_map(generator: Manifest, folder: Path) -> Manifest:
-    data = {name: (folder / name).read_text(encoding="utf-8") for name in generator["files"]}
-    metadata = {"name": generator["name"]}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+def _secret(generator: Manifest, folder: Path) -> Manifest:
+    contents = {name: (folder / name).read_bytes() for name in generator["files"]}
+    data = {name: base64.b64encode(content).decode() for name, content in contents.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": generator["name"]},
+        "type": "Opaque",
+        "data": data,
+    }
 
 
 def _patch(kustomization: Manifest, objects: Sequence[Manifest]) -> None:
@@ -130,13 +151,13 @@ def _apply(patch: Mapping[str, Any], objects: Sequence[Manifest]) -> None:
             target = target[int(name) if isinstance(target, list) else name]
         if operation["op"] == "remove":
             del target[last]
-        elif last == "-":
-            assert operation["op"] == "add"
+        elif isinstance(target, list) and operation["op"] == "replace":
+            target[int(last)] = operation["value"]
+        elif isinstance(target, list):
+            assert (operation["op"], last) == ("add", "-")
             target.append(operation["value"])
-        elif operation["op"] == "add" and isinstance(target, dict):
-            target[last] = operation["value"]
         else:
-            assert operation["op"] == "replace" and last in target
+            assert operation["op"] == "add" or last in target
             target[last] = operation["value"]
 
 
@@ -154,8 +175,7 @@ def containers() -> Iterator[tuple[str, Container]]:
 
 
 def _container(pod: Manifest) -> Container:
-    container, proxy = pod["containers"]
-    assert proxy["name"] == "proxy"
+    (container,) = pod["containers"]
     volumes = {each["name"]: each for each in pod["volumes"]}
-    grace = pod["terminationGracePeriodSeconds"]
-    return Container(container, proxy, volumes, grace, pod["securityContext"])
+    grace, security = pod["terminationGracePeriodSeconds"], pod["securityContext"]
+    return Container(container, (*pod.get("initContainers", ()),), volumes, grace, security)

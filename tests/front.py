@@ -28,10 +28,6 @@ class ToyFiles:
     dev: Path
     corpus: Path
 
-    @classmethod
-    def of(cls, folder: Path) -> ToyFiles:
-        return cls(folder / "train.csv", folder / "dev.csv", folder / "corpus.txt")
-
     @property
     def flags(self) -> tuple[str, ...]:
         return ("--train", str(self.train), "--dev", str(self.dev))
@@ -42,7 +38,7 @@ class ToyFiles:
 
 
 def write_toy_files(folder: Path, task: Task) -> ToyFiles:
-    files = ToyFiles.of(folder)
+    files = ToyFiles(folder / "train.csv", folder / "dev.csv", folder / "corpus.txt")
     write_csv(files.train, task.train, task.labels)
     write_csv(files.dev, task.dev, task.labels)
     words = (*FRUIT, *TOOLS)

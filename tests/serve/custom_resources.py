@@ -103,6 +103,7 @@ SCHEMAS: Mapping[str, Mapping[str, Any]] = {
                 ),
                 "containers": listed(ANYTHING),
             },
+            annotations=TEXTS,
             multiModel=FLAG,
             protocolVersions=listed({"enum": ["v1", "v2", "grpc-v1", "grpc-v2"]}),
             volumes=listed(ANYTHING),

@@ -70,10 +70,12 @@ def test_it_installs_the_extra_alone() -> None:
     assert install.endswith("'.[serve]'") and "--constraint constraints.txt" in install
 
 
-def test_its_arguments_start_a_server_that_other_machines_do_not_reach() -> None:
+def test_its_arguments_start_a_server_that_other_machines_reach() -> None:
     assert json.loads(the("ENTRYPOINT")) == ["bertender", "serve"]
     artifact, config = parsed_arguments(json.loads(the("CMD")))
-    assert (artifact, config.host, str(config.log_file)) == (Path("/model"), "127.0.0.1", "-")
+    assert (artifact, config.host) == (Path("/model"), "0.0.0.0")
+    assert (str(config.log_file), str(config.access_log)) == ("-", "-")
+    assert [int(port) for port in the("EXPOSE").split()] == [config.http_port, config.metrics_port]
 
 
 def test_its_probe_asks_that_server() -> None:

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,11 @@ import yaml
 from bertender import __version__
 from bertender.core.artifact import Artifact
 from serve.backend.metrics import METRIC_FAMILIES
-from serve.probe import parse
+from serve.door.callers import read_keys
+from serve.door.service import DoorSettings
+from serve.door.watch import Patience
 from serve.repository.write import write_repository
-from serve.server.launch import STOP_TIMEOUT_S
+from serve.server.server import END_TIMEOUT_S
 from serve.server.workspace import needed_bytes
 from tests.deployed import (
     DEPLOY,
@@ -28,6 +29,7 @@ from tests.deployed import (
     Manifest,
     containers,
     manifests,
+    parsed_arguments,
     rendered,
 )
 from tests.promql import expression, selectors
@@ -35,16 +37,17 @@ from tests.serve.custom_resources import SCHEMAS
 from tests.serve.test_dockerfile import the
 
 CONTAINERS = dict(containers())
-ENTRIES = ("base", "overlays/autoscaled", "overlays/claim", "kserve", "fill")
+ENTRIES = ("base", "overlays/autoscaled", "overlays/claim", "overlays/keys", "kserve", "fill")
 """Folders that a user applies."""
 OBJECTS = {
     f"{entry} {each['kind']} {each['metadata']['name']}": each
     for entry in ENTRIES
     for each in rendered(KUBERNETES / entry)
 }
+WRITTEN = ("/tmp", "/dev/shm")
+"""Folders that a server may write to."""
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 MARGIN_S = 5
-NGINX = KUBERNETES / "proxy" / "nginx.conf"
 
 
 def validate(manifest: Mapping[str, Any]) -> None:
@@ -85,8 +88,8 @@ def test_every_file_is_part_of_a_kustomization() -> None:
     for path in tuple(KUBERNETES.rglob(KUSTOMIZATION)):
         (own,) = manifests(path)
         assert own["kind"] == ("Component" if "components" in path.parts else "Kustomization")
-        kinds = ("resources", "components", "configurations")
-        generated = [name for each in own.get("configMapGenerator", ()) for name in each["files"]]
+        kinds = ("resources", "components")
+        generated = [name for each in own.get("secretGenerator", ()) for name in each["files"]]
         for name in (*generated, *(name for kind in kinds for name in own.get(kind, ()))):
             place = (path.parent / name).resolve()
             used.add(place / KUSTOMIZATION if place.is_dir() else place)
@@ -105,31 +108,47 @@ def test_its_arguments_are_those_of_serve(
 
 
 def test_it_reads_the_model_where_that_is_mounted(own: Container) -> None:
-    """Where KServe mounts it, by itself, or where it is in the image."""
-    model, image = own.container["args"][0], own.container["image"]
-    assert (model, image) in {
-        ("/mnt/models", f"bertender-serve:{__version__}"),
-        ("/model", "bertender-model:1"),
-    }
+    """Where KServe mounts it, by itself, or where the first container has copied it."""
+    model = own.container["args"][0]
+    assert own.container["image"] == f"bertender-serve:{__version__}"
+    if not own.initial:
+        assert model == "/mnt/models"
+        return
+    (first,) = own.initial
+    (copied,) = first["volumeMounts"]
+    assert first["command"] == ["cp", "-R", "/model/.", copied["mountPath"]]
+    assert own.mounts[model]["name"] == copied["name"]
+    mounts = own.container["volumeMounts"]
+    assert all(each.get("readOnly") or each["mountPath"] in WRITTEN for each in mounts)
 
 
-def test_the_image_with_the_model_is_that_of_the_endpoint() -> None:
+def test_the_image_of_the_model_is_what_the_first_container_copies() -> None:
     lines = (DEPLOY / "Dockerfile.model").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line and not line.startswith("#")] == [
-        f"FROM bertender-serve:{__version__}",
-        f"COPY --chown={the('USER')} . /model",
-    ]
-    assert any("--tag bertender-model:1 " in line for line in lines)
+    start, copy = [line for line in lines if line and not line.startswith("#")]
+    assert start.startswith("FROM busybox:") and copy == f"COPY --chown={the('USER')} . /model"
+    (first,) = CONTAINERS["base"].initial
+    assert any(f"--tag {first['image']} " in line for line in lines)
 
 
-def test_the_claim_takes_the_place_of_the_model_in_the_image() -> None:
+def test_the_claim_takes_the_place_of_the_copied_model() -> None:
     pod = OBJECTS["overlays/claim Deployment bertender"]["spec"]["template"]["spec"]
-    container = pod["containers"][0]
-    assert container["image"] == f"bertender-serve:{__version__}"
+    (container,) = pod["containers"]
+    assert "initContainers" not in pod
     (mount,) = (each for each in container["volumeMounts"] if each["name"] == "model")
     assert mount == {"name": "model", "mountPath": container["args"][0], "readOnly": True}
     filled = OBJECTS["fill Pod bertender-fill"]["spec"]
     assert filled["containers"][0]["volumeMounts"][0]["mountPath"] == mount["mountPath"]
+
+
+def test_the_file_of_keys_is_mounted_where_the_server_reads_it() -> None:
+    pod = OBJECTS["overlays/keys Deployment bertender"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    file = parsed_arguments(container["args"])[1].api_keys
+    secret = OBJECTS["overlays/keys Secret bertender-api-keys"]
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == "api-keys")
+    assert file is not None and mount["mountPath"] == str(file.parent)
+    assert secret["data"].keys() == {file.name}
+    assert not read_keys(KUBERNETES / "overlays" / "keys" / file.name), "a key that all know"
 
 
 CLAIM = "bertender-model"
@@ -225,10 +244,7 @@ def test_kubectl_renders_the_same(entry: str) -> None:
     command = ["kubectl", "kustomize", str(KUBERNETES / entry)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    (digest,) = set(re.findall(r"bertender-proxy(-[0-9a-z]{10})$", done.stdout, re.M)) or {"-"}
-    shown = [
-        *yaml.safe_load_all(done.stdout.replace(f"bertender-proxy{digest}", "bertender-proxy"))
-    ]
+    shown = [*yaml.safe_load_all(re.sub(r"(bertender-api-keys)-[0-9a-z]{10}", r"\1", done.stdout))]
     own = [each for name, each in OBJECTS.items() if name.split()[0] == entry]
     order = ("kind", "metadata")
     assert sorted(shown, key=lambda each: str([each[name] for name in order])) == sorted(
@@ -236,37 +252,36 @@ def test_kubectl_renders_the_same(entry: str) -> None:
     )
 
 
-def test_its_probes_classify_a_text(own: Container) -> None:
-    for kind, probe in own.probes.items():
-        words = probe["exec"]["command"]
-        assert words[:3] == ["python", "-m", "serve.probe"], kind
-        settings = parse(words[3:])
-        assert settings.url == f"http://127.0.0.1:{own.config.http_port}"
-        # a text may wait so long in the queue; then the probe gives up, then Kubernetes does
-        waited_s = own.config.queue_timeout_ms / 1000
-        assert waited_s < settings.timeout_s < probe["timeoutSeconds"]
-    startup = own.probes["startup"]
+def test_its_probes_ask_the_door(own: Container) -> None:
+    door = f"http://127.0.0.1:{own.config.http_port}/v2/health"
+    assert {kind: own.probed_url(kind) for kind in own.probes} == {
+        "startup": f"{door}/ready",
+        "readiness": f"{door}/ready",
+        "liveness": f"{door}/live",
+    }
+    startup, liveness = own.probes["startup"], own.probes["liveness"]
     assert startup["periodSeconds"] * startup["failureThreshold"] >= own.config.ready_timeout_s
+    # the door starts again what hangs, before it is ended itself
+    assert liveness["periodSeconds"] * liveness["failureThreshold"] > Patience().hung_s
 
 
 def test_it_may_finish_what_it_has_begun(own: Container) -> None:
     words = own.container["lifecycle"]["preStop"]["exec"]["command"]
     assert words[0] == "sleep"
-    assert own.grace_s >= int(words[1]) + STOP_TIMEOUT_S + 5 + MARGIN_S
-    shell, _, line = own.proxy["lifecycle"]["preStop"]["exec"]["command"]
-    waited_s = re.fullmatch(r"sleep (\d+); nginx .* -s quit", line)
-    assert shell == "sh" and waited_s and int(waited_s[1]) < int(words[1]), "the proxy goes first"
+    readiness = own.probes["readiness"]
+    assert int(words[1]) > readiness["periodSeconds"] * readiness["failureThreshold"]
+    assert own.grace_s >= int(words[1]) + END_TIMEOUT_S + MARGIN_S
 
 
 def test_it_is_locked_down_and_can_write_what_it_must(own: Container) -> None:
-    for container in (own.container, own.proxy):
+    for container in (own.container, *own.initial):
         security = {**own.security, **container["securityContext"]}
         assert security["runAsNonRoot"] and security["readOnlyRootFilesystem"]
         assert f"{security['runAsUser']}:{security['runAsGroup']}" == the("USER")
         assert not security["allowPrivilegeEscalation"]
         assert security["capabilities"] == {"drop": ["ALL"]}
-        (folder,) = (each for each in container["volumeMounts"] if each["mountPath"] == "/tmp")
-        assert "emptyDir" in own.volumes[folder["name"]]
+        assert "memory" in container["resources"]["limits"]
+    assert "emptyDir" in own.mounts["/tmp"]
 
 
 def test_its_shared_memory_is_in_memory_and_large_enough(own: Container) -> None:
@@ -276,18 +291,11 @@ def test_its_shared_memory_is_in_memory_and_large_enough(own: Container) -> None
     assert size_bytes(volume["sizeLimit"]) >= two_versions
 
 
-def test_bodies_of_slow_clients_fit_the_memory_of_the_proxy(own: Container) -> None:
-    """And none is on a disk: what nginx does not hold itself is in a volume that is memory."""
-    setting = partial(re.findall, string=NGINX.read_text("utf-8"))
-    (workers,) = setting(r"worker_processes (\d+);")
-    (connections,) = setting(r"worker_connections (\d+);")
-    (buffer_kib,) = setting(r"client_body_buffer_size (\d+)k;")
-    (mount,) = (each for each in own.proxy["volumeMounts"] if each["mountPath"] == "/tmp")
-    files = own.volumes[mount["name"]]["emptyDir"]
-    assert files["medium"] == "Memory"
-    limit = own.proxy["resources"]["limits"]["memory"]
-    held = int(workers) * int(connections) * int(buffer_kib) * UNITS["Ki"]
-    assert held + size_bytes(files["sizeLimit"]) < size_bytes(limit)
+def test_what_clients_send_fits_its_memory(own: Container) -> None:
+    """Next to the server itself, which takes about 400 MB with a small model."""
+    limit = size_bytes(own.container["resources"]["limits"]["memory"])
+    shared = size_bytes(own.mounts["/dev/shm"]["emptyDir"]["sizeLimit"])
+    assert DoorSettings().most_held_bytes + shared < limit / 2
 
 
 def size_bytes(quantity: str) -> int:
@@ -298,23 +306,20 @@ def base(kind: str, name: str = "bertender") -> Manifest:
     return dict(OBJECTS[f"base {kind} {name}"])
 
 
-def test_the_service_leads_to_ports_of_the_proxy() -> None:
+def test_the_service_leads_to_ports_of_the_server() -> None:
     own = CONTAINERS["base"]
-    listening = set(map(int, re.findall(r"^ *listen (\d+);", NGINX.read_text("utf-8"), re.M)))
-    assert listening == {*own.ports.values()} and "ports" not in own.container
+    assert own.ports == {"http": own.config.http_port, "metrics": own.config.metrics_port}
     targets = {each["targetPort"]: each["port"] for each in base("Service")["spec"]["ports"]}
-    # under the numbers that the server has by itself
-    assert targets == {"http": own.config.http_port, "metrics": own.config.metrics_port}
-    assert CONTAINERS["kserve"].ports == {"http1": own.ports["http"]}
+    assert targets == own.ports
+    of_kserve = CONTAINERS["kserve"]
+    assert of_kserve.ports == {"http1": of_kserve.config.http_port}
+    annotations = OBJECTS["kserve ServingRuntime bertender"]["spec"]["annotations"]
+    assert annotations["prometheus.kserve.io/port"] == str(of_kserve.config.metrics_port)
 
 
-def test_the_proxy_leads_to_ports_of_the_server(own: Container) -> None:
-    assert own.config.host == "127.0.0.1", "the proxy is the only way in"
-    to = set(map(int, re.findall(r"127\.0\.0\.1:(\d+);", NGINX.read_text("utf-8"))))
-    assert to == {own.config.http_port, own.config.metrics_port}
-    probe = own.proxy["readinessProbe"]["httpGet"]
-    port = probe["port"]
-    assert own.ports.get(port, port) == CONTAINERS["base"].ports["http"]
+def test_the_door_is_reached_from_outside_of_the_pod(own: Container) -> None:
+    assert own.config.host == "0.0.0.0"
+    assert str(own.config.access_log) == "-"
 
 
 def test_replicas_are_not_taken_away_together() -> None:
@@ -325,17 +330,25 @@ def test_replicas_are_not_taken_away_together() -> None:
     assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
 
 
-def test_the_network_lets_a_proxy_and_monitoring_in_and_nothing_out() -> None:
-    policy = base("NetworkPolicy")["spec"]
-    assert policy["podSelector"] == base("Deployment")["spec"]["selector"]
+POLICIES = {
+    "base": base("NetworkPolicy"),
+    "kserve": dict(OBJECTS["kserve NetworkPolicy sentiment-predictor"]),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_network_lets_callers_and_monitoring_in_and_nothing_out(name: str) -> None:
+    own, policy = CONTAINERS[name], POLICIES[name]["spec"]
+    (pod,) = pods(name)
+    assert policy["podSelector"]["matchLabels"].items() <= pod["labels"].items()
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"} and policy["egress"] == []
-    opened = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
-    assert opened == CONTAINERS["base"].ports.keys()
-    assert all(rule["from"] for rule in policy["ingress"])
-    metrics = [
-        rule for rule in policy["ingress"] if {"metrics"} & {p["port"] for p in rule["ports"]}
+    requests, metrics = policy["ingress"]
+    opened = [
+        [own.ports.get(p["port"], p["port"]) for p in rule["ports"]] for rule in (requests, metrics)
     ]
-    assert len(metrics) == 1 and "namespaceSelector" in metrics[0]["from"][0]
+    assert opened == [[own.config.http_port], [own.config.metrics_port]]
+    assert {"podSelector": {}} in requests["from"]
+    assert all("namespaceSelector" in each for each in metrics["from"])
 
 
 def test_the_monitor_finds_the_metrics() -> None:
