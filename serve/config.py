@@ -65,6 +65,7 @@ SERVERS = Table(
     "server",
     {
         "triton": "Triton Inference Server",
+        "embedded": "a process of the door's own, with the same queue and runtime",
     },
 )
 """What runs the models behind the door."""
@@ -91,7 +92,7 @@ ServedRuntimeName = Annotated[str, SERVED_RUNTIMES.validator()]
 
 
 def _lacks_backend(config: ServeConfig) -> bool:
-    if config.triton_backend is None or not config.starts_server:
+    if config.triton_backend is None or not config.starts_server or config.server == "embedded":
         return False
     try:
         return not find_installation(config.tritonserver).has_backend(config.triton_backend)
@@ -126,6 +127,19 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
             "backend. Choose --runtime onnxruntime-cuda without --gpu, or --runtime "
             "triton-onnxruntime for a server that has the backend onnxruntime, or leave --gpu out."
         ),
+    ),
+    "a runtime of Triton without Triton": Rule(
+        lambda config: config.server == "embedded" and config.triton_backend is not None,
+        lambda config: (
+            f"server=embedded and runtime={config.runtime}, which Triton runs. Choose --server "
+            f"triton, or one of {', '.join(RUNTIMES)}."
+        ),
+    ),
+    "a binary of Triton that does not run": Rule(
+        lambda config: config.server == "embedded",
+        "--server embedded runs no Triton. Leave it out, or choose --server triton.",
+        settings=frozenset({"tritonserver"}),
+        against="server",
     ),
     "a runtime that the server does not have": Rule(
         _lacks_backend,
@@ -228,7 +242,8 @@ class ServeConfig(Config):
     )
     server: ServerName | None = Field(
         None,
-        description=f"what runs the model: {', '.join(SERVERS)}",
+        description=f"what runs the model: {', '.join(SERVERS)}; by default triton where its "
+        "binary is",
     )
     tls_certificate: Path | None = Field(
         None, description="file of the certificate for https:// and grpcs://, its chain in it"
@@ -276,6 +291,20 @@ class ServeConfig(Config):
     def starts_server(self) -> bool:
         """Whether a server runs with these settings."""
         return True
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the model runs without Triton: as set, or because there is none here.
+
+        A server or a runtime that is set explicitly needs its Triton, and its absence is an error.
+        """
+        if self.server is not None or self.tritonserver is not None or self.triton_backend:
+            return self.server == "embedded"
+        try:
+            find_installation()
+        except ServerMissingError:
+            return True
+        return False
 
     @property
     def triton_backend(self) -> str | None:

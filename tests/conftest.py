@@ -7,9 +7,11 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
+from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -22,8 +24,13 @@ from bertender.core import machine as load
 from bertender.core.artifact import Artifact
 from bertender.core.progress import show_progress
 from bertender.tasks.task import Task
+from quantize import integers
 from tests.quick import repeats
 from tests.toys import tiny_bert, tiny_tokenizer, toy_task, write_model
+
+# no test times what it calls: a machine that is busy is no fault of the code
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,6 +58,16 @@ def no_power_cut() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_share(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """In `make test`, search each range among 100 in place of 2500; yield what is searched else."""
+    shares = integers.TRIED_SHARES
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("markexpr") == "not slow":
+            patch.setattr(integers, "TRIED_SHARES", shares[::5])
+        yield shares
 
 
 @pytest.fixture(autouse=True)

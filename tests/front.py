@@ -28,6 +28,10 @@ class ToyFiles:
     dev: Path
     corpus: Path
 
+    @classmethod
+    def of(cls, folder: Path) -> ToyFiles:
+        return cls(folder / "train.csv", folder / "dev.csv", folder / "corpus.txt")
+
     @property
     def flags(self) -> tuple[str, ...]:
         return ("--train", str(self.train), "--dev", str(self.dev))
@@ -38,7 +42,7 @@ class ToyFiles:
 
 
 def write_toy_files(folder: Path, task: Task) -> ToyFiles:
-    files = ToyFiles(folder / "train.csv", folder / "dev.csv", folder / "corpus.txt")
+    files = ToyFiles.of(folder)
     write_csv(files.train, task.train, task.labels)
     write_csv(files.dev, task.dev, task.labels)
     words = (*FRUIT, *TOOLS)

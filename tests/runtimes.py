@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bertender.core.hardware import gpu_problem
 from bertender.models.runtimes import RUNTIMES, WITH_INTEGERS
 
-__all__ = ["ATOL", "EVERY_RUNTIME", "EVERY_RUNTIME_WITH_INTEGERS", "needs"]
+__all__ = ["ATOL", "EVERY_RUNTIME", "EVERY_RUNTIME_WITH_INTEGERS", "needs", "with_integers"]
 
 ATOL = {"float32": 1e-5, "bfloat16": 5e-2}
 """Most that a logit of a toy model differs, by what a runtime computes floats in."""
@@ -24,5 +26,14 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 EVERY_RUNTIME = [pytest.param(name, marks=needs(name)) for name in RUNTIMES]
+
+
+def with_integers(*quick: str) -> list[Any]:
+    """Return all that multiply integers; those that are not named are for `make test-slow`."""
+    return [
+        pytest.param(name, marks=[needs(name), *([] if name in quick else [pytest.mark.slow])])
+        for name in WITH_INTEGERS
+    ]
+
 
 EVERY_RUNTIME_WITH_INTEGERS = [pytest.param(name, marks=needs(name)) for name in WITH_INTEGERS]

@@ -15,7 +15,14 @@ NAMES = ("serve", "export", "distill", "quantize")
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["elsewhere", "in a folder of the project"])
-@pytest.mark.parametrize("words", [("--help",), ("schemes", "--json"), ("classify", "--help")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("--help",), marks=pytest.mark.slow),
+        ("schemes", "--json"),
+        pytest.param(("classify", "--help"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_users_files_are_not_taken_for_packages(
     words: tuple[str, ...], inside: bool, tmp_path: Path
 ) -> None:

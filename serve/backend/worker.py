@@ -4,8 +4,8 @@
 
 Messages of both directions are frames: the number of the request, the length of a JSON object and
 of what follows it, the object, and the bytes of the tensors that the object describes. The first
-frame says what to open; the first in reply says that it is ready, or why not. Requests are numbered
-from 1; frames with number 0 are about the process itself. It ends when the socket does.
+frame says what to open; the first in reply says that it is ready, or why not. Frames with
+number 0 are about the process itself. It ends when the socket does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from serve.config import BackendParameters
 from serve.door.tensors import Tensor
 from serve.wire import Wishes
 
-HEAD = struct.Struct("<QII")
+HEAD = struct.Struct("<qII")
 """Number of the request, bytes of the JSON object, bytes of the tensors."""
 ITSELF = 0
 METRICS_S = 1.0

@@ -12,15 +12,16 @@ import socket
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from bertender.core.errors import ServingError
+from bertender.models.runtimes import check_installed
 from serve.backend.metrics import METRIC_FAMILIES, Series
 from serve.backend.worker import HEAD, ITSELF, content_of, frame
-from serve.config import BackendParameters
+from serve.config import SERVED_RUNTIMES, STANDARD_OUTPUT, BackendParameters, ServeConfig
 from serve.door.engine import (
     CANCELLED,
     FAILED,
@@ -37,6 +38,8 @@ from serve.door.engine import (
 from serve.door.models import model_of
 from serve.door.tensors import Tensor
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
+from serve.server.installation import QUIET_AND_LIGHT
+from serve.wire import CANDIDATE_SUFFIX
 
 CODES: Mapping[str, Code] = {
     "INVALID_ARG": INVALID,
@@ -97,22 +100,23 @@ class EmbeddedEngine(Engine):
 
     Args:
         repository: what `write_repository` wrote.
-        ready_timeout_s: seconds that a model may take to load.
-        log: where what the processes print goes; by default where the door's goes.
+        config: of the server.
+        log_file: what the processes print is appended to it; by default it goes where the door's
+            goes.
     """
 
-    def __init__(
-        self, repository: Path, ready_timeout_s: float = 120.0, log: IO[bytes] | None = None
-    ) -> None:
+    def __init__(self, repository: Path, config: ServeConfig, log_file: Path | None = None) -> None:
         self.folder = repository
-        self.ready_timeout_s = ready_timeout_s
-        self.log = log
+        self.config = config
+        self.log_file = None if log_file == STANDARD_OUTPUT else log_file
         self.processes: dict[str, Process] = {}
         self._ended: asyncio.Queue[str] = asyncio.Queue()
         self._watching: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._ended = asyncio.Queue()
+        if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
+            check_installed(runtime)
         names = sorted(each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}"))
         if not names:
             raise ServingError(f"{self.folder} has no models. Write it again.")
@@ -150,12 +154,12 @@ class EmbeddedEngine(Engine):
         worker = self.processes.get(request.model)
         if worker is None or worker.process.returncode is not None:
             raise RefusedError(UNAVAILABLE, AWAY, RETRY_AFTER_S)
-        future: asyncio.Future[tuple[Tensor, ...]] = asyncio.get_running_loop().create_future()
-        worker.waiting[request.number] = future
         wishes: dict[str, Any] = {"truncate": request.truncate, "caller": request.caller}
         if request.timeout_ms is not None:
             wishes["wait_ms"] = request.timeout_ms
         worker.send(request.number, wishes, request.inputs)
+        future: asyncio.Future[tuple[Tensor, ...]] = asyncio.get_running_loop().create_future()
+        worker.waiting[request.number] = future
         return await future
 
     def abandon(self, request: InferRequest) -> None:
@@ -195,15 +199,21 @@ class EmbeddedEngine(Engine):
         model = model_of(config, version)
         parameters = BackendParameters.from_model_config(model.config)
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, self._output() as output:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "serve.backend.worker", str(theirs.fileno())),
+                # without the current folder, whose modules may have our names
+                *("-P", "-m", "serve.backend.worker", str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=self.log,
-                stderr=self.log,
+                stdout=output,
+                stderr=output,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={
+                    **os.environ,
+                    **QUIET_AND_LIGHT,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                },
+                start_new_session=True,  # Ctrl-C is for the door, which lets it finish
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         worker = Process(model, process, reader, writer)
@@ -217,7 +227,7 @@ class EmbeddedEngine(Engine):
         }
         worker.send(ITSELF, opening)
         try:
-            async with asyncio.timeout(self.ready_timeout_s):
+            async with asyncio.timeout(self.config.ready_timeout_s):
                 _, content, _ = await worker.receive()
         except (TimeoutError, asyncio.IncompleteReadError) as error:
             with suppress(ProcessLookupError):
@@ -225,8 +235,8 @@ class EmbeddedEngine(Engine):
             status = await process.wait()
             if isinstance(error, TimeoutError):
                 raise ServingError(
-                    f"model {name!r} was not ready within {self.ready_timeout_s:g} s. Give it "
-                    "longer with --ready-timeout-s."
+                    f"model {name!r} was not ready within {self.config.ready_timeout_s:g} s. Give "
+                    "it longer with --ready-timeout-s."
                 ) from None
             raise ServingError(
                 f"the process of model {name!r} ended while it loaded, status {status}: see the "
@@ -241,9 +251,16 @@ class EmbeddedEngine(Engine):
         watch.add_done_callback(self._watching.discard)
         return worker
 
+    def _output(self) -> AbstractContextManager[IO[bytes] | None]:
+        return nullcontext() if self.log_file is None else self.log_file.open("ab", buffering=0)
+
     async def _watch(self, name: str, worker: Process) -> None:
         status = await worker.process.wait()
-        if not worker.is_retired:
+        if worker.is_retired:
+            return
+        if name.endswith(CANDIDATE_SUFFIX):  # it may die: who tries it finds that it is not there
+            self.processes.pop(name, None)
+        else:
             self._ended.put_nowait(f"the process of model {name!r} ended, status {status}")
 
     async def _retire(self, worker: Process) -> None:

@@ -17,6 +17,7 @@ import uvloop
 from bertender.core.errors import ConfigError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
 from serve.door.artifacts import Artifacts
+from serve.door.embedded import EmbeddedEngine
 from serve.door.engine import Engine
 from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
@@ -26,7 +27,7 @@ from serve.door.watch import WatchedEngine
 from serve.server.addresses import bound_ports, listening_error
 from serve.server.launch import IN_FLIGHT_TIMEOUT_S, admin_token
 from serve.server.supervisor import HURRYING, STOPPING
-from serve.server.workspace import Workspace
+from serve.server.workspace import Workspace, log_file_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ CLOSE_S = 2.0
 
 def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> Engine:
     """Return what runs the models of a repository; it is not started yet."""
+    if config.is_embedded:
+        return EmbeddedEngine(repository, config, log_file_of(config, workspace))
     from serve.door.triton import TritonEngine
     from serve.server.triton import Triton
 

@@ -19,13 +19,14 @@ from pathlib import Path
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from serve.door.engine import FAILED, RefusedError
+from serve.door.engine import CODES, FAILED, RefusedError
 
 STANDARD_OUTPUT = Path("-")
 MOST_WAITING_LINES = 10_000
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Bounds of the histogram's buckets."""
 OK, CANCELLED = "ok", "cancelled"
+PROTOCOLS = ("http", "grpc")
 
 
 @dataclass
@@ -94,6 +95,10 @@ class Records:
             "Lines of the access log that found its queue full.",
             registry=registry,
         )
+        for protocol in PROTOCOLS:  # each series is there from the start, at 0
+            self.seconds.labels(protocol)
+            for outcome in (OK, *(code.outcome for code in CODES)):
+                self.requests.labels(protocol, outcome)
         self.log = None if access_log is None else AccessLog(access_log, self.lost_lines)
 
     @contextmanager

@@ -19,7 +19,6 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc
 
 from bertender.core.errors import ServingError
-from serve.config import BackendParameters
 from serve.door.engine import (
     CANCELLED,
     FAILED,
@@ -34,6 +33,7 @@ from serve.door.engine import (
     ModelState,
     RefusedError,
 )
+from serve.door.models import model_of
 from serve.door.tensors import Tensor
 from serve.server.launch import GRPC_HEADER
 from serve.server.triton import LOOPBACK, Triton
@@ -325,51 +325,3 @@ class TritonEngine(Engine):
             return ""
         finally:
             connection.close()
-
-
-def model_of(config: Any, version: str) -> Model:
-    """Return a model by its configuration in a repository of `bertender serve`."""
-    values = as_mapping(config)
-    limits = BackendParameters.from_model_config(values)
-    return Model(
-        name=config.name,
-        version=version,
-        inputs=tuple(each.name for each in config.input),
-        outputs={
-            each.name: (datatype(values["output"][place]["data_type"]), tuple(each.dims))
-            for place, each in enumerate(config.output)
-        },
-        max_batch_size=config.max_batch_size,
-        max_text_bytes=limits.max_text_bytes,
-        config=values,
-    )
-
-
-def datatype(name: str) -> str:
-    """Return the protocol's name of a type of Triton's configuration."""
-    return name.removeprefix("TYPE_").replace("STRING", "BYTES")
-
-
-def as_mapping(message: Any) -> dict[str, Any]:
-    """Return a message of protobuf as Triton writes it as JSON: with fields that have no value,
-    and numbers of 64 bits as numbers."""
-    values: dict[str, Any] = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if field.has_presence and not message.HasField(field.name):
-            continue
-        if hasattr(value, "items"):
-            values[field.name] = {key: _plain(field, each) for key, each in value.items()}
-        elif hasattr(value, "append"):
-            values[field.name] = [_plain(field, each) for each in value]
-        else:
-            values[field.name] = _plain(field, value)
-    return values
-
-
-def _plain(field: Any, value: Any) -> Any:
-    if hasattr(value, "DESCRIPTOR"):
-        return as_mapping(value)
-    if field.enum_type is not None:
-        return field.enum_type.values_by_number[value].name
-    return value

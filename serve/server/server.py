@@ -34,8 +34,14 @@ from serve.server.installation import QUIET_AND_LIGHT
 from serve.server.launch import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S, begin_log, failure_reason
 from serve.server.starting import DOOR, RAISED, Start
 from serve.server.supervisor import HURRYING
-from serve.server.triton import Triton, log_file_of
-from serve.server.workspace import REPOSITORY, RunningServer, Workspace, note_server
+from serve.server.triton import Triton
+from serve.server.workspace import (
+    REPOSITORY,
+    RunningServer,
+    Workspace,
+    log_file_of,
+    note_server,
+)
 from serve.wire import ENCODER_NAME, MODEL_NAME
 
 logger = logging.getLogger(__name__)
@@ -187,7 +193,8 @@ class Server:
         log_file = self.log_file
         self.log_start = begin_log(log_file)
         self.workspace.create()  # which also frees the shared memory of servers that were killed
-        Triton(self.repository, self.config, self.workspace).check()
+        if not self.config.is_embedded:
+            Triton(self.repository, self.config, self.workspace).check()
         read, write = os.pipe()
         self._reports = os.fdopen(read, encoding="utf-8")
         locks = [] if self.workspace.lock is None else [self.workspace.lock]

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from bertender.models.runtimes import check_installed
-from serve.config import SERVED_RUNTIMES, STANDARD_OUTPUT, ServeConfig
+from serve.config import SERVED_RUNTIMES, ServeConfig
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.repository.write import model_names
 from serve.server.addresses import free_ports
@@ -37,6 +37,7 @@ from serve.server.workspace import (
     check_room,
     check_shared_memory,
     check_temporary_folder,
+    log_file_of,
 )
 from serve.wire import ENCODER_NAME, MODEL_NAME
 
@@ -165,10 +166,3 @@ class Triton:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             self.supervisor.wait()
-
-
-def log_file_of(config: ServeConfig, workspace: Workspace) -> Path:
-    """Return where the log of a server goes."""
-    if config.log_file == STANDARD_OUTPUT:
-        return STANDARD_OUTPUT
-    return (config.log_file or workspace.path / "tritonserver.log").resolve()

@@ -30,7 +30,7 @@ from pydantic import Field, ValidationError
 from bertender.core.config import Record
 from bertender.core.errors import ServingError
 from bertender.core.files import replacing
-from serve.config import ServeConfig
+from serve.config import STANDARD_OUTPUT, ServeConfig
 from serve.server.addresses import in_url
 from serve.server.supervisor import SHARED_MEMORY, remove_abandoned_environments, remove_traces
 
@@ -255,3 +255,10 @@ def _reaches(listening: str, host: str) -> bool:
     if isinstance(address, IPv6Address):  # gRPC's are of both kinds
         address = address.ipv4_mapped or address
     return address.is_unspecified or address == ip_address(host)
+
+
+def log_file_of(config: ServeConfig, workspace: Workspace) -> Path:
+    """Return where the log of a server goes."""
+    if config.log_file == STANDARD_OUTPUT:
+        return STANDARD_OUTPUT
+    return (config.log_file or workspace.path / "server.log").resolve()

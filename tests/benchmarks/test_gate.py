@@ -48,9 +48,7 @@ def test_variants_have_every_scheme_of_graphs_and_faults_have_variants() -> None
     assert all({*fault.variants} <= gate.VARIANTS.keys() for fault in FAULTS.values())
 
 
-@pytest.mark.parametrize(
-    "name", quick(FAULTS, "texts of a pair swapped", "mask ignored", "weight scale x1.5")
-)
+@pytest.mark.parametrize("name", quick(FAULTS, "texts of a pair swapped"))
 def test_every_fault_is_caught_where_it_is_planted(name: str, pairs: gate.Subject) -> None:
     row = gate.judged(pairs, FAULTS[name].variants[-1], name)
     assert row["refused_by"], "no check refuses it"

@@ -51,6 +51,7 @@ def score_one_text(folder: Path, profile: footprint.Profile) -> None:
     score("accuracy", [0, 1], [0, 1])
 
 
+@pytest.mark.slow
 def test_files_are_executed_by_functions_and_not_by_imports(tmp_path: Path) -> None:
     files = footprint.executed(score_one_text, tmp_path)
     assert "bertender/metrics.py" in files

@@ -125,6 +125,7 @@ def test_rounds_of_servers_become_a_table(
     assert serving.long_table(runs).rows and serving.gpu_table(runs).rows
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_soak_reads_memory_and_overloads(exported: Artifact, toy: None, tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
@@ -136,6 +137,7 @@ def test_a_soak_reads_memory_and_overloads(exported: Artifact, toy: None, tmp_pa
     assert soak.table([run]).rows[0][0].startswith("Memory, after")
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_bad_clients_act_beside_good_ones(
     exported: Artifact, toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

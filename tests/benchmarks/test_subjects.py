@@ -110,6 +110,7 @@ def test_a_start_is_told_by_the_layers(
     assert models.how_made(replace(trained, card=card))["start"] == start
 
 
+@pytest.mark.slow
 def test_methods_train_for_the_same_epochs(
     trained: Artifact, chosen_by: Task, tmp_path: Path
 ) -> None:
@@ -187,6 +188,7 @@ def test_ways_to_train_are_compared(
     assert first[2:] == ["-", "-"] and "x [" in second[2]
 
 
+@pytest.mark.slow
 def test_heads_are_cut_by_every_importance(
     trained: Artifact, chosen_by: Task, tmp_path: Path
 ) -> None:
@@ -225,6 +227,7 @@ def test_schemes_are_measured_on_short_and_long_texts(
     assert [row[0] for row in quantization.table([run]).rows] == ["`dynamic`"]
 
 
+@pytest.mark.slow
 def test_runtimes_are_compared_with_floats_in_onnx_runtime(
     graph: Artifact, chosen_by: Task, tmp_path: Path
 ) -> None:
@@ -246,6 +249,7 @@ def test_long_texts_fill_the_input(trained: Artifact) -> None:
         runtimes.long_texts(trained, [("",)], 1)
 
 
+@pytest.mark.slow
 def test_rivals_predict_and_take_turns(
     trained: Artifact, graph: Artifact, chosen_by: Task, tmp_path: Path
 ) -> None:

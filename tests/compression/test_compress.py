@@ -114,6 +114,7 @@ def test_a_second_run_makes_nothing_again(
     assert (again.chosen, again.minutes) == (report.chosen, report.minutes)
 
 
+@pytest.mark.slow
 def test_the_whole_teacher_is_a_candidate(trained: Artifact, task: Task, tmp_path: Path) -> None:
     """Nothing is trained where nothing is cut: it is exported and quantized."""
     report = _compression(
@@ -167,6 +168,7 @@ def vocabulary_size(start: Start, config: CompressConfig) -> int:
     return int(pruned.settings["vocab_size"])
 
 
+@pytest.mark.slow
 def test_a_candidate_near_a_limit_is_measured_before_it_is_trained(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -291,6 +293,7 @@ def test_a_model_for_another_runtime_is_timed_scored_and_served_in_it(
     assert serve_command(report, tmp_path).endswith("--runtime openvino")
 
 
+@pytest.mark.slow
 def test_attention_as_one_operator_is_tried_beside_the_plain_one(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -302,6 +305,13 @@ def test_attention_as_one_operator_is_tried_beside_the_plain_one(
     assert [*plan.obstacles] == ["students of teacher as dynamic-fused-attention"]
 
 
+def test_each_method_is_a_start(trained: Artifact, task: Task) -> None:
+    config = CompressConfig.parse({**SMALL, "layers": (1, 4), "method": "tinybert,minilm"})
+    found = {start.name: start.method for start in starts_of(trained, task, config)}
+    assert found == {"teacher": None, "teacher-tinybert": "tinybert", "teacher-minilm": "minilm"}
+
+
+@pytest.mark.slow
 def test_several_methods_are_starts_of_the_teachers_layers(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:

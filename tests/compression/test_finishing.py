@@ -22,7 +22,12 @@ from quantize.config import SCHEMES, Scheme
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.post_training import write_dynamic
 from quantize.quantizer import WRITERS
+from tests.compression.brief import brief_probes
 from tests.compression.toy_costs import candidate, plan, result
+
+__all__ = ["brief_probes"]
+
+pytestmark = pytest.mark.usefixtures("brief_probes")
 
 SETTINGS = {"students": (), "schemes": ("wrong", "dynamic"), "noisy": True, "processes": 1}
 

@@ -16,7 +16,7 @@ from tests.toys import tiny_bert, tiny_tokenizer
 
 @pytest.fixture(scope="session")
 def trained_teacher(once: Once, task: Task) -> Artifact:
-    """The tiny BERT, fine-tuned on the toy task until it knows it."""
+    """The tiny BERT, fine-tuned on the toy task until it knows it; `trained` has another start."""
 
     def fill(folder: Path) -> None:
         tokenizer = tiny_tokenizer()
@@ -24,4 +24,4 @@ def trained_teacher(once: Once, task: Task) -> Artifact:
         model = tiny_bert(len(tokenizer), task.labels)
         finetune(model, tokenizer, task, config, folder / "teacher")
 
-    return Artifact.load(once("trained-teacher", fill) / "teacher")
+    return Artifact.load(once("trained-tiny-bert", fill) / "teacher")

@@ -30,6 +30,7 @@ from export.config import ExportConfig
 from export.exporter import export
 from quantize.quantizer import quantize
 from tests.quantize.contexts import config_of, target_for
+from tests.quick import quick
 from tests.toy_models import ODD, save_encoder, tiny_classifier
 from tests.toys import pair_task
 
@@ -39,11 +40,12 @@ QUICK: dict[str, Any] = {
     "learning_rate": 1e-3,
     "precision": "fp32",
 }
+QUICK_ODD = ("distances", "one segment", "another task's")
 UNTRAINED = {"hidden_size": 16, "heads": 4, "method": "minibert"}
 """Of those that no student can start from."""
 
 
-@pytest.fixture(scope="module", params=ODD)
+@pytest.fixture(scope="module", params=quick(ODD, *QUICK_ODD))
 def odd(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -229,6 +229,7 @@ def test_pairs(model_type: str, changes: dict[str, Any], tmp_path: Path) -> None
     )
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("opset", [14, 18, 20])
 def test_the_opset_is_the_one_asked_for(
     opset: int, teacher: Artifact, task: Task, tmp_path: Path

@@ -20,6 +20,7 @@ from export.config import ExportConfig
 from export.exporter import export
 from export.precision import OPTIMIZATIONS
 from tests.exports import PlainExport
+from tests.quick import quick
 from tests.toy_models import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
 
 LAYERS = 4
@@ -79,7 +80,7 @@ def test_attention_is_fused_in_every_layer(model_type: str, task: Task, tmp_path
     assert heads == (OWN_SHAPES.get(model_type, {}).get("heads_kept") or [4] * layers)
 
 
-@pytest.mark.parametrize("optimize", ["basic", "fused"])
+@pytest.mark.parametrize("optimize", quick(("basic", "fused"), "fused"))
 @pytest.mark.parametrize("opset", [14, 20])
 def test_the_pattern_is_found_in_every_operator_set(
     opset: int, optimize: str, teacher: Artifact, task: Task, tmp_path: Path

@@ -82,6 +82,7 @@ def test_optimised_graphs_are_converted_too(
     assert (artifact.card.findings.graph.fused != {}) == (optimize == "fused")
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("precision", HALVES)
 def test_weights_of_16_bits_are_not_quantized(
     precision: str, teacher: Artifact, task: Task, tmp_path: Path
@@ -91,6 +92,7 @@ def test_weights_of_16_bits_are_not_quantized(
         quantize(artifact, task, QuantizeConfig(), tmp_path / "int8")
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("precision", HALVES)
 def test_weights_of_16_bits_may_lie_beside_the_graph(
     precision: str, teacher: Artifact, task: Task, tmp_path: Path
@@ -173,6 +175,7 @@ def floating_tensors(model: onnx.ModelProto) -> set[str]:
     return {entry.name for entry in session.get_outputs() if entry.type == "tensor(float)"}
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("opset", [14, 20])
 def test_float16_is_written_in_every_operator_set(
     opset: int, teacher: Artifact, task: Task, tmp_path: Path

@@ -20,6 +20,7 @@ from quantize.quantizer import quantize
 from serve.backend.opening import open_artifact
 from serve.config import BackendParameters
 from tests.quantize.contexts import config_of
+from tests.quick import quick
 from tests.toy_models import VOCABULARY, save_artifact, tiny_classifier
 
 ADDED = ["<user>", "<url>"]
@@ -29,7 +30,7 @@ NAMED = (
 KINDS = ("torch", "float", "dynamic", "four-bit-embeddings")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=quick(KINDS, "torch", "float", "dynamic"))
 def artifact(
     request: pytest.FixtureRequest, task: Task, tmp_path_factory: pytest.TempPathFactory
 ) -> Artifact:

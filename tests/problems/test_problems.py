@@ -47,6 +47,7 @@ from serve.repository.config_pbtxt import model_config
 from serve.server.server import serving
 from serve.wire import TRUNCATED
 from tests.fake_predictor import FakePredictor
+from tests.quick import quick
 from tests.serve.asking import ask
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.served import ANY_PORTS
@@ -139,6 +140,7 @@ def written(task: Task) -> Any:
     return lambda artifact, directory: write_onnx(artifact, task, ExportConfig(), directory)
 
 
+@pytest.mark.parametrize("task", quick(PROBLEMS, TOKEN_CLASSIFICATION.name), indirect=True)
 def test_verify_and_compare(
     teacher: Artifact, graph: Artifact, eight_bits: Artifact, task: Task
 ) -> None:

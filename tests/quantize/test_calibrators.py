@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertender.core.errors import UnknownNameError
+from quantize import integers as calibrators
 from quantize.integers import (
     CALIBRATORS,
     INTEGERS,
@@ -24,6 +27,13 @@ UNSIGNED, SYMMETRIC = INTEGERS["uint8"], INTEGERS["int8-symmetric"]
 SEARCHED = {name: row for name, row in CALIBRATORS.items() if isinstance(row, SearchedRange)}
 every_calibrator = pytest.mark.parametrize("name", CALIBRATORS)
 every_grid = pytest.mark.parametrize("grid", GRIDS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def whole_search(every_share: np.ndarray) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrators, "TRIED_SHARES", every_share)
+        yield
 
 
 def histogram(values: np.ndarray, bins: int = 2048) -> Histogram:
@@ -65,7 +75,7 @@ def error(values: np.ndarray, bounds: tuple[float, float], grid: str = "uint8") 
 
 @every_calibrator
 @every_grid
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     counts=st.lists(st.integers(0, 1000), min_size=8, max_size=200).filter(any),
     low=st.floats(-100, 50),

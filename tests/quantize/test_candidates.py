@@ -138,7 +138,7 @@ def test_a_candidate_that_would_ignore_a_setting_is_skipped(
 
 
 def test_a_skipped_scheme_is_told(float_model: Artifact, task: Task, tmp_path: Path) -> None:
-    config = config_with(calibrator="entropy", calibration_texts=16)
+    config = config_with(calibrator="entropy", calibration_texts=4)
     artifact = quantize(float_model, task, config, tmp_path / "int8")
     first, second = artifact.card.findings.quantization.tried
     assert (first.scheme, second.scheme) == ("four-bit-embeddings", "dynamic")

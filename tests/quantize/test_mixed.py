@@ -38,6 +38,7 @@ from quantize.sensitivity import (
     write_within_drop,
 )
 from tests.quantize.contexts import context_of, write
+from tests.quick import quick
 from tests.toy_models import save_artifact, tiny_classifier
 
 SICK = "/bert/encoder/layer.2/output/dense/MatMul"
@@ -70,7 +71,7 @@ def planted(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return export(save_artifact(model, task, folder / "source"), task, ExportConfig(), folder / "x")
 
 
-@pytest.mark.parametrize("name", SENSITIVITIES)
+@pytest.mark.parametrize("name", quick(SENSITIVITIES, "hessian-trace", "leave-one-out"))
 def test_the_part_with_outliers_is_the_most_sensitive(
     name: str, planted: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_parts_go_back_until_parity_holds_too(
     assert len(written.sensitivity.returned) == 2 and asked == ["int8"] * 3
 
 
+@pytest.mark.slow
 def test_a_score_that_never_holds_is_refused(
     float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +287,7 @@ def test_labels_stay_with_their_texts(float_model: Artifact, task: Task, tmp_pat
     assert [known[each] for each in drawn.examples] == list(drawn.label_ids)
 
 
+@pytest.mark.slow
 def test_four_bits_may_all_go_back(
     float_model: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

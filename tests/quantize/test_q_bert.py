@@ -117,6 +117,7 @@ def test_a_table_of_an_odd_width_is_refused_before_the_training(task: Task, tmp_
         write("q-bert", context, tmp_path / "model.onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.one_path
 @pytest.mark.parametrize("family", ["albert", "distilbert"])
 def test_tables_of_4_bits_of_other_families(family: str, task: Task, tmp_path: Path) -> None:
@@ -174,11 +175,13 @@ def test_bits_follow_the_curvature(task: Task, tmp_path: Path) -> None:
     assert found.sensitivity.curvature.keys() == found.weight_bits.keys()
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss(task: Task, tmp_path: Path) -> None:
     losses = made(task, tmp_path, epochs=4, learning_rate=1e-3).card.findings.training.losses
     assert losses[-1]["hard"] < 0.9 * losses[0]["hard"]
 
 
+@pytest.mark.slow
 @pytest.mark.one_path
 @pytest.mark.parametrize("family", ["albert", "distilbert", "mobilebert", "modernbert"])
 def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
@@ -191,6 +194,7 @@ def test_other_families(family: str, task: Task, tmp_path: Path) -> None:
     assert len(found.weight_bits) < found.products
 
 
+@pytest.mark.slow
 def test_the_least_share_is_one_weight(task: Task, tmp_path: Path) -> None:
     settings = {"sensitivity": "hessian-trace", "sensitivity_texts": 8, "sensitive_share": 0.001}
     artifact = made(task, tmp_path, weight_bits=2, sensitive_bits=3, **settings)
@@ -198,6 +202,7 @@ def test_the_least_share_is_one_weight(task: Task, tmp_path: Path) -> None:
     assert bits.count(3) == 1 and bits.count(2) == len(bits) - 1
 
 
+@pytest.mark.slow
 def test_openvino_multiplies_in_integers(task: Task, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
     found = made(task, tmp_path, runtime="openvino", target=HERE).card.findings.quantization

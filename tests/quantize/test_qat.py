@@ -211,6 +211,7 @@ def test_training_lowers_the_loss_and_leaves_the_source(task: Task, tmp_path: Pa
     assert {weight.dtype for weight in weights} <= {np.dtype(each) for each in ("i1", "u1", "i4")}
 
 
+@pytest.mark.slow
 def test_a_model_of_one_label_is_refused_unless_it_is_allowed(
     teacher: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +226,7 @@ def test_a_model_of_one_label_is_refused_unless_it_is_allowed(
     assert made.card.findings.scores.constant.share == 0.5
 
 
-@pytest.mark.parametrize("soft", [0.0, 1.0])
+@pytest.mark.parametrize("soft", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
     soft: float, task: Task, tmp_path: Path
 ) -> None:
@@ -236,6 +237,7 @@ def test_the_float_model_s_answers_are_learned_unless_told_otherwise(
     assert ("soft" in losses[0]) is bool(soft)
 
 
+@pytest.mark.slow
 @pytest.mark.one_path
 @pytest.mark.parametrize("family", ["albert", "distilbert", "roberta", "electra"])
 def test_other_families(family: str, task: Task, tmp_path: Path) -> None:

@@ -407,6 +407,7 @@ def test_another_machine_s_graph_is_written_and_not_judged_here(
     assert kinds == {np.dtype(np.int8)}
 
 
+@pytest.mark.slow
 def test_a_trained_model_says_its_score_and_is_not_trained_twice(
     sources: dict[str, Artifact], task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,13 +30,13 @@ from quantize.post_training import write_dynamic
 from quantize.product_check import check_sums, find_parts, sample_rows
 from quantize.quantizer import quantize
 from tests.quantize.contexts import HERE, context_of, write
-from tests.runtimes import EVERY_RUNTIME_WITH_INTEGERS, needs
+from tests.runtimes import EVERY_RUNTIME_WITH_INTEGERS, needs, with_integers
 
 STATIC = {"scheme": "static", "target": HERE, "calibration_texts": 16, "parity_texts": 8}
 PRODUCTS = 4 * 6 + 2
 
 
-@pytest.mark.parametrize("runtime", EVERY_RUNTIME_WITH_INTEGERS)
+@pytest.mark.parametrize("runtime", with_integers("openvino"))
 def test_static_products_run_in_integers_in_it(
     runtime: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -55,7 +55,7 @@ def test_static_products_run_in_integers_in_it(
     assert 0 < np.abs(logits - expected).max() < 0.1 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("runtime", EVERY_RUNTIME_WITH_INTEGERS)
+@pytest.mark.parametrize("runtime", with_integers("openvino"))
 def test_its_sums_are_probed(
     runtime: str, float_model: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -97,6 +97,7 @@ def test_every_runtime_with_integers_has_its_kernels() -> None:
 
 
 @needs("openvino")
+@pytest.mark.one_path
 @pytest.mark.parametrize(("target", "largest"), [("vnni", 127), ("avx2", 64)])
 def test_what_it_would_add_wrongly_on_this_cpu_is_not_opened(
     target: str,

@@ -24,7 +24,7 @@ from tests.quick import quick
 from tests.toy_models import save_artifact, tiny_classifier
 
 
-@pytest.fixture(scope="module", params=["none", "layer_norm"])
+@pytest.fixture(scope="module", params=quick(("none", "layer_norm"), "layer_norm"))
 def source(
     request: pytest.FixtureRequest, task: Task, tmp_path_factory: pytest.TempPathFactory
 ) -> Artifact:
@@ -38,7 +38,7 @@ def exported(source: Artifact, task: Task) -> Artifact:
     return export(source, task, ExportConfig(), source.path.parent / "onnx")
 
 
-@pytest.mark.parametrize("scheme", quick(SCHEMES, "dynamic", "qat"))
+@pytest.mark.parametrize("scheme", quick(SCHEMES, "dynamic"))
 def test_every_scheme_passes_its_own_gates(
     scheme: str, source: Artifact, exported: Artifact, task: Task, tmp_path: Path
 ) -> None:

@@ -84,10 +84,15 @@ def texts() -> tuple[Example, ...]:
     return (*toy_task(train_size=297).train.examples, *long)
 
 
-@pytest.fixture(scope="session")
-def served(onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A running server of the tiny ONNX model, on free ports."""
-    with running(onnx_artifact, tmp_path_factory.mktemp("served"), max_batch_size=16) as server:
+@pytest.fixture(scope="session", params=["triton", "embedded"])
+def served(
+    onnx_artifact: Artifact,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> Iterator[Server]:
+    """A running server of the tiny ONNX model, on free ports, with each engine behind its door."""
+    folder = tmp_path_factory.mktemp("served")
+    with running(onnx_artifact, folder, max_batch_size=16, server=request.param) as server:
         yield server
 
 

@@ -96,6 +96,17 @@ def test_a_server_without_tls_is_explained(protocol: str, classify: Classify) ->
 
 
 @pytest.mark.server
+@BOTH
+def test_a_server_without_tls_is_told_from_one_that_is_not_trusted(
+    classify: Classify, served: Server
+) -> None:
+    secure = served.http_url.replace("http://", "https://")
+    told = f"TLS connection to {secure} .*A server without TLS is at http://"
+    with pytest.raises(UnreachableError, match=told):
+        classify(secure, TEXTS, timeout_s=5)
+
+
+@pytest.mark.server
 def test_the_commands_go_through_the_door(
     guarded: Server, key_file: Path, local: Classifier, tmp_path: Path
 ) -> None:

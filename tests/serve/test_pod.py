@@ -267,6 +267,7 @@ PODS = pods()
 
 
 @pytest.mark.server
+@pytest.mark.one_path
 @pytest.mark.parametrize("name", PODS)
 def test_the_pod_runs_as_it_is_written(name: str, onnx_artifact: Artifact, secrets: Path) -> None:
     pod = PODS[name]

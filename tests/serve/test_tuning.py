@@ -442,6 +442,7 @@ def test_the_command_shows_and_writes_what_it_found(
     assert len(visits.places) == 2 * (6 + 6)
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_a_visit_measures_every_load_on_a_server_of_these_settings(
     onnx_artifact: Artifact, texts: tuple[Example, ...]

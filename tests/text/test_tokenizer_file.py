@@ -172,19 +172,19 @@ def test_the_same_cut_of_pairs(both: Both) -> None:
             both.batch([("saw " * first, "saw " * second)], max_length)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=5))
 def test_the_same_tokens_of_any_texts(both: Both, texts: list[str]) -> None:
     both.batch([(text,) for text in texts])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(pairs=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
 def test_the_same_tokens_of_any_pairs(both: Both, pairs: list[tuple[str, str]]) -> None:
     both.batch(pairs, 9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(sentences=st.lists(WORDS, min_size=1, max_size=4))
 def test_the_same_tokens_of_words(of_words: Both, sentences: list[Example]) -> None:
     of_words.batch(sentences, encoder=TokenizeWords)
@@ -230,7 +230,11 @@ assert (cut.arrays["input_ids"] == short.arrays["input_ids"]).all() and cut.trun
 
 
 @pytest.mark.parametrize(
-    "program", [PAIR_OF_32_KILOBYTES, SUCH_A_PAIR_IN_PROCESS], ids=["endpoint", "in process"]
+    "program",
+    [
+        pytest.param(PAIR_OF_32_KILOBYTES, id="endpoint"),
+        pytest.param(SUCH_A_PAIR_IN_PROCESS, id="in process", marks=pytest.mark.slow),
+    ],
 )
 def test_a_pair_of_long_texts_takes_little_memory(program: str, tmp_path: Path) -> None:
     """Where tokenizers cuts a pair, it makes every pair of the parts that are cut off."""

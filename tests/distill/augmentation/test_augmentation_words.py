@@ -39,7 +39,7 @@ def test_words_are_runs_of_letters_and_digits(text: str, words: list[str]) -> No
     assert [text[slice(*span)] for span in word_spans(text)] == words
 
 
-@settings(deadline=None, max_examples=50)  # the first calls are slow on a busy machine
+@settings(max_examples=50)
 @given(st.text(max_size=60))
 def test_only_letters_that_are_no_stop_word_are_replaceable(text: str) -> None:
     for span in replaceable_words(text):
@@ -48,7 +48,7 @@ def test_only_letters_that_are_no_stop_word_are_replaceable(text: str) -> None:
         assert span in word_spans(text)
 
 
-@settings(deadline=None, max_examples=50)  # the first calls are slow on a busy machine
+@settings(max_examples=50)
 @given(st.text(max_size=60))
 def test_what_lies_between_the_words_stays(text: str) -> None:
     spans = word_spans(text)

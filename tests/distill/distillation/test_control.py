@@ -269,7 +269,7 @@ def test_shared_layers_count_as_often_as_they_run() -> None:
 
 
 def test_of_unknown_layers_all_but_the_embeddings_count() -> None:
-    model = tiny_classifier("gpt2")
+    model = tiny_classifier("gpt2", n_embd=8, n_layer=2, n_head=2)
     embeddings = sum(each.weight.numel() for each in (model.transformer.wte, model.transformer.wpe))
     assert weights_that_run(model) == model.num_parameters() - embeddings
 

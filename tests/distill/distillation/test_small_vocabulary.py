@@ -163,6 +163,7 @@ DEFAULT_CUTS = ["pkd", "distilbert", "theseus"]
 """Whole texts are compared; single tokens are; the teacher's own layers run in its steps."""
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", DEFAULT_CUTS)
 def test_enough_texts_cut_the_vocabulary_and_change_no_output(
     method: str, trained_teacher: Artifact, task: Task, tmp_path: Path

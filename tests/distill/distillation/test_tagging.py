@@ -269,6 +269,7 @@ def test_a_student_may_start_from_another_encoder_of_the_same_vocabulary(
     assert not (tmp_path / "refused").exists()
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", ["distilbert", "tinybert"])
 def test_a_student_whose_tokenizer_takes_words_by_a_setting_reads_as_its_teacher(
     method: str, tmp_path: Path

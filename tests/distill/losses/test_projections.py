@@ -19,6 +19,7 @@ from distill.distillation.on_task import OnTask
 from distill.methods import GENERAL_METHODS
 from distill.trained import PROJECTIONS_NAME, load_projections, save_projections
 from tests.distill.distillation.general_settings import settings_of
+from tests.quick import quick
 from tests.toy_models import save_language_model
 from tests.toys import passages
 
@@ -40,7 +41,7 @@ def general(folder: Path, method: str, **settings: int) -> Artifact:
     return distill_general_by_name(config, folder / "general")
 
 
-@pytest.mark.parametrize("method", PROJECTED)
+@pytest.mark.parametrize("method", quick(PROJECTED, "mobilebert", "tinybert"))
 def test_a_task_stage_goes_on_with_the_projection_of_the_general_stage(
     method: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:

@@ -225,6 +225,7 @@ def test_a_mobilebert_of_the_same_kind_is_taken_whole(name: str) -> None:
         assert set(anew.state_dict()) != set(source.state_dict())
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("name", KINDS)
 def test_what_a_corpus_makes_pads_with_zeros(name: str, tmp_path: Path) -> None:
     config = GeneralConfig(**settings_of(name, epochs=1, earlier_epochs=1))

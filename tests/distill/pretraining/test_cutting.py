@@ -66,7 +66,7 @@ def test_pairs_and_special_tokens_keep_their_places(
     assert tokens.tokenizer.pad_token_id == tokenizer.pad_token_id
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.text(max_size=30))
 def test_no_text_becomes_unknown(text: str) -> None:
     for name in TOKENIZERS:

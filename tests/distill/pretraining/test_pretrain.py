@@ -103,8 +103,9 @@ def test_the_encoder_has_the_shape_that_was_asked_for(encoder: Artifact) -> None
 
 
 def test_it_becomes_a_teacher(encoder: Artifact, task: Task, tmp_path: Path) -> None:
+    # at 3e-3, some seeds tell the labels apart only after the fourth epoch
     config = FinetuneConfig(
-        teacher=str(encoder.path), epochs=4, batch_size=16, learning_rate=3e-3, precision="fp32"
+        teacher=str(encoder.path), epochs=4, batch_size=16, learning_rate=1e-2, precision="fp32"
     )
     teacher = finetune_by_name(task, config, tmp_path / "teacher")
     assert teacher.card.parent is not None
@@ -140,6 +141,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(name: str, tmp_path: Path) -> 
     assert killed.card.findings == whole.card.findings
 
 
+@pytest.mark.slow
 @pytest.mark.one_path
 @pytest.mark.parametrize("phase", ["short", "long"])
 @pytest.mark.parametrize("name", ["mlm", "rtd"])

@@ -45,7 +45,7 @@ UNTRAINED: dict[str, Any] = {"recover": False, "batch_size": 8, "scored_texts": 
 RESCALED: dict[str, Any] = {"retraining_free": True, "heads": 0.5}
 
 
-@pytest.mark.parametrize("name", quick(IMPORTANCES, "gradient", "magnitude"))
+@pytest.mark.parametrize("name", quick(IMPORTANCES, "gradient"))
 def test_half_of_it_goes_and_the_rest_answers(
     name: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
@@ -91,7 +91,7 @@ def test_every_architecture_goes_the_whole_way(model_type: str, task: Task, tmp_
 
 
 def test_rounds_cut_as_much_as_one(trained_teacher: Artifact, task: Task, tmp_path: Path) -> None:
-    config = PruneConfig(heads=0.5, rounds=3, **QUICK)
+    config = PruneConfig(heads=0.5, rounds=3, **{**QUICK, "epochs": 1})
     pruned = prune(trained_teacher, task, config, tmp_path / "pruned")
     heads = [sum(each.heads) for each in pruned.card.findings.pruning.rounds]
     assert 16 > heads[0] > heads[1] > heads[2] and abs(heads[2] - 8) <= 1
@@ -226,7 +226,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", quick(OTHER_WAYS, "fewer layers", "many texts", "rounds"))
+@pytest.mark.parametrize("way", quick(OTHER_WAYS, "many texts", "rounds"))
 def test_a_target_is_met_by_the_table(
     way: str, trained_teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:

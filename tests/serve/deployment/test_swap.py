@@ -82,6 +82,7 @@ def test_no_request_is_dropped_while_versions_are_swapped(
         assert names == ["2", "3", "config.pbtxt"], "one earlier version stays"
 
 
+@pytest.mark.slow
 @needs("openvino-bf16")
 def test_floats_of_fewer_bits_are_no_reason_to_refuse_a_version(
     versions: Versions, tmp_path: Path

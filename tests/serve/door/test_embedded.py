@@ -44,7 +44,7 @@ def request_of(
 
 def while_running(repository: Path, use: Callable[[EmbeddedEngine], Awaitable[None]]) -> None:
     async def run() -> None:
-        engine = EmbeddedEngine(repository)
+        engine = EmbeddedEngine(repository, CONFIG)
         await engine.start()
         try:
             await use(engine)
@@ -132,7 +132,7 @@ def test_a_damaged_artifact_is_not_served(onnx_artifact: Artifact, tmp_path: Pat
 
     async def run() -> None:
         with pytest.raises(ServingError, match=r"does not load: .*model\.onnx"):
-            await EmbeddedEngine(repository).start()
+            await EmbeddedEngine(repository, CONFIG).start()
 
     asyncio.run(run())
 
