@@ -15,6 +15,7 @@ from bertender.core.artifact import Artifact
 from tests.cli.fakes import FakeEndpoint
 from tests.cli.made import FAST, QUICK, Made
 from tests.front import WRITERS, last_line, succeed
+from tests.quick import quick
 from tests.serve.scripted import Script, http_server
 
 Words = tuple[str | Path, ...]
@@ -101,6 +102,8 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "doctor": lambda made, out: ("doctor",),
 }
 
+LONG = {"compress", "tune"}
+
 WRITTEN = frozenset(
     {"artifact", "digest", "stage", "kind", "precision", "size", "findings", "timing", "left_out"}
 )
@@ -128,7 +131,7 @@ KEYS: dict[str, Collection[str]] = {
 """What the JSON of each command holds, or each of its rows."""
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", quick(COMMANDS, *COMMANDS.keys() - LONG))
 def test_json_is_all_that_standard_output_holds(
     name: str, made: Made, endpoint: type[FakeEndpoint], tmp_path: Path
 ) -> None:

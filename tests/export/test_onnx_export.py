@@ -46,8 +46,8 @@ UNMASKED = {"bertender-bilstm", "bertender-static"}
 
 
 QUICK_TYPES = (
-    *("albert", "bert", "deberta-v2", "distilbert", "modernbert"),
-    *("bertender-bilstm", "bertender-pruned-bert", "bertender-static"),
+    *("albert", "bert", "deberta-v2", "modernbert"),
+    *("bertender-bilstm", "bertender-static"),
 )
 
 

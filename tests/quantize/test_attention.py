@@ -185,10 +185,15 @@ def query_last(array: np.ndarray) -> np.ndarray:
         (with_constants(lambda scale: scale * np.float32(1.1), SCALE), "product"),
         (with_constants(lambda bias: bias + np.float32(0.1), BIAS), "rest"),
         (with_constants(query_last, WEIGHT, BIAS, SCALE, ZERO_POINT), "operator"),
-        (of_the_next_layer(ACTIVATION_SCALE), "operator"),
-        (with_attribute("num_heads", 1), "operator"),
-        (with_attribute("scale", 1.0), "operator"),
-        (with_attribute("mask_filter_value", 0.0), "operator"),
+        *(
+            pytest.param(fault, "operator", marks=pytest.mark.slow)
+            for fault in (
+                of_the_next_layer(ACTIVATION_SCALE),
+                with_attribute("num_heads", 1),
+                with_attribute("scale", 1.0),
+                with_attribute("mask_filter_value", 0.0),
+            )
+        ),
     ],
     ids=["scale", "bias", "order", "activation", "heads", "scale of scores", "mask value"],
 )

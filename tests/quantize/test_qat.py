@@ -153,6 +153,7 @@ def test_scoring_moves_no_range_and_restores_the_mode(
     assert {each.training for each in model.modules()} == {training_mode}
 
 
+@pytest.mark.slow
 def test_held_out_texts_do_not_enter_the_graph(task: Task, tmp_path: Path) -> None:
     """Two runs that differ in what each epoch is scored on end in the same ranges."""
     source = save_artifact(tiny_classifier("bert"), task, tmp_path / "source")

@@ -146,6 +146,7 @@ def test_the_python_functions_serve_with_the_extra(
     assert environment.run("-c", script, onnx_artifact.path).stdout in ("fruit\n", "tool\n")
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
