@@ -21,6 +21,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from bertender.core.errors import ServingError
 from serve.door.engine import FAILED, UNSUPPORTED, Code, Model, RefusedError
 from serve.door.requests import (
+    BINARY_SIZE,
     INPUT_PARAMETERS,
     MOST_PARAMETERS,
     Asked,
@@ -280,9 +281,14 @@ def draft_of(request: Any) -> Draft:
     inputs: list[DraftTensor] = []
     for place, each in enumerate(request.inputs):
         name = shown(each.name)
-        check_parameters(_parameters(each.parameters), INPUT_PARAMETERS, False, f"the input {name}")
-        if raw and each.HasField("contents"):
+        parameters = _parameters(each.parameters)
+        check_parameters(parameters, INPUT_PARAMETERS, False, f"the input {name}")
+        if raw and each.contents.ByteSize():  # MLServer's client sends them empty
             raise invalid(f"the input {name} has both contents and raw data.")
+        # of no use here, but KServe's client sends it
+        size = parameters.get(BINARY_SIZE)
+        if size is not None and size != (len(raw[place]) if raw else 0):
+            raise invalid(f"the raw data of {name} has not the {size} bytes of its parameter.")
         if raw:
             values = functools.partial(binary_values, name, raw[place])
         else:

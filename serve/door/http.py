@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -147,10 +147,10 @@ class Open:
         self.door = door
 
     async def live(self, request: Request) -> Response:
-        return Response()
+        return json_response({"live": True})
 
     async def ready(self, request: Request) -> Response:
-        return Response(status_code=200 if self.door.is_ready else 503)
+        return self._readiness({})
 
     async def server(self, request: Request) -> Response:
         self._check_key(request)
@@ -159,8 +159,7 @@ class Open:
         )
 
     async def model_ready(self, request: Request) -> Response:
-        await self._model(request)
-        return Response(status_code=200 if self.door.is_ready else 503)
+        return self._readiness({"name": (await self._model(request)).name})
 
     async def model(self, request: Request) -> Response:
         model = await self._model(request)
@@ -182,6 +181,11 @@ class Open:
 
     async def model_config(self, request: Request) -> Response:
         return json_response((await self._model(request)).config)
+
+    def _readiness(self, of: Mapping[str, str]) -> Response:
+        # most clients read the status, those of KServe the body
+        is_ready = self.door.is_ready
+        return json_response({**of, "ready": is_ready}, 200 if is_ready else 503)
 
     async def _model(self, request: Request) -> Model:
         self._check_key(request)

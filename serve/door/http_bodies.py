@@ -136,7 +136,9 @@ def _parameters(content: Raw) -> Mapping[str, object]:
             f"the parameters take {size} bytes, allowed {MOST_PARAMETER_BYTES}, and "
             f"{MOST_PARAMETERS} parameters."
         )
-    return _decoded(PARAMETERS, content, "the object of parameters")
+    read = _decoded(PARAMETERS, content, "the object of parameters")
+    # MLServer's types have null for those that are not set
+    return {name: value for name, value in read.items() if value is not None}
 
 
 def _json_values(name: str, data: Raw, count: int) -> list[bytes]:

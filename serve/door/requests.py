@@ -114,6 +114,8 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+CONTENT_TYPE = Parameter(lambda value: value in ("str", "np", "pd"), "'str', 'np' or 'pd'")
+"""What MLServer's codecs have made a request or an input from: the texts are the same in all."""
 PARAMETERS: Mapping[str, Parameter] = {
     TRUNCATE: Parameter(_is_bool, "true or false"),
     "timeout": Parameter(
@@ -124,17 +126,15 @@ PARAMETERS: Mapping[str, Parameter] = {
         "0: requests are served in turns, and none goes before others",
     ),
     BINARY_OUTPUT: Parameter(_is_bool, "true or false", http_only=True),
+    "content_type": CONTENT_TYPE,
 }
 """Parameters of a request."""
 OUTPUT_PARAMETERS = {BINARY: Parameter(_is_bool, "true or false", http_only=True)}
 INPUT_PARAMETERS = {
     BINARY_SIZE: Parameter(
-        lambda value: _is_integer(value) and 0 <= value <= MOST_BODY_BYTES,
-        "a number of bytes",
-        http_only=True,
+        lambda value: _is_integer(value) and 0 <= value <= MOST_BODY_BYTES, "a number of bytes"
     ),
-    # MLServer's clients send it with every input of texts
-    "content_type": Parameter(lambda value: value == "str", "'str'"),
+    "content_type": CONTENT_TYPE,
 }
 
 

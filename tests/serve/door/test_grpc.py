@@ -106,6 +106,18 @@ def test_texts_in_the_message_itself(stub: Any) -> None:
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
+def test_raw_texts_as_other_clients_send_them(stub: Any) -> None:
+    request = service_pb2.ModelInferRequest(model_name="classifier")
+    tensor = request.inputs.add(name="TEXT", datatype="BYTES", shape=(1, 1))
+    tensor.contents.SetInParent()  # empty, by MLServer
+    tensor.parameters["binary_data_size"].int64_param = 8  # by KServe
+    request.raw_input_contents.append(b"\4\0\0\0pear")
+    assert stub.ModelInfer(request).raw_output_contents
+    tensor.parameters["binary_data_size"].int64_param = 9
+    with pytest.raises(grpc.RpcError, match="has not the 9 bytes"):
+        stub.ModelInfer(request)
+
+
 def test_bytes_that_are_no_message(door: RunningDoor) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,11 +105,14 @@ def test_readiness_follows_what_is_true(door: RunningDoor, wrong: str) -> None:
     setattr(changed, wrong, not before)
     try:
         for path in ("/v2/health/ready", "/v2/models/classifier/ready"):
-            assert get(door.http_port, path).status == 503
+            answer = get(door.http_port, path)
+            assert answer.status == 503
+            assert json.loads(answer.body)["ready"] is False
         assert get(door.http_port, "/v2/health/live").status == 200
     finally:
         setattr(changed, wrong, before)
-    assert get(door.http_port, "/v2/health/ready").status == 200
+    answer = get(door.http_port, "/v2/health/ready")
+    assert answer.status == 200 and json.loads(answer.body) == {"ready": True}
 
 
 @pytest.mark.parametrize(

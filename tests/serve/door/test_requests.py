@@ -293,3 +293,18 @@ def test_a_response_has_what_was_asked_for() -> None:
     assert headers == {"content-type": "application/json"}
     (output,) = json.loads(body)["outputs"]
     assert output == {"name": "LABEL", "datatype": "BYTES", "shape": [1, 1], "data": ["grün"]}
+
+
+def test_what_codecs_of_mlserver_add() -> None:
+    of_input = {"content_type": "str", "headers": None}
+    content = {
+        "id": None,
+        "parameters": {"content_type": "str", "headers": None},
+        "inputs": [text(parameters=of_input)],
+        "outputs": None,
+    }
+    asked = checked(read_request(lone(content), None), SINGLE, 1, "me", is_http=True)
+    assert asked.texts == (("a",),)
+    content["inputs"] = [text(parameters={"content_type": "base64"})]
+    with pytest.raises(RefusedError, match="'content_type' is 'base64'; it must be 'str'"):
+        checked(read_request(lone(content), None), SINGLE, 1, "me", is_http=True)
