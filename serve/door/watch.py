@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from bertender.core.errors import BertenderError
 from serve.door.engine import (
@@ -85,6 +86,12 @@ class WatchedEngine(Engine):
         self.answered: dict[str, float] = {}
         """Name of a model -> when it last gave anybody a prediction."""
         self.ready = False
+        self._registry = CollectorRegistry()
+        self._restarts = Counter(
+            "bertender_door_restarts",
+            "Starts of what runs the models after it had ended or hung.",
+            registry=self._registry,
+        )
         self._numbers = itertools.count(-1, -1)
         self._begun: deque[float] = deque()
         self._task: asyncio.Task[str] | None = None
@@ -136,6 +143,7 @@ class WatchedEngine(Engine):
                     )
                 logger.warning("the model server ended, %s; it starts again", reason)
                 await asyncio.sleep(delay_s)
+                self._restarts.inc()
                 try:
                     await self.engine.start()
                     break
@@ -271,7 +279,7 @@ class WatchedEngine(Engine):
             raise RefusedError(UNAVAILABLE, AWAY, self.patience.first_delay_s)
 
     async def metrics(self) -> str:
-        return await self.engine.metrics()
+        return generate_latest(self._registry).decode() + await self.engine.metrics()
 
 
 def _is_well(question: asyncio.Task[tuple[Tensor, ...]]) -> bool:

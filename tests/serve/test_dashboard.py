@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from serve.backend.metrics import METRIC_FAMILIES
 from serve.client.endpoint import Endpoint
@@ -18,13 +23,15 @@ from tests.promql import expression, grouped_by, selectors
 from tests.serve.scraped import scrape
 
 DASHBOARD: Mapping[str, Any] = json.loads((DEPLOY / "grafana" / "bertender.json").read_text())
+ALERTS = DEPLOY / "prometheus" / "alerts.yaml"
 
 OF_PROMETHEUS = {"job", "instance", "namespace", "service"}
 """Labels that Prometheus adds to what it scrapes."""
 
 
 def shown() -> dict[str, str]:
-    """Return the expressions of the dashboard, of the documents and of the autoscaler, by place."""
+    """Return the expressions of the dashboard, of the documents, of the autoscaler and of the
+    alerts, by place."""
     panels = {
         f"{panel['title']} {target['refId']}": target["expr"]
         for panel in DASHBOARD["panels"]
@@ -38,7 +45,9 @@ def shown() -> dict[str, str]:
         if own["kind"] == "ScaledObject"
     )
     queries = [trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"]]
-    return {**panels, **{text: text for text in (*documented, *queries)}}
+    (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    alerts = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    return {**panels, **alerts, **{text: text for text in (*documented, *queries)}}
 
 
 SHOWN = shown()
@@ -58,7 +67,9 @@ def test_an_expression_reads_live_metrics(place: str, served: Server) -> None:
     for name, matchers in read:
         assert name in live, f"{name} is not at /metrics"
         own = {label: value for label, value in matchers.items() if label not in OF_PROMETHEUS}
-        assert any(own.items() <= labels.items() for labels in live[name]), (name, own)
+        for values in itertools.product(*(value.split("|") for value in own.values())):
+            one = dict(zip(own, values, strict=True))
+            assert any(one.items() <= labels.items() for labels in live[name]), (name, one)
         known = set(live[name][0]) | OF_PROMETHEUS
         assert grouped_by(parsed) <= known, f"{name} has the labels {sorted(known)}"
 
@@ -79,3 +90,13 @@ def test_the_dashboard_is_whole() -> None:
         assert set(names) <= set.union(
             *(grouped_by(expression(t["expr"])) for t in panel["targets"])
         )
+
+
+def test_alerts_speak_where_something_is_wrong_and_only_there(tmp_path: Path) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("no promtool here: apt install prometheus")
+    shutil.copy(ALERTS, tmp_path)
+    shutil.copy(Path(__file__).with_name("alerts_test.yaml"), tmp_path)
+    for words in (("check", "rules", ALERTS.name), ("test", "rules", "alerts_test.yaml")):
+        ran = subprocess.run(["promtool", *words], cwd=tmp_path, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout + ran.stderr

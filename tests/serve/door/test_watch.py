@@ -66,6 +66,9 @@ class Fake(Engine):
     def abandon(self, request: InferRequest) -> None:
         pass
 
+    async def metrics(self) -> str:
+        return "own 1\n"
+
 
 async def until(holds: object, timeout_s: float = 5) -> None:
     assert callable(holds)
@@ -107,6 +110,8 @@ def test_one_that_ends_is_started_again() -> None:
         fake.end.set_result("status 70")
         await until(lambda: not engine.is_ready())
         await until(lambda: fake.starts == 2 and engine.is_ready())
+        metrics = await engine.metrics()
+        assert "\nbertender_door_restarts_total 1.0\n" in metrics and metrics.endswith("own 1\n")
         await engine.stop()
 
     asyncio.run(run())
