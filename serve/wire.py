@@ -26,10 +26,14 @@ ENCODER_NAME = "classifier-encoder"
 WORKSPACE_VARIABLE = "BERTENDER_SERVE_WORKSPACE"
 """Environment variable with the folder of a stub's server."""
 
-IN_FLIGHT_PREFIX, CANDIDATE_PREFIX = "in-flight-", "candidate-"
-"""Begin the names of a stub's notes there. The supervisor imports nothing, and repeats them."""
+CANDIDATE_PREFIX = "candidate-"
+"""Begins the names of a stub's notes there. The supervisor imports nothing, and repeats them."""
 
 INPUT_NAMES = ("TEXT", "TEXT_PAIR")
+
+WATCH_CALLER = "bertender watch"
+"""Whose requests see whether the model answers; a full queue has room for them. No key has a space
+in its name."""
 
 TRUNCATE = "truncate"
 """Parameter of a request, true or false: cut texts that are longer than the model's input."""

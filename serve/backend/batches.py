@@ -121,7 +121,7 @@ class ServedModel:
     def submit(self, request: Request) -> None:
         """Take a request on, or refuse it; it gets its response in any case."""
         self._refuse_late()  # which makes room
-        if (refused := self.queue.offer(request)) is not None:
+        for refused in self.queue.offer(request):
             reason = (
                 f"the queue is full: {self.queue.max_texts} texts wait at most. Send it again "
                 "later."

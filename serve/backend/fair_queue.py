@@ -21,6 +21,7 @@ import numpy.typing as npt
 from bertender.problems.problem import Outputs
 from bertender.text.batch import Batch, Example, length_buckets
 from serve.backend.running import OwnShapes
+from serve.wire import WATCH_CALLER
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 """Arrays of a response, by the name of the output."""
@@ -144,20 +145,22 @@ class FairQueue:
         self._closed = False
         self._changed = threading.Condition()
 
-    def offer(self, request: Request) -> Request | None:
-        """Put a request into the queue; return the one that has no room in it, this or another.
+    def offer(self, request: Request) -> list[Request]:
+        """Put a request into the queue; return those that have no room in it, this or others.
 
-        Where the queue is full, the caller who has the most texts in it loses its newest request
-        that has not begun: one that fills the queue leaves room to others.
+        Where the queue is full, the caller who has the most texts in it loses its newest requests
+        that have not begun: one that fills the queue leaves room to others.
         """
         texts = len(request.examples)
         with self._changed:
-            refused: Request | None = None
-            if self.texts and self.texts + texts > self.max_texts:
+            refused: list[Request] = []
+            is_full = self.texts and self.texts + texts > self.max_texts
+            if is_full and request.caller != WATCH_CALLER:
                 refused = self._in_the_way(request)
-                if refused is request:
-                    return request
-                self._remove(refused)
+                if request in refused:
+                    return refused
+                for each in refused:
+                    self._remove(each)
             request.since = self.clock()
             request.waiting = list(range(texts))
             self.texts += texts
@@ -285,23 +288,26 @@ class FairQueue:
         longest = max(request.lengths[row] for request, row in bucket)
         return len(bucket) * longest < self.small_tokens
 
-    def _in_the_way(self, request: Request) -> Request:
-        """Return what a full queue does without: the request itself, or one of a greedier caller
-        that makes enough room."""
+    def _in_the_way(self, request: Request) -> list[Request]:
+        """Return what a full queue does without: the request itself, or the newest of a greedier
+        caller, as many as make room."""
         texts = {
             name: sum(len(each.waiting) for each in caller.requests)
             for name, caller in self._callers.items()
         }
         greediest = max(texts, key=texts.__getitem__)
         own = texts.get(request.caller, 0) + len(request.examples)
-        if greediest == request.caller or own >= texts[greediest]:
-            return request
         excess = self.texts + len(request.examples) - self.max_texts
-        newest_first = reversed(self._callers[greediest].requests)
-        fitting = (
-            each for each in newest_first if not each.has_begun and len(each.waiting) >= excess
-        )
-        return next(fitting, request)
+        refused: list[Request] = []
+        if greediest != request.caller:
+            for each in reversed(self._callers[greediest].requests):
+                if excess <= 0 or own >= texts[greediest]:
+                    break
+                if not each.has_begun:
+                    refused.append(each)
+                    excess -= len(each.waiting)
+                    texts[greediest] -= len(each.waiting)
+        return [request] if excess > 0 else refused
 
     def _remove(self, request: Request) -> None:
         request.is_over = True

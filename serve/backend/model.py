@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import mmap
 import os
-import struct
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,7 +25,6 @@ from serve.server.supervisor import STUB_NAME
 from serve.wire import (
     CANDIDATE_PREFIX,
     CANDIDATE_SUFFIX,
-    IN_FLIGHT_PREFIX,
     WORKSPACE_VARIABLE,
     Wishes,
 )
@@ -59,14 +55,12 @@ class TritonPythonModel:
         )
         workspace = os.environ.get(WORKSPACE_VARIABLE)
         mark_candidate(workspace, config["name"])
-        self.in_flight = InFlight(workspace)
         labels = {"model": config["name"], "version": args["model_version"]}
         queue = self.model.queue
         self.metrics = MetricsThread(self.triton, labels, self.model.tally, lambda: queue.texts)
 
     def execute(self, requests: Sequence[Any]) -> None:
         """Take requests on, or refuse them; each gets its response through its sender."""
-        self.in_flight.add(len(requests))
         for each in requests:
             respond = partial(self._respond, each.get_response_sender())
             try:
@@ -97,38 +91,6 @@ class TritonPythonModel:
             content = {"output_tensors": tensors}
         final = self.triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         sender.send(self.triton.InferenceResponse(**content), flags=final)
-        self.in_flight.add(-1)
-
-
-COUNT = struct.Struct("=Q")
-
-
-class InFlight:
-    """The requests of one stub that have no response yet, where the supervisor reads them when the
-    server stops: a file of 8 bytes in the server's workspace. Several threads may count.
-
-    Triton itself waits, when it stops, until its HTTP connections are closed, idle ones included,
-    or its time is up.
-
-    Args:
-        workspace: folder for the file; without one, nothing is written.
-    """
-
-    def __init__(self, workspace: str | None) -> None:
-        self.count = 0
-        self._lock = threading.Lock()
-        self._bytes: bytearray | mmap.mmap = bytearray(COUNT.size)
-        if workspace:
-            path = Path(workspace, f"{IN_FLIGHT_PREFIX}{os.getpid()}")
-            path.write_bytes(bytes(COUNT.size))
-            with path.open("r+b") as file:
-                self._bytes = mmap.mmap(file.fileno(), COUNT.size)
-
-    def add(self, requests: int) -> None:
-        """Count requests that came, or, below 0, those that have got their response."""
-        with self._lock:
-            self.count += requests
-            COUNT.pack_into(self._bytes, 0, self.count)
 
 
 def mark_candidate(workspace: str | None, model: str) -> None:

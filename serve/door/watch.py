@@ -29,10 +29,10 @@ from serve.door.engine import (
     RefusedError,
 )
 from serve.door.tensors import Tensor
+from serve.wire import WATCH_CALLER
 
 logger = logging.getLogger(__name__)
 
-CALLER = "bertender-watch"
 TEXT = "watch"
 """What is asked of a model that has no golden text."""
 TICK_S = 0.25
@@ -236,7 +236,7 @@ class WatchedEngine(Engine):
                 Tensor.of_array(name, np.array([[text.encode()]], np.object_))
                 for name, text in zip(model.inputs, texts, strict=True)
             ),
-            caller=CALLER,
+            caller=WATCH_CALLER,
             truncate=True,
         )
 

@@ -60,7 +60,7 @@ SHELL = "bash"
 """Triton runs `bash -c "exec STUB ..."`; one that dies as such has started no stub."""
 # of `serve.wire`, which is not imported here
 CANDIDATE_SUFFIX = "-candidate"
-CANDIDATE_PREFIX, IN_FLIGHT_PREFIX = "candidate-", "in-flight-"
+CANDIDATE_PREFIX = "candidate-"
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HURRYING = signal.SIGUSR1
@@ -373,7 +373,7 @@ def keep_files_private() -> None:
 
 def remove_traces(shared_memory: str, workspace: Path) -> None:
     """Remove the shared memory whose name begins so, and what stubs have noted."""
-    notes = (*workspace.glob(f"{IN_FLIGHT_PREFIX}*"), *workspace.glob(f"{CANDIDATE_PREFIX}*"))
+    notes = workspace.glob(f"{CANDIDATE_PREFIX}*")
     for left in (*SHARED_MEMORY.glob(f"{shared_memory}*"), *notes):
         left.unlink(missing_ok=True)
 

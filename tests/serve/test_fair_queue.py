@@ -15,6 +15,7 @@ from bertender.problems.problem import Outputs
 from bertender.text.batch import Batch
 from serve.backend.fair_queue import HANGS_S, Bucket, FairQueue, Request
 from serve.backend.running import PaddedShapes
+from serve.wire import WATCH_CALLER
 
 OUTPUTS = Outputs(np.zeros((1, 2), np.float32), np.zeros(1, np.int64))
 
@@ -38,7 +39,7 @@ def batch_of(lengths: Sequence[int]) -> Batch:
 def put(queue: FairQueue, caller: str, *lengths: int, **settings: Any) -> Request:
     """Put a request with texts of so many tokens into the queue, ready to run."""
     request = request_of(caller, len(lengths), **settings)
-    assert queue.offer(request) is None
+    assert not queue.offer(request)
     queue.tokenised(request, batch_of(lengths))
     return request
 
@@ -71,13 +72,13 @@ def test_it_is_bounded_in_texts(sizes: Sequence[int], accepted: str) -> None:
     offered = ""
     for name, size in zip("abcdefghi", sizes, strict=False):
         request = request_of("one caller", size)
-        if queue.offer(request) is None:
+        if not queue.offer(request):
             offered += name
             queue.tokenised(request, batch_of([1] * size))
     assert offered == accepted
     while queue.texts:
         run(queue)
-    assert queue.offer(request_of("one caller", 8)) is None
+    assert not queue.offer(request_of("one caller", 8))
 
 
 def test_a_bucket_has_rows_of_all_requests_within_its_tokens() -> None:
@@ -221,33 +222,42 @@ def test_nothing_runs_beside_what_hangs() -> None:
     assert len(found) == 2
 
 
+def test_a_full_queue_has_room_for_the_watch() -> None:
+    queue = FairQueue(max_texts=2)
+    asked = [put(queue, "a", 3, 3), put(queue, WATCH_CALLER, 3)]
+    rows, complete = run(queue)
+    assert len(rows) == 3 and set(complete) == {*asked}
+
+
 @pytest.mark.parametrize(
     ("newcomer", "texts", "refused"),
     [
-        ("quiet", 1, "greedy 3"),
-        ("quiet", 2, "greedy 3"),
-        ("quiet", 3, "newcomer"),  # none of the greedy one's requests has so many texts
-        ("quiet", 6, "newcomer"),  # as many as the greedy one has
-        ("greedy", 1, "newcomer"),
+        ("quiet", 1, ["greedy 3"]),
+        ("quiet", 2, ["greedy 3"]),
+        ("quiet", 3, ["greedy 3", "greedy 2"]),
+        ("quiet", 5, ["newcomer"]),  # the greedy one would have less than the quiet one
+        ("quiet", 6, ["newcomer"]),  # as many as the greedy one has
+        ("greedy", 1, ["newcomer"]),
     ],
 )
 def test_a_full_queue_refuses_the_newest_request_of_the_greediest_caller(
-    newcomer: str, texts: int, refused: str
+    newcomer: str, texts: int, refused: list[str]
 ) -> None:
     queue = FairQueue(max_texts=8)
     put(queue, "other", 1, 1)
     named = {f"greedy {each}": put(queue, "greedy", 1, 1) for each in (1, 2, 3)}
     named["newcomer"] = request_of(newcomer, texts)
-    assert queue.offer(named["newcomer"]) is named[refused]
-    assert queue.texts == 8 + (texts - 2 if refused != "newcomer" else 0)
-    assert all(each.is_over == (name == "greedy 3" == refused) for name, each in named.items())
+    assert queue.offer(named["newcomer"]) == [named[each] for each in refused]
+    assert queue.texts == 8 + (texts - 2 * len(refused) if refused != ["newcomer"] else 0)
+    over = {name for name, each in named.items() if each.is_over}
+    assert over == {*refused} - {"newcomer"}
 
 
 def test_one_caller_alone_has_its_newest_request_refused() -> None:
     queue = FairQueue(max_texts=4)
     put(queue, "only", 1, 1, 1, 1)
     newest = request_of("only", 1)
-    assert queue.offer(newest) is newest
+    assert queue.offer(newest) == [newest]
     assert queue.texts == 4
 
 
@@ -256,7 +266,7 @@ def test_what_has_begun_is_not_refused() -> None:
     begun = put(queue, "greedy", *[1] * 8)
     run(queue)
     newcomer = request_of("quiet", 2)
-    assert queue.offer(newcomer) is newcomer
+    assert queue.offer(newcomer) == [newcomer]
     clock.now = 2.0
     assert queue.expired() == [] and not begun.is_over
 
@@ -380,8 +390,8 @@ def test_every_request_leaves_once_and_nothing_is_lost(
         request = request_of(caller, len(lengths))
         offered.append(request)
         refused = queue.offer(request)
-        left.extend([refused] if refused else [])
-        if refused is not request:
+        left.extend(refused)
+        if request not in refused:
             queue.tokenised(request, batch_of(lengths))
             if drops and queue.drop(request):
                 left.append(request)

@@ -11,7 +11,8 @@ import pytest
 from bertender.core.errors import ServingError
 from serve.door.engine import FAILED, UNAVAILABLE, Engine, InferRequest, Model, RefusedError
 from serve.door.tensors import Tensor
-from serve.door.watch import CALLER, Patience, WatchedEngine
+from serve.door.watch import Patience, WatchedEngine
+from serve.wire import WATCH_CALLER
 
 QUICK = Patience(
     every_s=0.01,
@@ -57,7 +58,7 @@ class Fake(Engine):
 
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
         self.asked.append(request)
-        while self.is_silent and request.caller == CALLER:
+        while self.is_silent and request.caller == WATCH_CALLER:
             await asyncio.sleep(0.01)
         if self.refusal:
             raise self.refusal
@@ -95,7 +96,7 @@ def test_a_golden_text_is_asked_again_and_again() -> None:
         assert engine.ready
         asked = fake.asked[-1]
         assert [each.array().tolist() for each in asked.inputs] == [[[b"apple"]], [[b"saw"]]]
-        assert asked.caller == CALLER and asked.truncate and asked.number < 0
+        assert asked.caller == WATCH_CALLER and asked.truncate and asked.number < 0
         await engine.stop()
         assert not engine.ready
 
