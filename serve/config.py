@@ -34,6 +34,7 @@ SERVER_SETTINGS = frozenset(
         *("host", "behind_proxy", "tritonserver", "admin_token_file", "ready_timeout_s"),
         *("log_file", "log_max_mb", "restart"),
         *("server", "tls_certificate", "tls_key", "api_keys", "allow_origin", "access_log"),
+        "page",
     }
 )
 """Settings of the server that are not in a model repository."""
@@ -262,6 +263,11 @@ class ServeConfig(Config):
         description="append a line of JSON for each request to this file, or write it to standard "
         "output with -; no text is in it",
     )
+    page: bool = Field(
+        False,
+        description="show a page to try the models on, at the HTTP port: a text box, the scores, "
+        "the lineage",
+    )
     admin_token_file: Path | None = Field(
         None,
         description="token that opens the administrative routes; a missing file is written, for "
@@ -373,14 +379,12 @@ class BackendParameters(Config):
         return cls.parse({name: value["string_value"] for name, value in parameters})
 
 
-PAGE_SETTINGS = frozenset({"page", "page_port"})
-
 COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
     "a setting of a server that is not started": Rule(
         lambda config: not config.starts_server,
         "--repository-only starts no server, and a repository does not hold that. Leave them out, "
         "and set them when the server is started.",
-        settings=SERVER_SETTINGS | PAGE_SETTINGS,
+        settings=SERVER_SETTINGS,
         against="repository_only",
     ),
     "copies that would take all cores of a machine each": Rule(
@@ -394,22 +398,6 @@ COMMAND_RULES: Mapping[str, Rule[ServeCommandConfig]] = {
             f"instances={config.instances} and threads_per_instance=0 with runtime="
             f"{config.runtime}: the backend of Triton gives each copy all cores, and those of the "
             "machine that will read the repository are not known here. Set --threads-per-instance."
-        ),
-    ),
-    "a port of a page that is not there": Rule(
-        lambda config: not config.page,
-        "there is a page with --page alone. Add it, or leave the port out.",
-        settings=frozenset({"page_port"}),
-        against="page",
-    ),
-    "a page on a port of the server": Rule(
-        lambda config: (
-            config.page
-            and bool(config.page_port)
-            and config.page_port in {getattr(config, name) for name in PORT_FIELDS}
-        ),
-        lambda config: (
-            f"page_port={config.page_port}: the server listens there. Name another, or 0 for any."
         ),
     ),
 }
@@ -443,13 +431,6 @@ class ServeCommandConfig(LocalServeConfig):
     repository_only: Path | None = Field(
         None, description="write the model repository to this directory and stop"
     )
-
-    page: bool = Field(
-        False,
-        description="show a page to try the model on, on this machine alone: a text box, the "
-        "scores, the lineage",
-    )
-    page_port: int = Field(8080, ge=0, le=65535, description="its port; 0 takes any free one")
 
     @property
     def starts_server(self) -> bool:

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bertender.core.artifact import Artifact
 from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
-from serve.repository.write import write_repository
+from serve.repository.write import Models, write_repository
 from serve.server.server import Server
 
 ANY_PORTS = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
@@ -27,9 +26,9 @@ BY_DEFAULT = {name: port for name, port in ANY_PORTS.items() if name != "grpc_po
 
 
 @contextmanager
-def served(artifact: Artifact, folder: Path, **settings: Any) -> Iterator[Server]:
+def served(models: Models, folder: Path, **settings: Any) -> Iterator[Server]:
     config = PORTS.model_copy(update=settings)
-    with Server(write_repository(artifact, folder / "models", config), config) as server:
+    with Server(write_repository(models, folder / "models", config), config) as server:
         yield server
 
 

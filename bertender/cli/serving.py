@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,21 +84,9 @@ def serve_command() -> Callable[..., None]:
             tried = f"not tried here: {not_tried}" if not_tried else "a server classified with it"
             _print_state(as_json, state, f"model repository: {written}\n{tried}")
             return
-        with ExitStack() as stack:
-
-            def report_ready(server: Server) -> None:
-                page = {}
-                if config.page:
-                    from serve.page import PageServer
-
-                    name, source = next(iter(models.items()))  # of several, it is for the first
-                    opened = PageServer(
-                        source, server.http_url, config.page_port, name, server.repository
-                    )
-                    page = {"page": stack.enter_context(opened).url}
-                _ready(server, config.profile, page, as_json)
-
-            serve_forever(models, config, on_ready=report_ready)
+        serve_forever(
+            models, config, on_ready=lambda server: _ready(server, config.profile, as_json)
+        )
 
     return command_with_flags(command, (ServeCommandConfig,))
 
@@ -117,13 +104,14 @@ def _say_single_texts(models: Iterable[Artifact]) -> None:
             )
 
 
-def _ready(server: Server, profile: Path | None, page: Mapping[str, str], as_json: bool) -> None:
+def _ready(server: Server, profile: Path | None, as_json: bool) -> None:
     has_grpc = server.config.grpc_port is not None
     urls = {
         "http": server.http_url,
         "grpc": server.grpc_url if has_grpc else None,
         "metrics": server.metrics_url,
     }
+    page = {"page": f"{server.http_url}/"} if server.config.page else {}
     command = f'bertender classify "a text of yours" --url {server.http_url}'
     model = "" if MODEL_NAME in server.models else f" --model {server.models[0]}"
     lines = [

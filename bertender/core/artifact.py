@@ -210,15 +210,21 @@ def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
     """
     out = out.resolve()
     check_writable(out, artifact)
+    with replacing_directory(out) as directory:
+        shutil.copytree(artifact.path, directory, dirs_exist_ok=True)
+        write_moved_card(artifact, directory)
+    return Artifact.load(out)
+
+
+def write_moved_card(artifact: Artifact, out: Path) -> None:
+    """Write the card of a copy of an artifact into the folder `out`: it leads to the parent from
+    there."""
     parent, card = artifact.card.parent, artifact.card
     if parent is not None:
         path = (artifact.path.resolve() / parent.path).resolve()
-        moved = Parent(digest=parent.digest, path=os.path.relpath(path, out))
+        moved = Parent(digest=parent.digest, path=os.path.relpath(path, out.resolve()))
         card = card.model_copy(update={"parent": moved})
-    with replacing_directory(out) as directory:
-        shutil.copytree(artifact.path, directory, dirs_exist_ok=True)
-        (directory / CARD_NAME).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    return Artifact.load(out)
+    (out / CARD_NAME).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def check_writable(out: Path, parent: Artifact | None) -> None:

@@ -24,6 +24,7 @@ from serve.door.http import http_app, metrics_app
 from serve.door.http_server import Server, http_server
 from serve.door.service import Door, DoorSettings
 from serve.door.watch import WatchedEngine
+from serve.page import Page
 from serve.server.addresses import bound_ports, listening_error
 from serve.server.launch import IN_FLIGHT_TIMEOUT_S, admin_token
 from serve.server.supervisor import HURRYING, STOPPING
@@ -65,6 +66,7 @@ class Process:
 
     def __init__(self, engine: Engine, config: ServeConfig, repository: Path) -> None:
         self.config = config
+        self.repository = repository
         artifacts = Artifacts(repository)
         self.engine = WatchedEngine(engine, artifacts.golden, restarts=config.restart)
         check_tls(config)
@@ -139,7 +141,8 @@ class Process:
         self, sockets: dict[str, socket.socket], on_ready: Callable[[ServeConfig], None]
     ) -> None:
         settings = self.door.settings
-        apps = {"http_port": http_app(self.door), "metrics_port": metrics_app(self.door)}
+        pages = Page(self.door, self.repository).routes if self.config.page else ()
+        apps = {"http_port": http_app(self.door, pages), "metrics_port": metrics_app(self.door)}
         servers = {name: http_server(app, settings) for name, app in apps.items()}
         grpc_front = None
         if self.config.grpc_port is not None:

@@ -1,8 +1,15 @@
-// What the page shows comes from two routes of the same origin: `about` and `classify`. Texts and
-// labels are set as text, never as HTML.
+// What is served comes from `about`, scores from the server's own route of inference. Texts and
+// labels are set as text, never as HTML. The API key is in memory alone.
 "use strict";
 
+const WORD_MARK = "\u001f"; // before each word of a sentence whose words hold white space
+const RETRIES = 2; // of a request that is rejected for now
+let models = [];
+let key = "";
+
 const byId = (id) => document.getElementById(id);
+const areas = () => [...document.querySelectorAll("textarea")];
+const chosen = () => models[byId("model").selectedIndex];
 
 function element(name, text, className) {
   const made = document.createElement(name);
@@ -11,10 +18,10 @@ function element(name, text, className) {
   return made;
 }
 
-function box(column, index) {
+function box([input, column]) {
   const label = element("label", column);
   const area = element("textarea");
-  area.name = String(index);
+  area.name = input;
   area.required = true;
   label.append(area);
   return label;
@@ -30,6 +37,32 @@ function row(values) {
   const made = element("tr");
   made.append(...values.map((value) => element("td", value)));
   return made;
+}
+
+function softmax(logits) {
+  const largest = Math.max(...logits);
+  const exponents = logits.map((each) => Math.exp(each - largest));
+  const sum = exponents.reduce((total, each) => total + each, 0);
+  return exponents.map((each) => each / sum);
+}
+
+function wordsOf(text) {
+  const isMarked = text.startsWith(WORD_MARK);
+  return isMarked ? text.slice(1).split(WORD_MARK) : text.trim().split(/\s+/);
+}
+
+// One a text, or one a word: the scores, the most probable first.
+function predictions(about, text, outputs) {
+  const of = (name) => outputs.find((output) => output.name === name).data;
+  const [labels, logits] = [of("LABEL"), of("LOGITS")];
+  return (about.labels_words ? wordsOf(text) : [null]).map((word, place) => {
+    const start = place * about.labels.length;
+    const own = softmax(logits.slice(start, start + about.labels.length));
+    const scores = about.labels.map((label, number) => (
+      { label, probability: own[number], predicted: label === labels[place] }
+    ));
+    return { word, scores: scores.sort((one, other) => other.probability - one.probability) };
+  });
 }
 
 function score(each) {
@@ -58,27 +91,39 @@ function showProblem(words) {
 }
 
 async function ask(route, body) {
-  const options = body && {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-  };
-  const response = await fetch(route, options);
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
-  return answer;
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  const options = { headers, ...(body && { method: "POST", body: JSON.stringify(body) }) };
+  for (let tries = 0; ; tries += 1) {
+    const response = await fetch(route, options);
+    if (response.ok) return response.json();
+    if (response.status !== 503 || tries === RETRIES) {
+      const problem = new Error((await response.json()).error);
+      throw Object.assign(problem, { status: response.status });
+    }
+    const wait = Number(response.headers.get("Retry-After")) || 1;
+    await new Promise((resolve) => { setTimeout(resolve, 1000 * wait); });
+  }
 }
 
 async function classify() {
-  const button = document.querySelector("button");
-  const texts = [...document.querySelectorAll("textarea")].map((area) => area.value);
+  const button = byId("submit");
   button.disabled = true;
   showProblem("");
   try {
-    const answer = await ask("classify", { texts });
-    byId("predictions").replaceChildren(...answer.predictions.map(prediction));
-    byId("latency").textContent =
-      `${answer.latency_ms.toFixed(1)} ms from the request to the endpoint to its response`;
+    const { model } = chosen();
+    const inputs = areas().map((area) => (
+      { name: area.name, datatype: "BYTES", shape: [1, 1], data: [area.value] }
+    ));
+    const started = performance.now();
+    const body = { inputs, parameters: { truncate: true } };
+    const answer = await ask(`v2/models/${encodeURIComponent(model)}/infer`, body);
+    const latency = performance.now() - started;
+    if (answer.model_version !== chosen().version) await describe(); // it was just deployed
+    const cut = answer.outputs.some(({ name, data }) => name === "TRUNCATED" && data[0]);
+    const shown = predictions(chosen(), inputs[0].data[0], answer.outputs);
+    byId("predictions").replaceChildren(...shown.map(prediction));
+    byId("latency").textContent = `${latency.toFixed(1)} ms from the request to its response`
+      + (cut ? "; the text is longer than the model's input, and was cut" : "");
     byId("answer").hidden = false;
   } catch (error) {
     byId("answer").hidden = true;
@@ -88,26 +133,53 @@ async function classify() {
   }
 }
 
+// Ask what is served now, and show it; texts and the chosen model stay.
+async function describe() {
+  const name = chosen()?.model;
+  models = await ask("about");
+  byId("model").replaceChildren(...models.map((each) => element("option", each.model)));
+  byId("model").selectedIndex = Math.max(0, models.findIndex((each) => each.model === name));
+  byId("models").hidden = models.length < 2;
+  showModel();
+}
+
+function showModel() {
+  const about = chosen();
+  const texts = areas().map((area) => area.value);
+  document.title = `${about.task}: bertender`;
+  byId("task").textContent = about.task;
+  byId("boxes").replaceChildren(...Object.entries(about.inputs).map(box));
+  areas().forEach((area, index) => { area.value = texts[index] ?? ""; });
+  byId("lineage").replaceChildren(...about.lineage.map((entry) => row(cells(entry))));
+  byId("answer").hidden = true;
+}
+
 function fillFromAddress() {
   const asked = new URLSearchParams(location.search).getAll("text");
-  const areas = [...document.querySelectorAll("textarea")];
-  areas.forEach((area, index) => { area.value = asked[index] ?? ""; });
-  return areas.every((area) => area.value);
+  areas().forEach((area, index) => { area.value = asked[index] ?? ""; });
+  return areas().every((area) => area.value);
 }
 
 async function start() {
+  showProblem("");
   try {
-    const about = await ask("about");
-    document.title = `${about.task}: bertender`;
-    byId("task").textContent = about.task;
-    byId("boxes").replaceChildren(...about.text_columns.map(box));
-    byId("lineage").replaceChildren(...about.lineage.map((entry) => row(cells(entry))));
+    await describe();
+    byId("opening").hidden = true;
+    byId("form").hidden = byId("about").hidden = false;
     if (fillFromAddress()) await classify();
   } catch (error) {
-    showProblem(error.message);
+    byId("opening").hidden = error.status !== 401;
+    if (error.status !== 401 || key) showProblem(error.message);
   }
 }
 
+byId("opening").addEventListener("submit", (event) => {
+  event.preventDefault();
+  key = byId("key").value.trim();
+  byId("key").value = "";
+  start();
+});
+byId("model").addEventListener("change", showModel);
 byId("form").addEventListener("submit", (event) => {
   event.preventDefault();
   classify();

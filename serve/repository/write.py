@@ -31,7 +31,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from bertender.core.artifact import Artifact, foreign_files, shown_names
+from bertender.core.artifact import Artifact, foreign_files, shown_names, write_moved_card
 from bertender.core.card import CARD_NAME
 from bertender.core.errors import ArtifactError, ConfigError, DamagedArtifactError, ModelError
 from bertender.core.files import replacing_directory
@@ -330,7 +330,7 @@ def place_artifact(artifact: Artifact, out: Path, *, is_temporary: bool) -> str:
         OSError: they cannot be written.
     """
     out.mkdir(parents=True)
-    shutil.copyfile(artifact.path / CARD_NAME, out / CARD_NAME)
+    write_moved_card(artifact, out)
     # ONNX Runtime maps a file of weights as it is on the disk: whoever writes into it changes what
     # a running server predicts
     has_links = is_temporary and ONNX_DATA_NAME not in artifact.card.files

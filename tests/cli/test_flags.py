@@ -163,6 +163,7 @@ FLAGS = [
 ]
 UNLIKE_THEIR_DEFAULT = {
     "problem_type": "token_classification",
+    "server": "embedded",
     "across": "layer",
     "base": "static",
     "batch_size": "15",

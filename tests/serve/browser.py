@@ -101,9 +101,10 @@ class Browser:
 
 
 @contextmanager
-def browser(folder: Path) -> Iterator[Browser]:
-    """Start one, whose profile is in a folder."""
-    command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder}", "--remote-debugging-pipe"]
+def browser(folder: Path, *more: str) -> Iterator[Browser]:
+    """Start one, whose profile is in a folder, with more flags."""
+    profile = f"--user-data-dir={folder}"
+    command = [str(CHROMIUM), *FLAGS, *more, profile, "--remote-debugging-pipe"]
     with subprocess.Popen(
         ["sh", "-c", PIPES, "browser", *command],
         stdin=subprocess.PIPE,

@@ -90,9 +90,11 @@ def served(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Server]:
-    """A running server of the tiny ONNX model, on free ports, with each engine behind its door."""
+    """A running server of the tiny ONNX model, on free ports, with a page, and with each engine
+    behind its door."""
     folder = tmp_path_factory.mktemp("served")
-    with running(onnx_artifact, folder, max_batch_size=16, server=request.param) as server:
+    settings = {"max_batch_size": 16, "server": request.param, "page": True}
+    with running(onnx_artifact, folder, **settings) as server:
         yield server
 
 

@@ -26,7 +26,6 @@ from bertender.models.classifier import open_classifier
 from serve import probe
 from serve.client.endpoint import classify
 from serve.config import DeployConfig, ServeConfig
-from serve.page import PageServer
 from serve.repository.write import write_repository
 from serve.server.server import Server, serving
 from serve.server.targets import target_of
@@ -168,16 +167,13 @@ def test_a_path_may_hold_what_a_shell_would_split(
 def test_it_listens_on_an_ipv6_address(onnx_artifact: Artifact, tmp_path: Path) -> None:
     if not has_ipv6():
         pytest.skip("this machine has no ::1")
-    config = ServeConfig(**ANY_PORTS, host="::1", admin_token_file=tmp_path / "token")
-    with (
-        serving(onnx_artifact, config) as server,
-        PageServer(onnx_artifact, server.http_url, 0) as page,
-    ):
+    config = ServeConfig(**ANY_PORTS, host="::1", page=True, admin_token_file=tmp_path / "token")
+    with serving(onnx_artifact, config) as server:
         assert server.http_url == f"http://[::1]:{server.config.http_port}"
         labels = [classify(["apple"], url)[0].label for url in (server.http_url, server.grpc_url)]
         assert labels[0] == labels[1]
         assert probe.main(["--url", server.http_url]) == 0
-        assert page.classify(b'{"texts": ["apple"]}')
+        assert urlopen(f"{server.http_url}/", timeout=10).status == 200
         assert b"nv_inference" in urlopen(server.metrics_url, timeout=10).read()
         (running,) = [
             each for each in running_servers() if each.http_port == server.config.http_port

@@ -74,7 +74,7 @@ def folder(
 def test_the_demo_page_is_there(folder: Path) -> None:
     line = shown("bertender serve mine/int8 --page")
     with (
-        served_by([*words_of(line), "--page-port", "0"]) as urls,
+        served_by(words_of(line)) as urls,
         urlopen(urls["page"], timeout=30) as response,
     ):
         assert response.status == 200 and b"<title>" in response.read()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +11,13 @@ import pytest
 import bertender
 from bertender.core.errors import ServingError
 from bertender.core.files import save_result
+from serve.config import SERVERS
 from serve.deploy import deploy
-from serve.page import PageServer
 from serve.profiles import MachineKey, ModelShape, ServeProfile, TunedSettings
 from serve.server.targets import ModelFolder
-from tests.serve.deployment.conftest import ASKED, Deployable, Versions, deployable, logits_of
+from tests.serve.deployment.conftest import Deployable, Versions, deployable, logits_of
 from tests.serve.processes import stub_of
+from tests.serve.test_page import about
 from tests.served import ANY_PORTS
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -40,39 +38,20 @@ def test_one_of_several_models_is_replaced(versions: Versions, tmp_path: Path) -
         assert names == ["tone", "topic"], "nothing of the candidate is left"
 
 
-def response_of(page: PageServer) -> dict[str, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
-    try:
-        body, json_type = json.dumps({"texts": ASKED}), {"Content-Type": "application/json"}
-        connection.request("POST", "/classify", body, json_type)
-        return dict(json.loads(connection.getresponse().read()))
-    finally:
-        connection.close()
-
-
-def probabilities_of(response: dict[str, Any]) -> dict[str, float]:
-    (prediction,) = response["predictions"]
-    return {each["label"]: each["probability"] for each in prediction["scores"]}
-
-
-def expected_of(logits: np.ndarray, labels: tuple[str, ...]) -> dict[str, float]:
-    exponents = np.exp(logits - logits.max())
-    return dict(zip(labels, (exponents / exponents.sum()).tolist(), strict=True))
-
-
-def test_a_page_says_that_another_version_was_deployed(versions: Versions, tmp_path: Path) -> None:
-    """It shows the lineage of the artifact that it was started with."""
-    labels = versions.old.card.task.labels
-    with (
-        deployable(versions.old, tmp_path) as running,
-        PageServer(versions.old, running.server.http_url, 0) as page,
-    ):
-        before = probabilities_of(response_of(page))
-        deploy(versions.new, running.server.http_url, running.config)
-        after = response_of(page)
-    assert before == pytest.approx(expected_of(logits_of(versions.old), labels), abs=1e-4)
-    assert "another version of the model was deployed" in after["error"]
-    assert "predictions" not in after
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_page_shows_the_version_that_answers(
+    server: str, versions: Versions, tmp_path: Path
+) -> None:
+    with deployable(versions.old, tmp_path, server=server, page=True) as running:
+        url = running.server.http_url
+        (before,) = about(url)
+        deploy(versions.new, url, running.config)
+        (after,) = about(url)
+    assert (before["version"], after["version"]) == ("1", "2")
+    assert before["lineage"][0]["digest"] == versions.old.digest[:12]
+    assert after["lineage"][0]["digest"] == versions.new.digest[:12]
+    assert after["lineage"][0]["name"] == "classifier, version 2"
+    assert after["lineage"][1]["digest"] == versions.new.card.parent.digest[:12]
 
 
 def test_the_settings_of_a_profile_stay(versions: Versions, tmp_path: Path) -> None:
