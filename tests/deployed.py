@@ -169,7 +169,7 @@ def containers() -> Iterator[tuple[str, Container]]:
     """Yield our container as base runs it, and as KServe does."""
     (deployment,) = (each for each in rendered(KUBERNETES / "base") if each["kind"] == "Deployment")
     yield "base", _container(deployment["spec"]["template"]["spec"])
-    by_kind = {each["kind"]: each.get("spec") for each in rendered(KUBERNETES / "kserve")}
+    by_kind = {each["kind"]: each["spec"] for each in rendered(KUBERNETES / "kserve")}
     predictor = by_kind["InferenceService"]["predictor"]
     yield "kserve", _container({**by_kind["ServingRuntime"], **predictor})
 

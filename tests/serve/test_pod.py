@@ -279,8 +279,10 @@ def test_the_pod_runs_as_it_is_written(name: str, onnx_artifact: Artifact, secre
     if any(Path(each).is_relative_to("/tmp") for each in (sys.executable, ROOT)):
         pytest.skip("the pod has a /tmp of its own, and this checkout lies in /tmp")
     user, group = the("USER").split(":")
-    as_user = ("setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups")
-    as_user += ("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all")
+    as_user = (
+        *("setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups"),
+        *("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"),
+    )
     settings = dict(word.split("=", 1) for word in the("ENV").split() if "PATH" not in word)
     variables = {
         **settings,

@@ -30,6 +30,12 @@ def test_a_server_that_classifies_passes(
 
 
 @pytest.mark.server
+def test_a_server_with_tls_and_keys_passes_while_it_is_ready(guarded: Server) -> None:
+    assert guarded.http_url.startswith("https://") and guarded.config.api_keys
+    assert main(["--url", guarded.http_url]) == 0
+
+
+@pytest.mark.server
 def test_something_else_does_not(served: Server, capsys: pytest.CaptureFixture[str]) -> None:
     other = served.metrics_url.removesuffix("/metrics")
     assert main(["--url", other]) == 1
