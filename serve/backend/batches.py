@@ -121,13 +121,14 @@ class ServedModel:
     def submit(self, request: Request) -> None:
         """Take a request on, or refuse it; it gets its response in any case."""
         self._refuse_late()  # which makes room
-        for refused in self.queue.offer(request):
+        refused = self.queue.offer(request)
+        for each in refused:
             reason = (
                 f"the queue is full: {self.queue.max_texts} texts wait at most. Send it again "
                 "later."
             )
-            self.refuse(refused, Refusal("UNAVAILABLE", reason), QUEUE_FULL)
-        if refused is not request:
+            self.refuse(each, Refusal("UNAVAILABLE", reason), QUEUE_FULL)
+        if request not in refused:
             characters = sum(sum(map(len, example)) for example in request.examples)
             if characters > CHARACTERS_AT_ONCE:
                 self.reader.submit(or_end, self._read, request)
