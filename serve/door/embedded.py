@@ -63,6 +63,9 @@ class Process:
     writer: asyncio.StreamWriter
     waiting: dict[int, asyncio.Future[tuple[Tensor, ...]]] = field(default_factory=dict)
     counted: dict[Series, float] = field(default_factory=lambda: defaultdict(float))
+    unsent: set[int] = field(default_factory=set)
+    """Numbers of those that wait until it has read what was sent before."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     receiving: asyncio.Task[None] | None = None
     is_retired: bool = False
     """It is to end: its model was unloaded, or the server stops."""
@@ -157,15 +160,26 @@ class EmbeddedEngine(Engine):
         wishes: dict[str, Any] = {"truncate": request.truncate, "caller": request.caller}
         if request.timeout_ms is not None:
             wishes["wait_ms"] = request.timeout_ms
-        worker.send(request.number, wishes, request.inputs)
         future: asyncio.Future[tuple[Tensor, ...]] = asyncio.get_running_loop().create_future()
         worker.waiting[request.number] = future
+        worker.unsent.add(request.number)
+        async with worker.turn:
+            # it reads more slowly than clients send; what they give up meanwhile is never sent
+            with suppress(ConnectionError):  # it has ended, and the future says so
+                await worker.writer.drain()
+            worker.unsent.discard(request.number)
+            if not future.done():
+                worker.send(request.number, wishes, request.inputs)
         return await future
 
     def abandon(self, request: InferRequest) -> None:
         worker = self.processes.get(request.model)
-        if worker is not None and request.number in worker.waiting:
+        if worker is None or request.number not in worker.waiting:
+            return
+        if request.number not in worker.unsent:
             worker.send(request.number, {"abandon": request.number})
+        elif not (future := worker.waiting.pop(request.number)).done():
+            future.set_exception(RefusedError(CANCELLED, "the client has gone"))
 
     async def repository(self) -> Sequence[ModelState]:
         return [

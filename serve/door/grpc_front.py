@@ -7,6 +7,7 @@ https://github.com/kserve/open-inference-protocol
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from bertender.core.errors import ServingError
-from serve.door.engine import FAILED, UNSUPPORTED, Code, Model, RefusedError
+from serve.door.engine import FAILED, LATE, UNSUPPORTED, Code, Model, RefusedError
 from serve.door.requests import (
     BINARY_SIZE,
     INPUT_PARAMETERS,
@@ -88,12 +89,17 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
             ("grpc.keepalive_time_ms", PING_MS),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", FEWEST_PING_MS),
+            ("grpc.max_allowed_incoming_connections", settings.most_connections),
             ("grpc.so_reuseport", 0),  # else a second server would take half of the connections
         ),
         maximum_concurrent_rpcs=settings.most_connections,
     )
     service = Service(door)
-    handlers = {name: _unary(name, method, door.hold) for name, method in service.methods().items()}
+    arrivals = Arrivals(settings.most_connections // 2, settings.body_s)
+    handlers = {
+        name: _unary(name, method, arrivals, door.hold)
+        for name, method in service.methods().items()
+    }
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(_no_stream)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     return server
@@ -115,14 +121,58 @@ def listen(server: grpc.aio.Server, settings: DoorSettings, host: str, port: int
         raise ServingError(f"no gRPC at {address}: {error}.") from None
 
 
-def _unary(name: str, method: Method, hold: Callable[[int], None]) -> Any:
-    """Return the handler of a call: refusals become statuses, and messages are counted."""
+class Arrivals:
+    """Calls whose message has not come: a client could open calls without one for ever, and keep
+    others out by their number. So the one that has waited longest makes room.
+
+    Args:
+        most: calls that wait at a time.
+        longest_s: how long a message may take.
+    """
+
+    def __init__(self, most: int, longest_s: float) -> None:
+        self.most = most
+        self.longest_s = longest_s
+        self._waiting: dict[asyncio.Task[bytes], None] = {}
+
+    async def message(self, contents: AsyncIterator[bytes]) -> bytes:
+        """Return the message of a call.
+
+        Raises:
+            RefusedError: LATE: it did not come in time; INVALID: there is none.
+        """
+        reading = asyncio.create_task(_first(contents))
+        self._waiting[reading] = None
+        if len(self._waiting) > self.most:
+            next(iter(self._waiting)).cancel()
+        try:
+            await asyncio.wait({reading}, timeout=self.longest_s)
+            if not reading.done() or reading.cancelled():
+                raise RefusedError(LATE, "the message of the call did not come in time.")
+            return reading.result()
+        finally:
+            self._waiting.pop(reading, None)
+            reading.cancel()
+
+
+async def _first(contents: AsyncIterator[bytes]) -> bytes:
+    async for content in contents:
+        return content
+    raise invalid("the call has no message.")
+
+
+def _unary(name: str, method: Method, arrivals: Arrivals, hold: Callable[[int, int], None]) -> Any:
+    """Return the handler of a call: refusals become statuses, and messages are counted.
+
+    To grpc, it takes a stream, so that it runs before the message is there.
+    """
     message = getattr(service_pb2, f"{name}Request")
 
-    async def handle(content: bytes, context: Any) -> Any:
+    async def handle(contents: AsyncIterator[bytes], context: Any) -> Any:
         held = 0
         try:
-            hold(len(content))
+            content = await arrivals.message(contents)
+            hold(len(content), len(content))
             held = len(content)
             try:
                 request = message.FromString(content)
@@ -135,9 +185,9 @@ def _unary(name: str, method: Method, hold: Callable[[int], None]) -> Any:
             logger.exception("%s failed", name)
             await context.abort(_status(FAILED), FAILURE)
         finally:
-            hold(-held)
+            hold(-held, 0)
 
-    return grpc.unary_unary_rpc_method_handler(
+    return grpc.stream_unary_rpc_method_handler(
         handle, response_serializer=lambda response: response.SerializeToString()
     )
 

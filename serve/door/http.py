@@ -103,7 +103,12 @@ class Leaving:
             # it may have begun to leave while the request was answered
             if self.door.leaving and message["type"] == "http.response.start":
                 MutableHeaders(raw=message["headers"])["connection"] = "close"
-            await send(message)
+            try:
+                await send(message)
+            except RuntimeError as error:
+                # uvloop's, where a client that does not read was given up meanwhile
+                if "closed" not in str(error):
+                    raise
 
         await self.app(scope, receive, closing)
 
@@ -137,6 +142,7 @@ async def _not_there(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
+    logger.error("%s failed", request.url.path, exc_info=error)
     return json_response({"error": FAILURE}, FAILED.http_status)
 
 

@@ -30,7 +30,7 @@ class ClientGoneError(RefusedError):
 
 @asynccontextmanager
 async def body_of(
-    headers: Headers, receive: Receive, most_bytes: int, hold: Callable[[int], None]
+    headers: Headers, receive: Receive, most_bytes: int, hold: Callable[[int, int], None]
 ) -> AsyncIterator[bytes]:
     """Read a body, inflated, and count it among those in memory while the block runs.
 
@@ -38,7 +38,8 @@ async def body_of(
         headers: of the request.
         receive: of ASGI.
         most_bytes: of the body, before and after it is inflated.
-        hold: counts bytes of bodies in memory, those that go below 0; refuses too many.
+        hold: counts bytes of bodies in memory, those that go below 0, of a body that has so many so
+            far; refuses too many.
 
     Raises:
         RefusedError: it is too large, or it cannot be inflated.
@@ -63,14 +64,14 @@ async def body_of(
             size += len(part)
             if size > most_bytes:
                 raise _too_large("more bytes", most_bytes)
-            hold(len(part))
+            hold(len(part), size)
             held += len(part)
             parts.append(part)
         if inflate is not None and (not inflate.eof or inflate.unused_data):
             raise invalid("the body does not end where its Content-Encoding says.")
         yield b"".join(parts)
     finally:
-        hold(-held)
+        hold(-held, 0)
 
 
 def _too_large(size: str, most_bytes: int) -> RefusedError:

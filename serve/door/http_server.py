@@ -25,6 +25,9 @@ LINGER_S = 5.0
 MOST_PARTS = 100_000
 """Of a body: chunks, or what arrives at a time; a million of a byte each keep a core busy."""
 
+MOST_PIPELINED = 32
+"""Requests that a client sends ahead of their responses; hardly any client sends one."""
+
 
 def http_server(
     app: ASGIApp, settings: DoorSettings, host: str = "127.0.0.1", port: int = 0
@@ -37,8 +40,9 @@ def http_server(
         host, port: where it listens without sockets; 0 for any free port.
     """
 
-    # a line for each request that is none would let anybody fill a disk
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    # a line for each request that is none, or for each client that goes away while it gets its
+    # response, would let anybody fill a disk; the application logs errors of its own
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
     class Protocol(BoundedProtocol):
         bounds = settings
@@ -83,12 +87,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self.unread: asyncio.TimerHandle | None = None
         self.is_in_head = False
         self.head_bytes = self.parts = 0
+        self.waits_since = self.loop.time()
+        """When it was opened, or its last response was complete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.bounds.most_connections:
-            self._end(503, f"{self.bounds.most_connections} connections are open already.")
-            return
+            waiting = [each for each in self.connections if each.is_waiting and each is not self]
+            if not waiting:
+                self._end(503, f"{self.bounds.most_connections} connections are open already.")
+                return
+            # whoever holds connections open does not keep others out
+            min(waiting, key=lambda each: each.waits_since).make_room()
         self._expect(self.bounds.idle_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -108,6 +118,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self._expect(self.bounds.idle_s)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for its client to send a request, or the rest of one."""
+        is_under_way = self.cycle is not None and not self.cycle.response_complete
+        return not self.transport.is_closing() and not (is_under_way and not self.cycle.more_body)
+
+    def make_room(self) -> None:
+        """Close a connection that waits, for another one."""
+        self._late()
+
+    def on_response_complete(self) -> None:
+        self.waits_since = self.loop.time()
+        super().on_response_complete()
+
+    @property
     def _is_idle(self) -> bool:
         """Whether no request is under way; the body of one that was refused may still come."""
         return not self.is_in_head and (self.cycle is None or self.cycle.response_complete)
@@ -120,12 +144,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.is_in_head = False
+        if self.transport.is_closing():  # what was sent ahead of it is not read any more
+            return
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.bounds.most_head_bytes:
             self._end(431, f"the head has more than {self.bounds.most_head_bytes} bytes.")
             return
         self._expect(self.bounds.body_s)
         super().on_headers_complete()
+        if len(self.pipeline) > MOST_PIPELINED:
+            self._close()
 
     def on_body(self, body: bytes) -> None:
         if self.transport.is_closing():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hmac
 import itertools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -26,10 +28,15 @@ SPECIAL_TOKENS = 2
 """Of a text, at least: what the tokenizer adds to it."""
 BYTES_OF_TOKEN = 4
 """On average, about, by which the tokens of a text are counted without its tokenizer."""
+COUNTED_AT_ONCE = 2
+"""Requests whose tokens are counted at a time: a large one keeps a core busy for up to a second."""
+FEW_BYTES = 16 * 1024
+"""Of a request whose texts the engine tokenises in a millisecond or two."""
 
 Example = tuple[str, ...]
 CountTokens = Callable[[str, Sequence[Example]], Sequence[int]]
-"""Takes a model's name and examples, and returns how many tokens each has. Runs in a thread."""
+"""Takes a model's name and examples, and returns how many tokens each has, up to the first that has
+too many. Runs in a thread."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,8 @@ class DoorSettings:
     most_head_bytes: int = 16 * 1024
     body_s: float = 60.0
     """Longest time for a request's body."""
-    most_held_bytes: int = 256 * 2**20
-    """Of all bodies of HTTP and messages of gRPC at a time."""
+    most_held_bytes: int = 128 * 2**20
+    """Of bodies of HTTP, messages of gRPC, and texts that the engine has, at a time."""
 
 
 class Door:
@@ -93,6 +100,7 @@ class Door:
         self.held_bytes = 0
         self._numbers = itertools.count(1)
         self._running: set[asyncio.Task[tuple[Tensor, ...]]] = set()
+        self._counting = asyncio.Semaphore(COUNTED_AT_ONCE)
         self.records.ready.set_function(lambda: float(self.is_ready))
         self.records.held_bytes.set_function(lambda: float(self.held_bytes))
 
@@ -121,13 +129,21 @@ class Door:
         """Return the number of a new request."""
         return next(self._numbers)
 
-    def hold(self, size: int) -> None:
+    def hold(self, size: int, whole: int = 0) -> None:
         """Count bytes of a body or message, and, below 0, of one that has gone.
+
+        Args:
+            size: bytes that come or go.
+            whole: bytes of the request so far; those of few find a quarter more, so that large
+                ones do not keep them out.
 
         Raises:
             RefusedError: UNAVAILABLE: too many are held already.
         """
-        if size > 0 and self.held_bytes + size > self.settings.most_held_bytes:
+        most = self.settings.most_held_bytes
+        if whole <= FEW_BYTES:
+            most += most // 4
+        if size > 0 and self.held_bytes + size > most:
             raise RefusedError(
                 UNAVAILABLE,
                 f"the bodies of requests take {self.held_bytes} bytes already. Send it later.",
@@ -153,51 +169,74 @@ class Door:
             RefusedError: there are none.
         """
         visit.texts = asked.request.rows
-        visit.tokens = await self.tokens(asked, model)
-        if caller.key is not None:
-            caller.key.charge(visit.tokens)
+        visit.tokens = await self.tokens(asked, model, caller)
         if not self.ready:
             raise RefusedError(
                 UNAVAILABLE, "the server is not ready. Send it again later.", retry_after_s=1
             )
+        size = sum(len(each.data) for each in asked.request.inputs)
+        self.hold(size, size)  # until the engine is done with it, also where the client has gone
         task = asyncio.ensure_future(self.engine.infer(asked.request))
         self._running.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(functools.partial(self._done, size))
         try:
             return list(await asyncio.shield(task))
         except asyncio.CancelledError:
             self.engine.abandon(asked.request)
             raise
 
-    def _done(self, task: asyncio.Task[tuple[Tensor, ...]]) -> None:
+    def _done(self, size: int, task: asyncio.Task[tuple[Tensor, ...]]) -> None:
+        self.hold(-size)
         self._running.discard(task)
         if not task.cancelled():
             task.exception()  # else asyncio reports that nobody asked for it
 
-    async def tokens(self, asked: Asked, model: Model) -> int:
-        """Return about how many tokens the model reads for a request.
+    async def tokens(self, asked: Asked, model: Model, caller: Caller) -> int:
+        """Return about how many tokens the model reads for a request, and take them off its key.
 
         Only texts that may be too long are tokenised, and only where they would be refused: others
         are counted by their bytes. The engine counts again, and has the last word.
 
         Raises:
-            RefusedError: INVALID: an example is longer than the model's input.
+            RefusedError: INVALID: an example is longer than the model's input; TOO_MANY: the key
+                has used up its tokens since the request began.
         """
         longest = longest_input(model.config)
         sizes = [sum(len(text.encode()) for text in example) for example in asked.texts]
         specials = SPECIAL_TOKENS * len(model.inputs)
-        counts = [size // BYTES_OF_TOKEN + specials for size in sizes]
-        if longest is None:
+        most = sys.maxsize if longest is None else longest
+        counts = [min(size // BYTES_OF_TOKEN + specials, most) for size in sizes]
+        if caller.key is not None:  # also for what is refused below, since it costs as much
+            caller.key.admit(self.callers.clock())
+            caller.key.charge(sum(counts))
+        if longest is None or self.count_tokens is None or asked.request.truncate:
             return sum(counts)
         long = [row for row, size in enumerate(sizes) if size + specials > longest]
-        if long and self.count_tokens is not None and not asked.request.truncate:
-            examples = [asked.texts[row] for row in long]
-            found = await asyncio.to_thread(self.count_tokens, model.name, examples)
-            for row, count in zip(long, found, strict=True):
-                if count > longest:
-                    raise invalid(too_long(row, longest))
-                counts[row] = count
-        return sum(min(count, longest) for count in counts)
+        found = await self._counted(model, [asked.texts[row] for row in long])
+        for row, count in zip(long, found, strict=False):
+            if count > longest:
+                raise invalid(too_long(row, longest))
+            if caller.key is not None:
+                caller.key.charge(count - counts[row])
+            counts[row] = count
+        return sum(counts)
+
+    async def _counted(self, model: Model, examples: Sequence[Example]) -> Sequence[int]:
+        """Return the tokens of examples, up to the first that is too long; nothing where others are
+        being counted, and the engine has little work with these."""
+        size = sum(len(text) for example in examples for text in example)
+        if not examples or (size <= FEW_BYTES and self._counting.locked()):
+            return ()
+        assert self.count_tokens is not None
+        await self._counting.acquire()  # who goes away while it waits costs nothing
+        counting = asyncio.ensure_future(asyncio.to_thread(self.count_tokens, model.name, examples))
+        counting.add_done_callback(self._counted_one)
+        return await asyncio.shield(counting)  # a thread cannot be cancelled
+
+    def _counted_one(self, counting: asyncio.Future[Sequence[int]]) -> None:
+        self._counting.release()
+        if not counting.cancelled():
+            counting.exception()  # else asyncio reports that nobody asked for it
 
 
 def longest_input(config: Mapping[str, object]) -> int | None:

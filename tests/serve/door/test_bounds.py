@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -103,17 +105,51 @@ def test_a_refused_body_is_skipped_and_the_connection_goes_on(door: RunningDoor)
 
 
 def test_connections_are_counted(door: RunningDoor) -> None:
-    until(lambda: get(door.http_port, "/v2/health/live").status == 200)
-    connections = [connect(door) for _ in range(MOST_CONNECTIONS)]
-    try:
-        time.sleep(0.1)
+    until(lambda: not door.connections)
+    with ExitStack() as stack:
+        busy = [stack.enter_context(connect(door)) for _ in range(MOST_CONNECTIONS)]
+        started = len(door.engine.requests)
+        for connection in busy:
+            connection.sendall(HELD)
+        until(lambda: len(door.engine.requests) == started + MOST_CONNECTIONS)
         answer = exchange(door.http_port, PLUM)
         assert answer is not None and answer.status == 503
         assert "connections" in answer.error
-    finally:
-        for connection in connections:
-            connection.close()
     until(lambda: (late := exchange(door.http_port, PLUM)) is not None and late.status == 200)
+    door.call(door.engine.let_go.set)
+    until(lambda: not door.door.held_bytes)
+    door.call(door.engine.let_go.clear)
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", PLUM, b"POST /v2", f"{HEAD}Content-Length: 9\r\n\r\n".encode()]
+)
+def test_connections_that_wait_for_their_client_make_room(door: RunningDoor, sent: bytes) -> None:
+    until(lambda: not door.connections)
+    with ExitStack() as stack:
+        waiting = [stack.enter_context(connect(door)) for _ in range(MOST_CONNECTIONS)]
+        for connection in waiting:
+            connection.sendall(sent)
+            if sent == PLUM:
+                read_answer(connection)
+        time.sleep(0.1)
+        first, *others = waiting
+        answer = exchange(door.http_port, PLUM)
+        assert answer is not None and answer.status == 200
+        assert first.recv(4096)[:12] in (b"", b"HTTP/1.1 408"), "the one that waited longest"
+        for connection in others:
+            connection.settimeout(0.01)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+
+
+def test_requests_sent_ahead_are_bounded(door: RunningDoor) -> None:
+    started = len(door.engine.requests)
+    with connect(door) as connection, suppress(ConnectionError):
+        connection.sendall(PLUM * 1000)
+        while connection.recv(65536):
+            pass
+    assert len(door.engine.requests) < started + 50
 
 
 def test_bodies_in_memory_are_counted(door: RunningDoor) -> None:
@@ -123,6 +159,10 @@ def test_bodies_in_memory_are_counted(door: RunningDoor) -> None:
         answer = exchange(door.http_port, post(b" " * 30_000))
         assert answer is not None and answer.status == 503
         assert answer.headers["retry-after"] == "1"
+        first.sendall(b" " * 9990)
+        until(lambda: door.door.held_bytes >= 89_990)
+        answer = exchange(door.http_port, post(body(data=["plum" * 3000])))
+        assert answer is not None and answer.status == 200, "it is small"
     until(lambda: door.door.held_bytes == 0)
 
 
@@ -133,9 +173,10 @@ def test_a_client_that_goes_stops_its_work(door: RunningDoor) -> None:
         until(lambda: len(door.engine.requests) > started)
     number = door.engine.requests[-1].number
     until(lambda: number in door.engine.abandoned)
+    assert door.door.held_bytes, "the engine still has its text"
     done = door.engine.done
     door.call(door.engine.let_go.set)
-    until(lambda: door.engine.done == done + 1)
+    until(lambda: door.engine.done == done + 1 and not door.door.held_bytes)
     door.call(door.engine.let_go.clear)
 
 
@@ -189,6 +230,33 @@ def test_texts_that_are_too_long_are_counted_once(monkeypatch: pytest.MonkeyPatc
             assert answer is not None and answer.status == status
         assert counted == [fine, long]
         assert model_of().max_batch_size >= 2
+
+
+def test_long_texts_are_counted_for_few_at_a_time_and_for_nobody_who_has_gone() -> None:
+    counted: list[str] = []
+    go_on = threading.Event()
+
+    def count(model: str, examples: object) -> list[int]:
+        counted.extend(text[0] for (text,) in examples)  # type: ignore[attr-defined]
+        assert go_on.wait(10)
+        return [9]
+
+    with running_door(count_tokens=count) as door, ExitStack() as stack:
+        busy = []
+        for letter in "abc":
+            busy.append(stack.enter_context(connect(door)))
+            busy[-1].sendall(post(body(data=[letter * 20_000])))
+            time.sleep(0.1)
+        answer = exchange(door.http_port, post(body(data=["d" * 1000])))
+        assert answer is not None and answer.status == 200, "it is little work for the engine"
+        assert counted == ["a", "b"]
+        busy[-1].close()
+        time.sleep(0.1)
+        go_on.set()
+        for connection in busy[:-1]:
+            answer = read_answer(connection)
+            assert answer is not None and answer.status == 200
+        assert counted == ["a", "b"]
 
 
 @pytest.mark.parametrize("count", [1, 20], ids=["a response", "many"])

@@ -124,6 +124,15 @@ def test_a_limit_over_http(tmp_path: Path) -> None:
         assert answer.status == 429 and int(answer.headers["retry-after"]) > 1
 
 
+def test_a_text_that_is_too_long_is_charged_too(tmp_path: Path) -> None:
+    key, row = new_key("reader", 5)
+    file = tmp_path / "keys"
+    file.write_text(row)
+    with running_door(count_tokens=lambda model, examples: [129], api_keys=file) as door:
+        assert ask(door, key, "pear " * 80).status == 400
+        assert ask(door, key).status == 429
+
+
 def test_a_changed_file_is_read_again(keys: tuple[Path, str]) -> None:
     file, key = keys
     now = [0.0]

@@ -18,7 +18,7 @@ from bertender.models.classifier import Classifier
 from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.door.embedded import EmbeddedEngine
-from serve.door.engine import INVALID, UNAVAILABLE, UNKNOWN, InferRequest, RefusedError
+from serve.door.engine import CANCELLED, INVALID, UNAVAILABLE, UNKNOWN, InferRequest, RefusedError
 from serve.door.tensors import Tensor
 from serve.repository.write import write_repository
 from serve.wire import to_arrays
@@ -121,6 +121,28 @@ def test_the_death_of_a_process_is_told_and_its_requests_are_refused(repository:
         await engine.kill()
         await engine.start()
         assert await engine.infer(request_of(("saw",)))
+
+    while_running(repository, use)
+
+
+def test_what_a_process_cannot_take_yet_waits_and_is_not_sent_once_it_is_abandoned(
+    repository: Path,
+) -> None:
+    async def use(engine: EmbeddedEngine) -> None:
+        worker = engine.processes["classifier"]
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        requests = [request_of(("saw " * 8000,)) for _ in range(200)]
+        asked = [asyncio.create_task(engine.infer(each)) for each in requests]
+        await asyncio.sleep(0.2)
+        assert worker.writer.transport.get_write_buffer_size() < 200_000
+        for each in requests[:-1]:
+            engine.abandon(each)
+        os.kill(worker.process.pid, signal.SIGCONT)
+        *refused, last = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(last, tuple)
+        cancelled = [getattr(each, "code", None) is CANCELLED for each in refused]
+        assert sum(cancelled) > 150, "the others were in the socket"
+        assert not worker.unsent and not worker.waiting
 
     while_running(repository, use)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -197,3 +198,28 @@ def test_messages_in_memory_are_counted() -> None:
                 client.infer("classifier", [text_input(["a" * 6_000])])
         assert refused.value.status() == "StatusCode.UNAVAILABLE"
         assert door.door.held_bytes == 0
+
+
+def test_calls_without_a_message_keep_nobody_out() -> None:
+    opened, ended = [], threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        ended.wait(20)
+        yield from ()
+
+    with running_door(most_connections=8, body_s=1.0) as door:
+        address = f"127.0.0.1:{door.grpc_port}"
+        with grpc.insecure_channel(address) as channel:
+            open_call = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+            for _ in range(20):
+                opened.append(open_call.future(nothing()))
+                time.sleep(0.02)
+            request = service_pb2.ServerLiveRequest()
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert stub.ServerLive(request, timeout=10).live
+            statuses = {call.exception(10).code().name for call in opened}
+            assert statuses == {"DEADLINE_EXCEEDED"}
+            ended.set()
+            with pytest.raises(grpc.RpcError) as refused:
+                open_call(iter(()), timeout=10)
+            assert refused.value.code().name == "INVALID_ARGUMENT"
