@@ -33,6 +33,7 @@ from benchmarks.harness import (
     Run,
     ServedArtifact,
     grouped,
+    names_in,
     recorded,
     save_runs,
     watched,
@@ -50,7 +51,7 @@ from benchmarks.servers import (
 )
 from bertender.core.artifact import Artifact
 from serve.config import ServeConfig
-from serve.wire import MODEL_NAME
+from serve.wire import MODEL_NAME, TRUNCATE
 
 SHARE = 0.4
 """Rate of good requests, as a share of the limit."""
@@ -58,6 +59,8 @@ PAUSE_S = 0.3
 """Pause of a bad client between a response and its next request."""
 CONNECTIONS, SLOW_CLIENTS, LEVELS = 500, 10, 10_000
 """Idle connections; connections that send a byte a second; levels of nested JSON."""
+HEAVY_TEXTS, HEAVY_WORDS = 64, 600
+"""Texts of the heavy caller's requests, and words of each, which are cut to the longest input."""
 BOMB_BYTES = 2**26
 """Size of the bomb once it is unpacked."""
 TIMEOUT_S = 10.0
@@ -78,33 +81,36 @@ def run(
     task: TaskName = "sst2",
     rounds: Annotated[int, typer.Option(min=2, help="turns of each kind")] = 5,
     seconds: Annotated[float, typer.Option(help="alone, and again with bad clients")] = 1.8,
+    kinds: Annotated[str, typer.Option(help="by commas; all by default")] = "",
+    server: Annotated[str, typer.Option(help="what runs the model behind the door")] = "triton",
     pin: Pin = True,
     noisy: Noisy = False,
 ) -> None:
     """Measure good requests while bad clients act."""
     model, pins, texts = Artifact.load(artifact), pins_of(pin), texts_of(task)
     check_servable(model)
-    rows, rate = [], SHARE * limit
+    rows, rate, chosen = [], SHARE * limit, names_in("--kinds", kinds, KINDS)
     with (
         watched(noisy, out) as meter,
-        endpoint(model, texts, pins, over_http=True) as (server, asked),
+        endpoint(model, texts, pins, over_http=True, server=server) as (running, asked),
     ):
-        address = urlsplit(server.http_url)
+        address = urlsplit(running.http_url)
         place = (str(address.hostname), int(address.port or 0))
         for number in range(rounds):
             # every round has another order
-            for kind in map(str, np.random.default_rng(number).permutation([*KINDS])):
+            for kind in map(str, np.random.default_rng(number).permutation(chosen)):
                 alone = asked.at_rate(rate, seconds, warmup_s=0.2)
-                before = memory_of(server)["server"]
+                before = sum(memory_of(running).values())
                 with pinned(pins.generator), acting(kind, place) as responses:
                     meanwhile = asked.at_rate(rate, seconds, warmup_s=0.2)
                 row: Row = {"kind": kind, "round": number, "alone": outcomes(alone)}
                 row |= {"meanwhile": outcomes(meanwhile), "responses": dict(responses)}
-                rows.append({**row, "grown_bytes": memory_of(server)["server"] - before})
+                rows.append({**row, "grown_bytes": sum(memory_of(running).values()) - before})
     about = {
         "task": model.card.task.name,
         "model": model.name,
         "precision": model.card.precision,
+        "server": server,
         "limit": {"rate": limit},
         "rate": rate,
     }
@@ -144,14 +150,14 @@ def _act(kind: str, place: Place, begun: Any, over: Any, results: Any) -> None:
         begun.set()  # where it fails, nothing has set it
 
 
-def _repeated(make: Callable[[], bytes], truncated: bool = False) -> Act:
+def _repeated(make: Callable[[], bytes], truncated: bool = False, pause_s: float = PAUSE_S) -> Act:
     """Return a client that sends the same bytes again and again, each time on a new connection."""
 
     def act(place: Place, ends: Ends) -> Counter[str]:
         content, responses = make(), Counter[str]()
         while True:
             responses[_exchange(place, content, truncated)] += 1
-            if ends(PAUSE_S):
+            if ends(pause_s):
                 return responses
 
     return act
@@ -234,12 +240,18 @@ def _over_the_limit() -> bytes:
     return _post(_tensor(["a text"] * (ServeConfig().max_batch_size + 1)))
 
 
+def _heavy() -> bytes:
+    body = json.loads(_tensor(["a long text " * (HEAVY_WORDS // 3)] * HEAVY_TEXTS))
+    return _post(json.dumps({**body, "parameters": {TRUNCATE: True}}).encode())
+
+
 def _nested() -> bytes:
     inside = b"[" * LEVELS + b'"a text"' + b"]" * LEVELS
     return _post(_tensor([0]).replace(b"[0]", inside))
 
 
 KINDS: Mapping[str, Act] = {
+    f"{HEAVY_TEXTS} of the longest texts, again and again": _repeated(_heavy, pause_s=0.0),
     "a text of 1 MB": _repeated(lambda: _post(_tensor(["a" * 2**20]))),
     "invalid UTF-8": _repeated(_invalid_utf8),
     "wrong dtype": _repeated(lambda: _post(_tensor([1.0], datatype="FP32"))),

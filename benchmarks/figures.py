@@ -254,7 +254,7 @@ def servers(drawing: Drawing) -> None:
     rows = []
     for name in ("bertender", "fastapi", "litserve", "unbatched", "padded"):
         rates = serving.rates_of(result, "natural", name)
-        values = [mean_over(rates[load]) for load in (*serving.LOADS,)[1:]]
+        values = [mean_over(rates[load]) for load in serving.SHOWN[1:]]
         title = SERVERS[name].title.replace("`", "")
         rows.append((title, [(each.value, each.low, each.high) for each in values]))
     bars(drawing, rows, ("1 text a request", "16 texts"), "")

@@ -53,6 +53,7 @@ from serve.loadtest import (
     open_run,
     precise_loop,
 )
+from serve.repository.write import write_repository
 from serve.server.server import Server as RunningServer
 from serve.server.server import serving
 from serve.server.supervisor import STUB_NAME
@@ -212,6 +213,7 @@ class Own(Server):
     title: str
     runtime: str = "onnxruntime"
     protocol: str = "grpc"
+    server: str = "triton"
 
     def serves(self, service: Service) -> bool:
         if not suits(self.runtime, service.artifact):
@@ -224,10 +226,22 @@ class Own(Server):
 
     @contextmanager
     def start(self, service: Service) -> Iterator[Callable[[], Client]]:
-        settings = ServeConfig.parse({**ANY_PORTS, "runtime": self.runtime})
+        settings = ServeConfig.parse({**ANY_PORTS, "runtime": self.runtime, "server": self.server})
         with serving(service.artifact, settings) as server:
             url = server.http_url if self.protocol == "http" else server.grpc_url
             yield lambda: TritonClient(url)
+
+
+@dataclass(frozen=True)
+class WithoutDoor(Own):
+    """The same model repository in Triton alone, which anybody reaches."""
+
+    @contextmanager
+    def start(self, service: Service) -> Iterator[Callable[[], Client]]:
+        with tempfile.TemporaryDirectory(prefix="bertender-serving-") as folder:
+            models = write_repository(service.artifact, Path(folder) / "models", ServeConfig())
+            with bare_triton(models, Path(folder) / "run") as triton:
+                yield lambda: TritonClient(triton.grpc_url)
 
 
 @dataclass(frozen=True)
@@ -351,6 +365,11 @@ PADDED_TO_LONGEST = "Triton, padded to the longest text"
 SERVERS: Mapping[str, Server] = {
     "bertender": Own("bertender"),
     "bertender-http": Own("bertender, over HTTP", protocol="http"),
+    "bertender-embedded": Own("bertender, embedded", server="embedded"),
+    "bertender-embedded-http": Own(
+        "bertender, embedded, over HTTP", protocol="http", server="embedded"
+    ),
+    "without-door": WithoutDoor("its model in Triton, without the door"),
     "bertender-openvino": Own("bertender, OpenVINO", "openvino"),
     "bertender-cuda": Own("bertender, on the GPU", "onnxruntime-cuda"),
     "padded": PlainTriton("Triton, padded to the maximum", 64, lambda service: service.maximum),

@@ -23,6 +23,7 @@ from benchmarks.harness import (
     Row,
     Run,
     ServedArtifact,
+    grouped,
     names_in,
     recorded,
     save_runs,
@@ -54,8 +55,12 @@ LOADS: Mapping[str, tuple[int, int]] = {
     "one caller": (1, 1),
     "1 text a request": (1, 32),
     "16 texts a request": (16, 8),
+    "4 callers": (1, 4),
+    "16 callers": (1, 16),
 }
 """Load -> texts of a request, and clients that each wait for their response."""
+SHOWN = (*LOADS,)[:3]
+"""Those of tables."""
 CALLS = (1, 16, 64)
 """Texts of a call in process."""
 WARM_UP_CALLS = 5
@@ -196,17 +201,17 @@ def table(runs: Sequence[Run], workload: str = "natural") -> Table:
     rows = [["the model in process", two(most), two(most), two(alone)]]
     for name, server in SERVERS.items():
         if rates := rates_of(result, workload, name):
-            shares = [ratio_over([*map(_most, ceilings)], rates[load]).value for load in LOADS]
+            shares = [ratio_over([*map(_most, ceilings)], rates[load]).value for load in SHOWN]
             cells = [
                 f"{two(mean_over(rates[load]).value)} ({share:.0%})"
-                for load, share in zip(LOADS, shares, strict=True)
+                for load, share in zip(SHOWN, shares, strict=True)
             ]
             rows.append([server.title, *cells[1:], two(waits_of(result, workload, name))])
     share = "; in brackets the share of the model in process, on the same cores"
     return Table(HEADINGS, rows, _note(result, workload, share))
 
 
-HEADINGS = ["Server", *(f"{load}, texts/s" for load in (*LOADS,)[1:]), "One caller, ms"]
+HEADINGS = ["Server", *(f"{load}, texts/s" for load in SHOWN[1:]), "One caller, ms"]
 
 
 def _note(result: Run, workload: str, more: str = "") -> str:
@@ -239,12 +244,11 @@ def _visits(result: Run, workload: str, name: str) -> list[list[Row]]:
 
 def rates_of(result: Run, workload: str, name: str) -> dict[str, list[float]]:
     """Return the texts a second of each load, a figure a start; none where it was not measured."""
-    own = _visits(result, workload, name)
-    rates = {
-        load: [float(runs[place]["texts_per_second"]) for runs in own]
-        for place, load in enumerate(LOADS)
+    runs = [run for visit in _visits(result, workload, name) for run in visit]
+    return {
+        load: [float(run["texts_per_second"]) for run in own]
+        for load, own in grouped(runs, "load").items()
     }
-    return rates if own else {}
 
 
 def waits_of(result: Run, workload: str, name: str) -> float:
@@ -258,7 +262,7 @@ def gpu_table(runs: Sequence[Run]) -> Table:
     for result in runs:
         for name, server in SERVERS.items():
             if rates := rates_of(result, "natural", name):
-                cells = [two(mean_over(rates[load]).value) for load in (*LOADS,)[1:]]
+                cells = [two(mean_over(rates[load]).value) for load in SHOWN[1:]]
                 title = f"{server.title}, {result.about['precision']}"
                 rows.append([title, *cells, two(waits_of(result, "natural", name))])
     return Table(HEADINGS, rows, _note(runs[0], "natural"))
