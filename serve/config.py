@@ -34,6 +34,7 @@ SERVER_SETTINGS = frozenset(
         *("host", "behind_proxy", "tritonserver", "admin_token_file", "ready_timeout_s"),
         *("log_file", "log_max_mb", "restart"),
         *("server", "tls_certificate", "tls_key", "api_keys", "allow_origin", "access_log"),
+        "otlp_endpoint",
         "page",
     }
 )
@@ -267,6 +268,13 @@ class ServeConfig(Config):
         False,
         description="show a page to try the models on, at the HTTP port: a text box, the scores, "
         "the lineage",
+    )
+    otlp_endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://\S+$",
+        description="send a span of OpenTelemetry for each request to this collector, as "
+        "http://127.0.0.1:4318; no text is in it. By default the variables OTEL_* say it, or none "
+        "is sent",
     )
     admin_token_file: Path | None = Field(
         None,

@@ -271,6 +271,7 @@ class Service:
     async def model_infer(self, request: Any, context: Any) -> Any:
         door = self.door
         with door.records.visit("grpc", context.peer()) as visit:
+            visit.headers = context.invocation_metadata()
             caller = door.callers.caller(metadata_of(context, "authorization"), visit.connection)
             visit.key = caller.key.name if caller.key else None
             model = await door.model(request.model_name, request.model_version)

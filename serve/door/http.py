@@ -226,6 +226,7 @@ class Infer:
     async def _response(self, visit: Visit, scope: Scope, receive: Receive) -> Response:
         door = self.door
         headers = Headers(scope=scope)
+        visit.headers = scope["headers"]
         caller = door.callers.caller(headers.get("authorization"), visit.connection)
         visit.key = caller.key.name if caller.key else None
         path = scope["path_params"]

@@ -76,6 +76,7 @@ class Process:
             admin_token=token,
             allow_origins=config.allow_origin,
             access_log=config.access_log,
+            otlp_endpoint=config.otlp_endpoint,
             behind_proxy=config.behind_proxy,
             tls_certificate=config.tls_certificate,
             tls_key=config.tls_key,

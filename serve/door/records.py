@@ -1,6 +1,6 @@
-"""What the door says of its requests: an access log, a line of JSON each, and metrics.
+"""What the door says of its requests: an access log, a line of JSON each, metrics, and traces.
 
-Neither holds a text. The log is written by a thread of its own, so that a disk or a pipe that takes
+None holds a text. The log is written by a thread of its own, so that a disk or a pipe that takes
 nothing holds no request up: lines that find its queue full are counted and lost.
 """
 
@@ -11,7 +11,7 @@ import logging.handlers
 import queue
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from serve.door.engine import CODES, FAILED, RefusedError
+from serve.door.traces import Traces
 
 STANDARD_OUTPUT = Path("-")
 MOST_WAITING_LINES = 10_000
@@ -44,18 +45,22 @@ class Visit:
     tokens: int = 0
     """Of its texts, about; see `Door.tokens`."""
     outcome: str = OK
+    headers: Iterable[tuple[str | bytes, str | bytes]] = ()
+    """As they came, for the span of its caller."""
     started: float = field(default_factory=time.perf_counter)
 
 
 class Records:
-    """The access log and the metrics of a door.
+    """The access log, the metrics and the traces of a door.
 
     Args:
         access_log: file that lines are appended to, - for standard output; None writes none. A
             file that is moved away is opened anew.
+        traces: sends a span for each request; None sends none.
     """
 
-    def __init__(self, access_log: Path | None = None) -> None:
+    def __init__(self, access_log: Path | None = None, traces: Traces | None = None) -> None:
+        self.traces = traces
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "bertender_door_requests",
@@ -130,15 +135,19 @@ class Records:
             self.tokens.labels(visit.key or "").inc(visit.tokens)
         if self.log is not None:
             self.log.write(visit, seconds)
+        if self.traces is not None:
+            self.traces.note(visit, seconds)
 
     def exposition(self) -> str:
         """Return the metrics as Prometheus reads them."""
         return generate_latest(self.registry).decode()
 
     def close(self) -> None:
-        """Write what still waits, and close the log."""
+        """Write and send what still waits, and close the log."""
         if self.log is not None:
             self.log.close()
+        if self.traces is not None:
+            self.traces.close()
 
 
 class AccessLog:

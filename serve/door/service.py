@@ -17,6 +17,7 @@ from serve.door.engine import FORBIDDEN, UNAVAILABLE, UNKNOWN, Engine, Model, Re
 from serve.door.records import Records, Visit
 from serve.door.requests import Asked, invalid, shown, too_long
 from serve.door.tensors import Tensor
+from serve.door.traces import traces_to
 
 SERVER_NAME = "bertender"
 SERVER_VERSION = metadata.version("bertender")
@@ -50,6 +51,8 @@ class DoorSettings:
     allow_origins: tuple[str, ...] = ()
     """Origins of pages elsewhere that may ask from a browser."""
     access_log: Path | None = None
+    otlp_endpoint: str | None = None
+    """URL that traces are sent to; None leaves that to the variables of OpenTelemetry."""
     behind_proxy: bool = False
     """Callers are whom X-Forwarded-For names: nothing but a proxy reaches the door."""
     tls_certificate: Path | None = None
@@ -94,7 +97,7 @@ class Door:
         self.settings = settings or DoorSettings()
         self.count_tokens = count_tokens
         self.callers = Callers(self.settings.api_keys)
-        self.records = Records(self.settings.access_log)
+        self.records = Records(self.settings.access_log, traces_to(self.settings.otlp_endpoint))
         self.ready = True
         self.leaving = False
         self.held_bytes = 0

@@ -34,6 +34,7 @@ OTHER_VALUES = {
     "restart": False,
     "server": "triton",
     "allow_origin": "https://example.com",
+    "otlp_endpoint": "http://127.0.0.1:4318",
     **dict.fromkeys(("access_log", "api_keys"), "a file"),
     **dict.fromkeys(TLS, "a file"),
 }
