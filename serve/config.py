@@ -18,6 +18,7 @@ from bertender.core.errors import ServerMissingError
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.problems import PROBLEMS
 from bertender.problems.single_label_classification import SINGLE_LABEL
+from serve.client.access import AccessConfig
 from serve.server.installation import find_installation
 from serve.wire import MODEL_NAME
 
@@ -454,6 +455,14 @@ class DeployConfig(Config):
     admin_token_file: Path | None = Field(
         None, description="the file that `bertender serve --admin-token-file` was started with"
     )
+    api_key_file: Path | None = Field(
+        None, description="a key of `bertender serve --api-keys`, for its golden texts"
+    )
+    ca_file: Path | None = Field(
+        None,
+        description="PEM file of the authority that signed the server's certificate, for https://; "
+        "by default those that this machine trusts",
+    )
     other_task: bool = Field(
         False,
         description="replace a model of another task, of other labels, or with other inputs",
@@ -470,6 +479,11 @@ class DeployConfig(Config):
         description="for a directory: another server than that of the wheel to try the model in, "
         "ROOT/bin/tritonserver",
     )
+
+    @property
+    def access(self) -> AccessConfig:
+        """The settings of a client of the server."""
+        return AccessConfig(api_key_file=self.api_key_file, ca_file=self.ca_file)
 
 
 class EndpointConfig(Config):

@@ -229,7 +229,12 @@ def ask_golden(
     """
     predictions = {}
     opened = Endpoint(
-        place.url, model=place.model, batch_size=1, timeout_s=timeout_s, retries=NO_RETRY
+        place.url,
+        model=place.model,
+        batch_size=1,
+        timeout_s=timeout_s,
+        retries=NO_RETRY,
+        access=place.access,
     )
     with opened as endpoint:
         for row, text in texts.items():

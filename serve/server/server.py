@@ -180,6 +180,7 @@ class Server:
             door=os.getpid(),
             since=psutil.Process().create_time(),
             has_tls=bool(config.tls_certificate),
+            is_embedded=config.is_embedded,
             host=self._reachable_host,
             http_port=config.http_port,
             grpc_port=config.grpc_port,

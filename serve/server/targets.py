@@ -40,7 +40,14 @@ from bertender.core.errors import (
 )
 from bertender.core.files import replacing, replacing_directory
 from bertender.text.tokenizer import stated_longest_input
-from serve.client.access import URL_SCHEMES, parse_url
+from serve.client.access import (
+    NO_ACCESS,
+    URL_SCHEMES,
+    Access,
+    AccessConfig,
+    open_access,
+    parse_url,
+)
 from serve.config import DeployConfig, ServeConfig
 from serve.repository.config_pbtxt import (
     CONFIG_NAME,
@@ -74,6 +81,7 @@ class Place(NamedTuple):
 
     url: str
     model: str
+    access: AccessConfig = NO_ACCESS
 
 
 class Target:
@@ -144,10 +152,11 @@ class ServerTarget(Target):
     probe_s = 10.0
     """Longest wait for a server that may have died."""
 
-    def __init__(self, running: RunningServer, token: str, timeout_s: float) -> None:
+    def __init__(self, running: RunningServer, control: ModelControl, access: AccessConfig) -> None:
         super().__init__(running.repository)
         self.running = running
-        self.control = ModelControl(running, token, timeout_s)
+        self.control = control
+        self.access = access
 
     def check_address(self) -> None:
         check_listening(self.running)
@@ -159,12 +168,13 @@ class ServerTarget(Target):
 
     @contextmanager
     def candidate(self, folder: ModelFolder, artifact: Artifact) -> Iterator[Place]:
-        check_shared_memory(_settings(folder), [len(folder.config.input)])
+        if not self.running.is_embedded:
+            check_shared_memory(_settings(folder), [len(folder.config.input)])
         name = folder.candidate.name
         try:
             folder.write_candidate(artifact, folder.candidate)
             self.control.load(name)
-            yield Place(self.running.url, name)
+            yield Place(self.control.url, name, self.access)
         except BaseException:
             end_stubs(folder.candidate)  # one that hangs would never be unloaded
             raise
@@ -212,10 +222,11 @@ def target_of(to: str, config: DeployConfig) -> Target:
             "(`bertender serve --repository-only`), or the address of a running `bertender serve`, "
             "as http://127.0.0.1:8000."
         )
-    if config.admin_token_file:
+    of_servers = ("admin_token_file", "api_key_file", "ca_file")
+    if unused := [name for name in of_servers if getattr(config, name)]:
         raise ConfigError(
-            f"admin_token_file={config.admin_token_file}: it is for a running server, and --to "
-            f"{to} is a directory. Leave it out, or give the server's address."
+            f"{config.as_set(unused)}: it is for a running server, and --to {to} is a directory. "
+            "Leave it out, or give the server's address."
         )
     return FolderTarget(Path(to).resolve(), config)
 
@@ -241,7 +252,13 @@ def _server(url: str, config: DeployConfig) -> ServerTarget:
     port = urlsplit(f"//{address.host_and_port}").port
     for server in running_servers():
         if port in (server.http_port, server.grpc_port) and is_same_host(address.host, server.host):
-            return ServerTarget(server, admin_token(config.admin_token_file), config.timeout_s)
+            # a certificate proves who listens at a name; without one, the address does, which is
+            # looked at before each request
+            named = server.model_copy(update={"host": address.host}) if server.has_tls else server
+            access = open_access(parse_url(named.url), config.access)
+            token = admin_token(config.admin_token_file)
+            control = ModelControl(server, token, config.timeout_s, named.url, access)
+            return ServerTarget(server, control, config.access)
     raise ConfigError(
         f"--to {url}: no `bertender serve` of this user listens there on this machine, as far as "
         f"the notes in {tempfile.gettempdir()} say. Run `bertender deploy` where the server runs "
@@ -306,6 +323,9 @@ class ModelControl:
     server: RunningServer
     token: str = field(repr=False)
     timeout_s: float
+    url: str
+    """Of its HTTP, by the name that its certificate has."""
+    access: Access
 
     def check_token(self) -> None:
         """Raise ConfigError where the server does not know the token."""
@@ -354,15 +374,15 @@ class ModelControl:
 
     def _ask(self, wish: str, route: str) -> bytes:
         check_listening(self.server)  # each request holds the token
-        address = self.server.host, self.server.http_port
-        connection = http.client.HTTPConnection(*address, timeout=self.timeout_s)
-        if self.server.has_tls:  # who listens is known, whatever its certificate names
-            context = ssl._create_unverified_context()  # noqa: S323
+        address = urlsplit(self.url)
+        place, context = (address.hostname or "", address.port), self.access.context
+        connection = http.client.HTTPConnection(*place, timeout=self.timeout_s)
+        if context is not None:
             connection = http.client.HTTPSConnection(
-                *address, timeout=self.timeout_s, context=context
+                *place, timeout=self.timeout_s, context=context
             )
         try:
-            headers = {HTTP_HEADER: self.token}
+            headers = {**self.access.headers, HTTP_HEADER: self.token}
             connection.request("POST", f"/v2/repository/{route}", b"{}", headers)
             response = connection.getresponse()
             status, content = response.status, response.read()
@@ -370,6 +390,11 @@ class ModelControl:
             raise DeploymentError(
                 f"the server does not {wish} within {self.timeout_s:g} s. Give it longer with "
                 "--timeout-s."
+            ) from None
+        except ssl.SSLCertVerificationError as error:
+            raise ConfigError(
+                f"no trusted TLS connection to {self.url} ({error.verify_message}). Name who "
+                "signed its certificate with --ca-file, and the server as the certificate names it."
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise DeploymentError(f"the server does not {wish}: {error}") from None

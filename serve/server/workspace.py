@@ -199,6 +199,7 @@ class RunningServer(Record):
     door: int = Field(description="process that listens")
     since: float = Field(description="when that was started, in seconds")
     has_tls: bool = False
+    is_embedded: bool = False
     host: str = Field(description="address at which this machine reaches it")
     http_port: int
     grpc_port: int | None = Field(description="None where it does not listen for gRPC")

@@ -30,8 +30,7 @@ from serve.client.endpoint import Endpoint
 from serve.config import DeployConfig, ServeConfig
 from serve.repository.write import Models, write_repository
 from serve.server.server import Server
-from serve.server.targets import ModelControl
-from serve.server.workspace import running_servers
+from serve.server.targets import ModelControl, ServerTarget, target_of
 from tests.served import BY_DEFAULT
 from tests.toys import NoConfig, tiny_bert, tiny_tokenizer, toy_task, write_model
 
@@ -116,10 +115,9 @@ class Deployable:
 
     @property
     def control(self) -> ModelControl:
-        token = self.token_file.read_text().strip()
-        port = self.server.config.http_port
-        (server,) = [each for each in running_servers() if each.http_port == port]
-        return ModelControl(server, token, 60)
+        target = target_of(self.server.http_url, self.config)
+        assert isinstance(target, ServerTarget)
+        return target.control
 
     def loaded(self) -> dict[str, set[int]]:
         """The versions that take memory, by model."""

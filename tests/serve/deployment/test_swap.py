@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bertender.gate.judge import TOLERANCES
-from serve.config import DeployConfig
+from serve.config import SERVERS, DeployConfig
 from serve.deploy import deploy
 from serve.repository.config_pbtxt import read_model_config
 from serve.server.server import Server
@@ -56,11 +56,13 @@ def watching_readiness(url: str) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("has_grpc", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("server", SERVERS)
 def test_no_request_is_dropped_while_versions_are_swapped(
-    has_grpc: bool, versions: Versions, tmp_path: Path
+    server: str, has_grpc: bool, versions: Versions, tmp_path: Path
 ) -> None:
     assert np.abs(logits_of(versions.old) - logits_of(versions.new)).max() > 0.1
-    with deployable(versions.old, tmp_path, **({"grpc_port": 0} if has_grpc else {})) as running:
+    settings = {"server": server, **({"grpc_port": 0} if has_grpc else {})}
+    with deployable(versions.old, tmp_path, **settings) as running:
         url = running.server.http_url
         urls = [url, running.server.grpc_url if has_grpc else url]
         with asking(*urls, *urls) as clients, watching_readiness(urls[0]) as statuses:
