@@ -39,6 +39,9 @@ TICK_S = 0.25
 LONGEST_TICK_S = 1.0
 """Of a tick that took longer, the door itself stood still."""
 AWAY = "the model server has ended, and is started again. Send the request again later."
+STUB_GONE = "Stub process "
+"""How Triton begins its failure at every request once the backend's process stood still: it has to
+be started again, and the request may be sent again then."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class WatchedEngine(Engine):
         """
         await self.engine.start()
         self._set(is_up=True)
+        await self.models()
         self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
@@ -241,7 +245,10 @@ class WatchedEngine(Engine):
         )
 
     async def models(self) -> Mapping[str, Model]:
-        return await self.engine.models()
+        """Return the models, also while the engine is away: they are known, and come back."""
+        if self.is_up:
+            self._models = await self.engine.models()
+        return self._models
 
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
         self._check_up()
@@ -250,6 +257,8 @@ class WatchedEngine(Engine):
         except RefusedError as error:
             if error.code is not FAILED:
                 self.silent_s[request.model] = 0.0
+            elif error.reason.startswith(STUB_GONE):
+                raise RefusedError(UNAVAILABLE, AWAY, self.patience.first_delay_s) from None
             raise
         self.silent_s[request.model] = 0.0
         self.answered[request.model] = asyncio.get_running_loop().time()

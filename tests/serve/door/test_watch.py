@@ -31,7 +31,7 @@ class Fake(Engine):
         self.starts = self.kills = 0
         self.is_silent = False
         self.refusal: RefusedError | None = None
-        self.cannot_start = False
+        self.cannot_start = self.has_no_models = False
         self.asked: list[InferRequest] = []
 
     async def start(self) -> None:
@@ -54,7 +54,11 @@ class Fake(Engine):
         return await asyncio.shield(self.end)
 
     async def models(self) -> Mapping[str, Model]:
-        return {"m": Model("m", "1", ("TEXT", "TEXT_PAIR"), {}, 8, 99, {})}
+        return (
+            {}
+            if self.has_no_models
+            else {"m": Model("m", "1", ("TEXT", "TEXT_PAIR"), {}, 8, 99, {})}
+        )
 
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
         self.asked.append(request)
@@ -118,6 +122,23 @@ def test_one_that_ends_is_started_again() -> None:
     asyncio.run(run())
 
 
+def test_models_are_known_while_what_runs_them_is_away() -> None:
+    async def run() -> None:
+        fake = Fake()
+        engine = watched(fake)
+        await engine.start()
+        fake.cannot_start = fake.has_no_models = True
+        fake.end.set_result("status 70")
+        await until(lambda: not engine.is_up)
+        assert {*await engine.models()} == {"m"}
+        with pytest.raises(RefusedError) as refused:
+            await engine.infer(request_of("other"))
+        assert refused.value.code is UNAVAILABLE
+        await engine.stop()
+
+    asyncio.run(run())
+
+
 def test_one_that_hangs_is_not_ready_and_then_started_again() -> None:
     async def run() -> None:
         fake = Fake()
@@ -171,7 +192,10 @@ def test_one_that_fails_at_everything_is_started_again() -> None:
         fake = Fake()
         engine = watched(fake)
         await engine.start()
-        fake.refusal = RefusedError(FAILED, "the stub is not healthy")
+        fake.refusal = RefusedError(FAILED, "Stub process 'classifier_0_0' is not healthy.")
+        with pytest.raises(RefusedError) as refused:
+            await engine.infer(request_of("other"))
+        assert refused.value.code is UNAVAILABLE, "others may send it again"
         await until(lambda: fake.starts == 2)
         fake.refusal = None
         await until(lambda: engine.ready)
