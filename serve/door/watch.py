@@ -29,7 +29,7 @@ from serve.door.engine import (
     RefusedError,
 )
 from serve.door.tensors import Tensor
-from serve.wire import WATCH_CALLER
+from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +191,8 @@ class WatchedEngine(Engine):
         while True:
             well = True
             for model in [*(await self.engine.models()).values()]:
-                if self._has_answered(model):
+                # a candidate may hang: who tries it finds that
+                if model.name.endswith(CANDIDATE_SUFFIX) or self._has_answered(model):
                     continue
                 well = await self._answers(model) and well
                 if self.silent_s[model.name] >= self.patience.hung_s:

@@ -12,7 +12,7 @@ from bertender.core.errors import ServingError
 from serve.door.engine import FAILED, UNAVAILABLE, Engine, InferRequest, Model, RefusedError
 from serve.door.tensors import Tensor
 from serve.door.watch import Patience, WatchedEngine
-from serve.wire import WATCH_CALLER
+from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER
 
 QUICK = Patience(
     every_s=0.01,
@@ -33,6 +33,7 @@ class Fake(Engine):
         self.refusal: RefusedError | None = None
         self.cannot_start = self.has_no_models = False
         self.asked: list[InferRequest] = []
+        self.names = ["m"]
 
     async def start(self) -> None:
         self.starts += 1
@@ -54,11 +55,8 @@ class Fake(Engine):
         return await asyncio.shield(self.end)
 
     async def models(self) -> Mapping[str, Model]:
-        return (
-            {}
-            if self.has_no_models
-            else {"m": Model("m", "1", ("TEXT", "TEXT_PAIR"), {}, 8, 99, {})}
-        )
+        names = () if self.has_no_models else self.names
+        return {each: Model(each, "1", ("TEXT", "TEXT_PAIR"), {}, 8, 99, {}) for each in names}
 
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
         self.asked.append(request)
@@ -94,6 +92,7 @@ def watched(fake: Fake, **settings: object) -> WatchedEngine:
 def test_a_golden_text_is_asked_again_and_again() -> None:
     async def run() -> None:
         fake = Fake()
+        fake.names.append(f"m{CANDIDATE_SUFFIX}")
         engine = watched(fake, golden=lambda model: ("apple", "saw"))
         await engine.start()
         await until(lambda: len(fake.asked) > 2)
@@ -101,6 +100,7 @@ def test_a_golden_text_is_asked_again_and_again() -> None:
         asked = fake.asked[-1]
         assert [each.array().tolist() for each in asked.inputs] == [[[b"apple"]], [[b"saw"]]]
         assert asked.caller == WATCH_CALLER and asked.truncate and asked.number < 0
+        assert {each.model for each in fake.asked} == {"m"}, "a candidate may hang"
         await engine.stop()
         assert not engine.ready
 
