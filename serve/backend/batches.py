@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -268,7 +269,8 @@ def or_end(function: Callable[..., None], *arguments: Any) -> None:
     try:
         function(*arguments)
     except BaseException:
-        traceback.print_exc()
+        with suppress(OSError):  # the log's disk is full
+            traceback.print_exc()
         os._exit(1)
 
 

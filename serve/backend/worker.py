@@ -17,6 +17,7 @@ import struct
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ class Worker:
 def main(descriptor: int) -> None:
     """Run a worker on an inherited socket."""
     Worker(socket.socket(fileno=descriptor)).run()
-    sys.stderr.flush()
+    with suppress(OSError):  # the log's disk is full
+        sys.stderr.flush()
     os._exit(0)  # lanes may be in the middle of a run, which nobody waits for
 
 

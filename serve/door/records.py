@@ -12,7 +12,7 @@ import queue
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,7 +97,7 @@ class Records:
         self.ready = Gauge("bertender_door_ready", "1 while readiness is.", registry=registry)
         self.lost_lines = Counter(
             "bertender_door_lost_log_lines",
-            "Lines of the access log that found its queue full.",
+            "Lines of the access log that found its queue or its disk full.",
             registry=registry,
         )
         for protocol in PROTOCOLS:  # each series is there from the start, at 0
@@ -160,6 +160,8 @@ class AccessLog:
             self.handler = logging.StreamHandler(sys.stdout)
         else:
             self.handler = logging.handlers.WatchedFileHandler(file, encoding="utf-8")
+        # a disk that is full would get a traceback for each line that finds no room
+        self.handler.handleError = lambda record: self.lost_lines.inc()  # type: ignore[method-assign]
         self.queue: queue.Queue[logging.LogRecord] = queue.Queue(MOST_WAITING_LINES)
         self.listener = logging.handlers.QueueListener(self.queue, self.handler)
         self.listener.start()
@@ -190,4 +192,5 @@ class AccessLog:
     def close(self) -> None:
         """Write what still waits, and close the file."""
         self.listener.stop()
-        self.handler.close()
+        with suppress(OSError):  # the disk is full
+            self.handler.close()

@@ -79,3 +79,14 @@ def test_metrics_are_those_of_the_door_and_the_engine() -> None:
     assert "bertender_door_requests_under_way 0.0" in text
     assert "bertender_door_ready 1.0" in text
     assert text.endswith("of_the_engine 1\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this file")
+def test_a_full_disk_loses_lines_and_says_how_many(capfd: pytest.CaptureFixture[str]) -> None:
+    records = Records(Path("/dev/full"))
+    for _ in range(3):
+        with records.visit("http", "a"):
+            pass
+    records.close()
+    assert "bertender_door_lost_log_lines_total 3.0" in records.exposition()
+    assert not capfd.readouterr().err
