@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.door.engine import FAILED, UNAVAILABLE, Model, RefusedError
+from serve.door.engine import FAILED, FORBIDDEN, UNAVAILABLE, Model, RefusedError
 from serve.door.http_admin import admin_routes
 from serve.door.http_bodies import HEADER_LENGTH, read_request, write_response
 from serve.door.http_reading import ClientGoneError, body_of, json_response, unless_gone
@@ -29,6 +32,8 @@ from serve.door.requests import checked, most_body_bytes
 from serve.door.service import EXTENSIONS, FAILURE, SERVER_NAME, SERVER_VERSION, Door, platform_of
 
 logger = logging.getLogger(__name__)
+
+PORT = re.compile(r":\d+$")
 
 
 def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
@@ -75,7 +80,54 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
             Exception: _failed,
         },
     )
-    return Leaving(app, door)
+    return Leaving(app if guarded_otherwise(door) else Local(app), door)
+
+
+def guarded_otherwise(door: Door) -> bool:
+    """Return whether keys, or a proxy that has a name, decide who may ask from a browser."""
+    return door.settings.api_keys is not None or door.settings.behind_proxy
+
+
+class Local:
+    """Answers browsers on this machine only by this machine's names.
+
+    A page elsewhere may give its own name the address 127.0.0.1 once it is loaded (DNS rebinding),
+    and so would be of the same origin as the server. Programs, and requests to another address than
+    the loopback one, are not concerned.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and is_rebound(Headers(scope=scope), scope.get("server")):
+            error = RefusedError(
+                FORBIDDEN,
+                "this server answers a browser by the names of this machine alone: ask it as "
+                "localhost, or start it with --api-keys or --behind-proxy.",
+            )
+            await refusal(error)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def is_rebound(headers: Headers, server: Sequence[Any] | None) -> bool:
+    """Return whether a browser asks for a foreign name at the loopback address."""
+    if "sec-fetch-site" not in headers or not server:
+        return False
+    here, name = str(server[0]), PORT.sub("", headers.get("host", ""))
+    if not _is_address(here) or not ip_address(here).is_loopback:
+        return False
+    # a name alone can be given another address
+    return not (name == "localhost" or name.endswith(".localhost") or _is_address(name.strip("[]")))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def metrics_app(door: Door) -> ASGIApp:

@@ -179,6 +179,27 @@ def test_without_a_token_nobody_administers() -> None:
             assert get(door.http_port, "/v2/logging", *headers).status == 403
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8000", 200),
+        ("evil.example:8000", 403),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("10.0.0.1", 200),  # an address is no name
+    ],
+)
+def test_a_browser_is_answered_by_the_names_of_this_machine(
+    door: RunningDoor, host: str, status: int
+) -> None:
+    head = f"GET /v2 HTTP/1.1\r\nHost: {host}\r\n"
+    for more, expected in (("Sec-Fetch-Site: same-origin\r\n", status), ("", 200)):
+        answer = exchange(door.http_port, f"{head}{more}\r\n".encode())
+        assert answer is not None and answer.status == expected
+
+
 def test_pages_elsewhere_ask_only_where_they_are_allowed(door: RunningDoor) -> None:
     here, there = "Origin: https://here.example", "Origin: https://there.example"
     assert "access-control-allow-origin" not in get(door.http_port, "/v2", here).headers
