@@ -120,7 +120,7 @@ class EmbeddedEngine(Engine):
         self._ended = asyncio.Queue()
         if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
             check_installed(runtime)
-        names = sorted(each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}"))
+        names = self._names()
         if not names:
             raise ServingError(f"{self.folder} has no models. Write it again.")
         try:
@@ -129,6 +129,10 @@ class EmbeddedEngine(Engine):
         except BaseException:
             await self.kill()
             raise
+
+    def _names(self) -> list[str]:
+        """Return the models of the repository."""
+        return sorted(each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}"))
 
     async def stop(self) -> None:
         await asyncio.gather(*(self._retire(each) for each in self.processes.values()))
@@ -188,7 +192,7 @@ class EmbeddedEngine(Engine):
         ]
 
     async def load(self, model: str) -> None:
-        if not (self.folder / model / CONFIG_NAME).is_file():
+        if model not in self._names():  # a folder elsewhere is none
             raise RefusedError(UNKNOWN, f"the repository has no model {model!r}.")
         try:
             fresh = await self._open(model)

@@ -100,9 +100,10 @@ def test_a_model_is_loaded_again_while_requests_come(repository: Path) -> None:
         assert answered and engine.processes["classifier"].process.pid != before
         with pytest.raises(ProcessLookupError):
             os.kill(before, 0)
-        with pytest.raises(RefusedError) as refused:
-            await engine.load("nobody")
-        assert refused.value.code is UNKNOWN
+        for name in ("nobody", "..", "../models/classifier", str(repository / "classifier")):
+            with pytest.raises(RefusedError) as refused:
+                await engine.load(name)
+            assert refused.value.code is UNKNOWN
 
     while_running(repository, use)
 
