@@ -251,7 +251,7 @@ def _nested() -> bytes:
 
 
 KINDS: Mapping[str, Act] = {
-    f"{HEAVY_TEXTS} of the longest texts, again and again": _repeated(_heavy, pause_s=0.0),
+    f"{HEAVY_TEXTS} of the longest texts at a time": _repeated(_heavy, pause_s=0.0),
     "a text of 1 MB": _repeated(lambda: _post(_tensor(["a" * 2**20]))),
     "invalid UTF-8": _repeated(_invalid_utf8),
     "wrong dtype": _repeated(lambda: _post(_tensor([1.0], datatype="FP32"))),
