@@ -9,9 +9,9 @@ import asyncio
 import logging
 import math
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -80,46 +80,36 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
             Exception: _failed,
         },
     )
-    return Leaving(app if guarded_otherwise(door) else Local(app), door)
-
-
-def guarded_otherwise(door: Door) -> bool:
-    """Return whether keys, or a proxy that has a name, decide who may ask from a browser."""
-    return door.settings.api_keys is not None or door.settings.behind_proxy
+    return Leaving(Local(app) if door.settings.has_own_names else app, door)
 
 
 class Local:
-    """Answers browsers on this machine only by this machine's names.
+    """Answers by names of this machine alone, where nobody else is meant to ask.
 
     A page elsewhere may give its own name the address 127.0.0.1 once it is loaded (DNS rebinding),
-    and so would be of the same origin as the server. Programs, and requests to another address than
-    the loopback one, are not concerned.
+    and so would be of the same origin as the server. An address cannot be given another one.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and is_rebound(Headers(scope=scope), scope.get("server")):
+        if scope["type"] == "http" and is_foreign(Headers(scope=scope).get("host", "")):
             error = RefusedError(
                 FORBIDDEN,
-                "this server answers a browser by the names of this machine alone: ask it as "
-                "localhost, or start it with --api-keys or --behind-proxy.",
+                "this server answers by the names of this machine alone: ask it as localhost, or "
+                "start it with --api-keys, or with --behind-proxy where a proxy has another name.",
             )
             await refusal(error)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 
 
-def is_rebound(headers: Headers, server: Sequence[Any] | None) -> bool:
-    """Return whether a browser asks for a foreign name at the loopback address."""
-    if "sec-fetch-site" not in headers or not server:
-        return False
-    here, name = str(server[0]), PORT.sub("", headers.get("host", ""))
-    if not _is_address(here) or not ip_address(here).is_loopback:
-        return False
-    # a name alone can be given another address
-    return not (name == "localhost" or name.endswith(".localhost") or _is_address(name.strip("[]")))
+def is_foreign(host: str) -> bool:
+    """Return whether a header Host has a name, and not one of this machine."""
+    name = PORT.sub("", host).lower().rstrip(".")
+    own = ("", "localhost", socket.gethostname().lower())
+    return not (name in own or name.endswith(".localhost") or _is_address(name.strip("[]")))
 
 
 def _is_address(name: str) -> bool:

@@ -25,7 +25,7 @@ from serve.door.http_server import Server, http_server
 from serve.door.service import Door, DoorSettings
 from serve.door.watch import WatchedEngine
 from serve.page import Page
-from serve.server.addresses import bound_ports, listening_error
+from serve.server.addresses import bound_ports, is_loopback, listening_error
 from serve.server.launch import IN_FLIGHT_TIMEOUT_S, admin_token
 from serve.server.supervisor import HURRYING, STOPPING
 from serve.server.workspace import Workspace, log_file_of
@@ -78,6 +78,7 @@ class Process:
             access_log=config.access_log,
             otlp_endpoint=config.otlp_endpoint,
             behind_proxy=config.behind_proxy,
+            is_local=is_loopback(config.host),
             tls_certificate=config.tls_certificate,
             tls_key=config.tls_key,
         )

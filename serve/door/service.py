@@ -55,6 +55,8 @@ class DoorSettings:
     """URL that traces are sent to; None leaves that to the variables of OpenTelemetry."""
     behind_proxy: bool = False
     """Callers are whom X-Forwarded-For names: nothing but a proxy reaches the door."""
+    is_local: bool = False
+    """It listens at the loopback address alone."""
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     most_connections: int = 1000
@@ -68,6 +70,11 @@ class DoorSettings:
     """Longest time for a request's body."""
     most_held_bytes: int = 128 * 2**20
     """Of bodies of HTTP, messages of gRPC, and texts that the engine has, at a time."""
+
+    @property
+    def has_own_names(self) -> bool:
+        """Whether it is asked by names of this machine: no key and no proxy decides who asks."""
+        return self.is_local and self.api_keys is None and not self.behind_proxy
 
 
 class Door:
