@@ -164,6 +164,7 @@ FLAGS = [
 UNLIKE_THEIR_DEFAULT = {
     "problem_type": "token_classification",
     "server": "embedded",
+    "otlp_endpoint": "http://127.0.0.1:4318",
     "across": "layer",
     "base": "static",
     "batch_size": "15",

@@ -71,6 +71,7 @@ def test_advisories_are_named_by_the_version_that_has_their_fix() -> None:
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("served", ["triton"], indirect=True)
 def test_the_version_of_the_wheels_server_is_what_it_says(served: Server) -> None:
     assert (
         f"| server_version                   | {installed_version()} "

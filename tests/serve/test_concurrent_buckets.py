@@ -32,7 +32,9 @@ def test_it_predicts_as_the_local_model_and_counts_every_bucket(
     assert [each.label for each in predictions] == labels
     np.testing.assert_allclose([each.logits for each in predictions], logits, atol=1e-5)
     tokens = int(local.encode(texts[:60]).arrays["attention_mask"].sum())
-    assert (of(seen, "run_texts"), of(seen, "run_tokens")) == (60, tokens)
+    watched = of(seen, "run_texts") - 60  # texts by which the door watches the model
+    assert 0 <= watched < 5
+    assert tokens <= of(seen, "run_tokens") <= tokens + 20 * watched
     assert of(seen, "runs") > 3
 
 

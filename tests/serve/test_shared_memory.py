@@ -63,6 +63,7 @@ def test_it_holds_queue_batch_and_body(queue: int, columns: int) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("served", ["triton"], indirect=True)
 def test_no_other_user_reads_the_texts_of_requests(served: Server) -> None:
     regions = list(SHARED_MEMORY.glob(f"{served.workspace.shared_memory}*"))
     assert regions
