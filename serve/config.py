@@ -19,7 +19,7 @@ from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 from bertender.problems import PROBLEMS
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from serve.client.access import AccessConfig
-from serve.server.installation import find_installation
+from serve.server.installation import find_installation, is_installed
 from serve.wire import MODEL_NAME
 
 QUEUED_BATCHES = 4
@@ -90,6 +90,9 @@ SERVED_RUNTIMES = Table(
 """What runs the buckets of an endpoint: a row of RUNTIMES in the process of the Python backend, or
 another Triton model (`classifier-encoder`), on a GPU or on the CPU."""
 
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[^/\s]+)$")]
+"""Scheme and host of a page, without a path, as browsers send them."""
+
 ServedRuntimeName = Annotated[str, SERVED_RUNTIMES.validator()]
 """A row of SERVED_RUNTIMES, as a setting."""
 
@@ -142,6 +145,12 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
         lambda config: config.server == "embedded",
         "--server embedded runs no Triton. Leave it out, or choose --server triton.",
         settings=frozenset({"tritonserver"}),
+        against="server",
+    ),
+    "a setting of Triton without Triton": Rule(
+        lambda config: config.server == "embedded",
+        "only Triton reads it. Leave it out, or choose --server triton.",
+        settings=frozenset({"queue_delay_us", "log_max_mb"}),
         against="server",
     ),
     "a runtime that the server does not have": Rule(
@@ -245,8 +254,8 @@ class ServeConfig(Config):
     )
     server: ServerName | None = Field(
         None,
-        description=f"what runs the model: {', '.join(SERVERS)}; by default triton where its "
-        "binary is",
+        description=f"what runs the model: {', '.join(SERVERS)}; by default triton where it is "
+        "installed",
     )
     tls_certificate: Path | None = Field(
         None, description="file of the certificate for https:// and grpcs://, its chain in it"
@@ -257,8 +266,10 @@ class ServeConfig(Config):
         description="file of the keys that clients need, by their digests; `bertender api-key` "
         "makes them. By default clients need none",
     )
-    allow_origin: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
-        (), description="origins of web pages elsewhere that may ask, as https://example.com"
+    allow_origin: Annotated[tuple[Origin, ...], BeforeValidator(parts_of)] = Field(
+        (),
+        description="origins of web pages elsewhere that may ask, by commas, as "
+        "https://example.com; * for all",
     )
     access_log: Path | None = Field(
         None,
@@ -315,11 +326,7 @@ class ServeConfig(Config):
         """
         if self.server is not None or self.tritonserver is not None or self.triton_backend:
             return self.server == "embedded"
-        try:
-            find_installation()
-        except ServerMissingError:
-            return True
-        return False
+        return not is_installed()  # one that is there and does not run is an error
 
     @property
     def triton_backend(self) -> str | None:

@@ -106,7 +106,9 @@ def _say_single_texts(models: Iterable[Artifact]) -> None:
 
 def _ready(server: Server, profile: Path | None, as_json: bool) -> None:
     has_grpc = server.config.grpc_port is not None
+    name = "embedded" if server.config.is_embedded else "triton"
     urls = {
+        "server": name,
         "http": server.http_url,
         "grpc": server.grpc_url if has_grpc else None,
         "metrics": server.metrics_url,
@@ -114,11 +116,13 @@ def _ready(server: Server, profile: Path | None, as_json: bool) -> None:
     page = {"page": f"{server.http_url}/"} if server.config.page else {}
     command = f'bertender classify "a text of yours" --url {server.http_url}'
     model = "" if MODEL_NAME in server.models else f" --model {server.models[0]}"
+    without = f"server: {name}, without Triton" if server.config.is_embedded else ""
     lines = [
         f"ready at {server.http_url}{f' and {server.grpc_url}' if has_grpc else ''}; stop it with "
         "Ctrl-C.",
         f"metrics: {server.metrics_url}",
         f"try it: {command}{model}",
+        *filter(None, (without,)),
         *(f"the page: {url}" for url in page.values()),
     ]
     _print_state(

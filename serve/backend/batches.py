@@ -250,7 +250,7 @@ class ServedModel:
         for late in self.queue.expired():
             waited_s = self.queue.clock() - late.since
             self.tally.wait(waited_s)
-            limit_s = self.queue.timeout_s if late.wait_s is None else late.wait_s
+            limit_s = self.queue.longest_wait(late)
             reason = (
                 f"the request has waited for over {limit_s * 1000:g} ms in the queue. Send it "
                 "again later."

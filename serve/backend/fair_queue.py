@@ -8,6 +8,7 @@ request which has just arrived shares the next one, and leaves as soon as its ow
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -254,13 +255,16 @@ class FairQueue:
                 request
                 for caller in self._callers.values()
                 for request in caller.requests
-                if not request.has_begun
-                and (limit := self.timeout_s if request.wait_s is None else request.wait_s)
-                and now - request.since > limit
+                if not request.has_begun and now - request.since > self.longest_wait(request)
             ]
             for request in late:
                 self._remove(request)
             return late
+
+    def longest_wait(self, request: Request) -> float:
+        """Return how many seconds a request may wait: its own wish, and no longer than others."""
+        limits = (each for each in (self.timeout_s, request.wait_s) if each)
+        return min(limits, default=math.inf)
 
     def close(self) -> None:
         """Let `take` return nothing once those that wait are taken."""

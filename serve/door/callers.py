@@ -8,6 +8,7 @@ nobody what it is. The file is read again when it changes.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -18,6 +19,8 @@ from pathlib import Path
 
 from bertender.core.errors import ConfigError
 from serve.door.engine import TOO_MANY, UNAUTHORIZED, RefusedError
+
+logger = logging.getLogger(__name__)
 
 KEY_BYTES = 32
 MOST_KEY_CHARACTERS = 4096
@@ -111,7 +114,9 @@ class Callers:
         return Caller(key.name, key)
 
     def _read_again(self, file: Path) -> None:
-        """Take on a file that has changed; one with an error leaves the keys as they are."""
+        """Take on a file that has changed, but for rows with an error: a key whose row has gone is
+        taken back whatever else is in the file. One that cannot be read leaves the keys as they
+        are."""
         now = self.clock()
         if now - self.looked_at < LOOK_AGAIN_S:
             return
@@ -119,10 +124,14 @@ class Callers:
         try:
             if (stamp := _stamp(file)) == self.stamp:
                 return
-            fresh = read_keys(file)
-        except ConfigError:
+            self.stamp = stamp  # an error is said once
+            faults: list[str] = []
+            fresh = read_keys(file, faults)
+        except ConfigError as error:
+            logger.error("%s The keys stay as they were.", error)
             return
-        self.stamp = stamp
+        for fault in faults:
+            logger.error("%s", fault)
         for code, key in fresh.items():
             if (old := self.keys.get(code)) is not None:
                 key.balance, key.since = old.balance, old.since
@@ -151,7 +160,7 @@ def new_key(name: str, tokens_per_second: float | None = None) -> tuple[str, str
     if not NAME.fullmatch(name):
         raise ConfigError(f"name {name!r}: write 1 to 64 letters, digits or _ . @ -.")
     key = secrets.token_urlsafe(KEY_BYTES)
-    limit = [] if tokens_per_second is None else [f"{tokens_per_second:g}"]
+    limit = [] if tokens_per_second is None else [f"{tokens_per_second:.15g}"]
     return key, " ".join([name, digest(key), *limit])
 
 
@@ -172,11 +181,15 @@ def append_row(file: Path, row: str) -> None:
         raise ConfigError(f"{file}: {error.strerror}.") from None
 
 
-def read_keys(file: Path) -> dict[str, Key]:
+def read_keys(file: Path, faults: list[str] | None = None) -> dict[str, Key]:
     """Return the keys in a file, by their digests.
 
+    Args:
+        file: the keys.
+        faults: rows with an error are left out and described here; by default they are errors.
+
     Raises:
-        ConfigError: it cannot be read, or a row in it is none.
+        ConfigError: it cannot be read, or a row has an error.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -191,13 +204,19 @@ def read_keys(file: Path) -> dict[str, Key]:
             continue
         name, code, *limit = line.split()[:3] if len(line.split()) in (2, 3) else ("", "")
         rate = _rate(limit[0]) if limit else None
+        fault = ""
         if not (NAME.fullmatch(name) and DIGEST.fullmatch(code)) or rate == 0:
-            raise ConfigError(
-                f"api_keys={file}: line {number} is no row. Write NAME SHA256 or NAME SHA256 "
-                "TOKENS_PER_SECOND, as `bertender api-key NAME` does."
+            fault = (
+                f"line {number} is not a row. Write NAME SHA256 or NAME SHA256 TOKENS_PER_SECOND, "
+                "as `bertender api-key NAME` does."
             )
-        if code in keys or name in names:
-            raise ConfigError(f"api_keys={file}: the key of line {number} is there twice.")
+        elif code in keys or name in names:
+            fault = f"the key of line {number} is there twice."
+        if fault and faults is None:
+            raise ConfigError(f"api_keys={file}: {fault}")
+        if fault and faults is not None:
+            faults.append(f"api_keys={file}: {fault} The row is left out.")
+            continue
         names.add(name)
         keys[code] = Key(name, rate)
     return keys

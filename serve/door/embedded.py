@@ -237,7 +237,10 @@ class EmbeddedEngine(Engine):
         worker = Process(model, process, reader, writer)
         # copies share one process here, and so one model in memory: each is a bucket more at once
         lanes = parameters.concurrent_buckets * config.instance_group[0].count
-        parameters = parameters.model_copy(update={"concurrent_buckets": lanes})
+        texts = parameters.max_queue_texts * config.instance_group[0].count
+        parameters = parameters.model_copy(
+            update={"concurrent_buckets": lanes, "max_queue_texts": texts}
+        )
         opening = {
             "folder": str((self.folder / name / version / parameters.artifact).resolve()),
             "parameters": parameters.as_strings(),

@@ -270,7 +270,7 @@ class Service:
 
     async def model_infer(self, request: Any, context: Any) -> Any:
         door = self.door
-        with door.records.visit("grpc", context.peer()) as visit:
+        with door.records.visit("grpc", self._connection(context)) as visit:
             visit.headers = context.invocation_metadata()
             caller = door.callers.caller(metadata_of(context, "authorization"), visit.connection)
             visit.key = caller.key.name if caller.key else None
@@ -314,7 +314,11 @@ class Service:
         return await self.door.model(request.name, request.version)
 
     def _check_key(self, context: Any) -> None:
-        self.door.callers.caller(metadata_of(context, "authorization"), context.peer())
+        self.door.callers.caller(metadata_of(context, "authorization"), self._connection(context))
+
+    def _connection(self, context: Any) -> str:
+        forwarded = metadata_of(context, "x-forwarded-for")
+        return self.door.connection(context.peer(), [forwarded] if forwarded else [])
 
     def _check_admin(self, context: Any) -> None:
         self.door.check_admin(metadata_of(context, ADMIN_HEADER, OF_TRITON))

@@ -155,10 +155,11 @@ class Leaving:
         await self.app(scope, receive, closing)
 
 
-def connection_of(scope: Scope) -> str:
-    """Return the name of the connection that a request came by."""
+def connection_of(scope: Scope, door: Door) -> str:
+    """Return the name of the connection that a request came by, or of the one to the proxy."""
     client = scope.get("client")
-    return f"{client[0]}:{client[1]}" if client else "unknown"
+    own = f"{client[0]}:{client[1]}" if client else "unknown"
+    return door.connection(own, Headers(scope=scope).getlist("x-forwarded-for"))
 
 
 def refusal(error: RefusedError) -> Response:
@@ -241,7 +242,9 @@ class Open:
         return await self.door.model(path["model"], path.get("version", ""))
 
     def _check_key(self, request: Request) -> None:
-        self.door.callers.caller(request.headers.get("authorization"), connection_of(request.scope))
+        self.door.callers.caller(
+            request.headers.get("authorization"), connection_of(request.scope, self.door)
+        )
 
 
 class Infer:
@@ -254,7 +257,7 @@ class Infer:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response: Response
         try:
-            with self.door.records.visit("http", connection_of(scope)) as visit:
+            with self.door.records.visit("http", connection_of(scope, self.door)) as visit:
                 response = await self._response(visit, scope, receive)
         except ClientGoneError:
             return

@@ -83,6 +83,11 @@ class Process:
             tls_key=config.tls_key,
         )
         self.door = Door(self.engine, settings, artifacts.count_tokens)
+        if not (settings.is_local or config.api_keys or config.behind_proxy):
+            logger.warning(
+                "host=%s: whoever reaches this address may ask. --api-keys asks for a key.",
+                config.host,
+            )
         self.was_ready = False
         self._leaving = asyncio.Event()
         self._hurried = asyncio.Event()

@@ -17,10 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from serve.door.engine import CODES, FAILED, RefusedError
 from serve.door.traces import Traces
+
+disable_created_metrics()
 
 STANDARD_OUTPUT = Path("-")
 MOST_WAITING_LINES = 10_000

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from ipaddress import ip_address
 from pathlib import Path
 
 from serve.door.callers import Caller, Callers
@@ -135,6 +136,22 @@ class Door:
             raise RefusedError(UNKNOWN, reason)
         return model
 
+    def connection(self, own: str, forwarded: Sequence[str]) -> str:
+        """Return the name of a request's connection.
+
+        Args:
+            own: of the connection to the door.
+            forwarded: values of the header X-Forwarded-For. Only the last address is the proxy's
+                word; those before it are what its client has sent.
+        """
+        if not self.settings.behind_proxy or not forwarded:
+            return own
+        last = forwarded[-1].rpartition(",")[2].strip()
+        try:
+            return str(ip_address(last))
+        except ValueError:
+            return own
+
     def number(self) -> int:
         """Return the number of a new request."""
         return next(self._numbers)
@@ -193,6 +210,10 @@ class Door:
             return list(await asyncio.shield(task))
         except asyncio.CancelledError:
             self.engine.abandon(asked.request)
+            raise
+        except RefusedError as error:
+            if error.code is UNAVAILABLE and caller.key is not None:
+                caller.key.charge(-visit.tokens)  # nothing ran, and the caller sends it again
             raise
 
     def _done(self, size: int, task: asyncio.Task[tuple[Tensor, ...]]) -> None:

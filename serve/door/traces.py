@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Mapping
 from importlib import metadata
@@ -30,6 +31,10 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 PARENT = ("traceparent", "tracestate")
 """Headers of https://www.w3.org/TR/trace-context/."""
 ERRORS = {code.outcome for code in CODES if code.http_status >= 500}
+
+
+CLOSE_S = 2.0
+"""Longest wait for a collector at the end."""
 
 
 class Traces:
@@ -79,8 +84,10 @@ class Traces:
         span.end(end_ns)
 
     def close(self) -> None:
-        """Send what still waits."""
-        self.provider.shutdown()
+        """Send what still waits, within CLOSE_S: a collector may be away."""
+        closing = threading.Thread(target=self.provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
 
 def _parent(visit: Visit) -> Mapping[str, str]:

@@ -282,6 +282,9 @@ class TritonEngine(Engine):
             ModelState(each.name, each.version, each.state, each.reason) for each in index.models
         ]
 
+    def is_ready(self) -> bool:
+        return bool(self._models)
+
     async def load(self, model: str) -> None:
         # as its folder is: no files or settings that a request brings
         request = messages.RepositoryModelLoadRequest(model_name=model)

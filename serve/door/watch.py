@@ -123,7 +123,7 @@ class WatchedEngine(Engine):
         return await asyncio.shield(self._task)
 
     def is_ready(self) -> bool:
-        return self.ready
+        return self.ready and self.engine.is_ready()
 
     def hurry(self) -> None:
         self.engine.hurry()

@@ -47,6 +47,8 @@ QUIET_AND_LIGHT = {
     "USE_TORCH": "0",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
     "HF_HUB_OFFLINE": "1",
+    # gRPC warns of each process that is started beside it
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
 
 
@@ -129,6 +131,14 @@ def find_installation(binary: Path | None = None) -> Installation:
         )
     _shell()
     return installation
+
+
+def is_installed() -> bool:
+    """Return whether this Python environment has a server, which may not run here."""
+    try:
+        return _of_wheel().binary.exists()
+    except ServerMissingError:
+        return False
 
 
 def installed_version(binary: Path | None = None) -> str | None:

@@ -322,6 +322,9 @@ def serve_forever(
         with _interrupted_by_signals(), prepared(models, config) as server:
             with_free_ports(config)
             begin_log(server.log_file)
+            if config.log_file not in (None, STANDARD_OUTPUT):  # what the door says is there, too
+                handler = logging.FileHandler(server.log_file)
+                logging.getLogger("serve").addHandler(handler)
             watch = Watch(server.repository)
             run(_serve_here(server, on_ready, lambda: report_overwritten(watch, models)))
     except KeyboardInterrupt:

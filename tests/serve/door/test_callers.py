@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from serve.client.endpoint import Endpoint
 from serve.door import callers
 from serve.door.callers import Callers, new_key, read_keys
 from serve.door.engine import TOO_MANY, UNAUTHORIZED, RefusedError
-from tests.serve.door.fake_engine import RunningDoor, running_door
+from tests.serve.door.fake_engine import BUSY, RunningDoor, running_door
 from tests.serve.door.raw_http import Answer, body, exchange, get, post
 
 
@@ -145,10 +146,34 @@ def test_a_changed_file_is_read_again(keys: tuple[Path, str]) -> None:
     with pytest.raises(RefusedError) as refused:
         found.caller(f"Bearer {key}", "a")
     assert refused.value.code == UNAUTHORIZED
-    for damage in ("no row here at all", None):
-        file.unlink() if damage is None else file.write_text(damage)
-        now[0] += 2
-        assert found.caller(f"Bearer {other}", "a").name == "writer", "the keys of before"
+    file.unlink()
+    now[0] += 2
+    assert found.caller(f"Bearer {other}", "a").name == "writer", "the keys of before"
+
+
+def test_a_key_is_taken_back_whatever_else_is_in_the_file(
+    keys: tuple[Path, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    file, key = keys
+    (other, row), now = new_key("other"), [0.0]
+    known = Callers(file, lambda: now[0])
+    assert known.caller(f"Bearer {key}", "a").name == "reader"
+    file.write_text(f"{row}\nnot a row\n")
+    os.utime(file, ns=(1, 1))
+    for now[0] in (2.0, 4.0):
+        with pytest.raises(RefusedError, match="not known"):
+            known.caller(f"Bearer {key}", "a")
+        assert known.caller(f"Bearer {other}", "a").name == "other"
+    assert caplog.text.count("line 2 is not a row") == 1
+
+
+def test_what_does_not_run_costs_no_tokens(tmp_path: Path) -> None:
+    key, row = new_key("reader", 100.0)
+    file = tmp_path / "keys"
+    file.write_text(f"{row}\n")
+    with running_door(api_keys=file) as door:
+        assert {ask(door, key, BUSY).status for _ in range(40)} == {503}
+        assert ask(door, key).status == 200
 
 
 @pytest.mark.parametrize(

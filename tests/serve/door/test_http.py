@@ -202,6 +202,24 @@ def test_a_local_server_is_asked_by_the_names_of_this_machine(host: str, status:
             assert answer is not None and answer.status == expected
 
 
+@pytest.mark.parametrize(
+    ("forwarded", "named"),
+    [
+        (["9.9.9.9"], "9.9.9.9"),
+        (["6.6.6.6, 9.9.9.9"], "9.9.9.9"),  # the client has written the first
+        (["6.6.6.6", "9.9.9.9"], "9.9.9.9"),
+        (["9.9.9.9, forged"], "127.0.0.1"),
+        ([], "127.0.0.1"),
+    ],
+)
+def test_a_proxy_names_the_caller_by_its_last_address(forwarded: list[str], named: str) -> None:
+    with running_door(behind_proxy=True) as door:
+        headers = [f"X-Forwarded-For: {each}" for each in forwarded]
+        exchange(door.http_port, post(body(), *headers))
+        (asked,) = door.engine.requests
+        assert asked.caller.partition(":")[0] == named
+
+
 def test_pages_elsewhere_ask_only_where_they_are_allowed(door: RunningDoor) -> None:
     here, there = "Origin: https://here.example", "Origin: https://there.example"
     assert "access-control-allow-origin" not in get(door.http_port, "/v2", here).headers
