@@ -112,7 +112,8 @@ class FairQueue:
         timeout_s: longest wait; 0 for no limit.
         max_batch_size: most texts that a bucket is chosen from.
         tokens_per_bucket: most tokens of a bucket, padding included.
-        small_tokens: buckets of fewer tokens may run while a larger one does.
+        small_tokens: buckets of fewer tokens may run beside a text that is longer than a bucket.
+            Beside others they would not: they share the next one, which takes less computation.
         shapes: what buckets are padded to.
         clock: returns seconds.
     """
@@ -141,7 +142,7 @@ class FairQueue:
         # tokens that have run for a caller on average: the virtual time of fair queueing. A new
         # caller starts there, or callers with a text each would keep one with several waiting
         self._progress = 0.0
-        self._large = 0  # buckets that run now and are not small
+        self._long = 0  # buckets that run now and are a text longer than a bucket
         self._running: dict[int, float] = {}  # bucket that runs now, by its id -> its start
         self._closed = False
         self._changed = threading.Condition()
@@ -190,7 +191,7 @@ class FairQueue:
         Nothing is returned once the queue is closed and empty.
 
         Args:
-            small: wait until a large bucket runs, and return only what is small beside it.
+            small: wait until a long text runs, and return only what is small beside it.
         """
         with self._changed:
             while not (bucket := self._next_bucket(small)):
@@ -209,7 +210,7 @@ class FairQueue:
                 if not request.waiting:
                     self._forget(request)
             self.texts -= len(bucket)
-            self._large += not self._is_small(bucket)
+            self._long += self._is_long(bucket)
             self._running[id(bucket)] = self.clock()
             self._changed.notify_all()  # what is small may run beside it
             return bucket, begun
@@ -228,7 +229,7 @@ class FairQueue:
                 if len(request.outputs) == len(request.examples) and not request.is_over:
                     request.is_over = True
                     complete.append(request)
-            self._large -= not self._is_small(bucket)
+            self._long -= self._is_long(bucket)
             del self._running[id(bucket)]
             self._changed.notify_all()
         return complete
@@ -276,7 +277,7 @@ class FairQueue:
         """Return the bucket of the first row in turn, among as many rows as make a batch."""
         now = self.clock()
         hangs = any(now - since > HANGS_S for since in self._running.values())
-        if hangs or (small and not self._large):
+        if hangs or (small and not self._long):
             return []
         shorter_than = self.small_tokens if small else None
         callers = sorted(self._callers.values(), key=lambda each: (each.served, each.turn))
@@ -288,9 +289,9 @@ class FairQueue:
         buckets = length_buckets(lengths, budget, rows=self.shapes.rows)
         return [rows[place] for place in next(each for each in buckets if 0 in each)]
 
-    def _is_small(self, bucket: Bucket) -> bool:
+    def _is_long(self, bucket: Bucket) -> bool:
         longest = max(request.lengths[row] for request, row in bucket)
-        return len(bucket) * longest < self.small_tokens
+        return longest > self.tokens_per_bucket
 
     def _in_the_way(self, request: Request) -> list[Request]:
         """Return what a full queue does without: the request itself, or the newest of a greedier

@@ -95,8 +95,8 @@ def open_artifact(
 def small_tokens(classifier: BucketedClassifier, parameters: BackendParameters) -> int:
     """Return the tokens from which on a bucket is not small; 0 where none runs beside another.
 
-    Without small buckets beside large ones, one long text of one caller keeps short ones of all
-    others waiting for a hundred milliseconds and more. ONNX Runtime runs several at once in one
+    Without small buckets beside it, one long text of one caller keeps short ones of all others
+    waiting for a hundred milliseconds and more. ONNX Runtime runs several at once in one
     session; other runtimes reserve what they need for each run that may happen at once.
     """
     if isinstance(classifier.predictor, AdaptiveThreads):

@@ -159,8 +159,8 @@ def test_a_caller_who_returns_has_no_turns_saved_up() -> None:
     assert callers.count("rare") == 5
 
 
-def test_what_is_small_runs_beside_what_is_large_and_only_then() -> None:
-    queue = FairQueue(max_texts=100, tokens_per_bucket=256, small_tokens=20)
+def test_what_is_small_runs_beside_a_long_text_and_only_then() -> None:
+    queue = FairQueue(max_texts=100, tokens_per_bucket=100, small_tokens=20)
     beside: list[Bucket] = []
 
     def work() -> None:
@@ -169,8 +169,11 @@ def test_what_is_small_runs_beside_what_is_large_and_only_then() -> None:
 
     worker = threading.Thread(target=work)
     worker.start()
-    put(queue, "a", 5)
-    alone = take(queue)  # small itself: nothing runs beside it
+    put(queue, "a", *[10] * 10)
+    alone = take(queue)  # full, but of short texts: nothing runs beside it
+    put(queue, "d", 5)
+    worker.join(0.02)
+    assert not beside
     put(queue, "b", 200, 200)
     put(queue, "c", 9, 9, 9, 25)
     queue.done(alone, dict.fromkeys(alone, OUTPUTS))
@@ -186,8 +189,8 @@ def test_what_is_small_runs_beside_what_is_large_and_only_then() -> None:
         assert len(lengths) * max(lengths) < 20
 
 
-def test_a_small_bucket_is_taken_while_a_large_one_runs() -> None:
-    queue = FairQueue(max_texts=100, tokens_per_bucket=256, small_tokens=20)
+def test_a_small_bucket_is_taken_while_a_long_text_runs() -> None:
+    queue = FairQueue(max_texts=100, tokens_per_bucket=100, small_tokens=20)
     put(queue, "a", 200)
     large = take(queue)
     put(queue, "b", 200)
@@ -198,7 +201,9 @@ def test_a_small_bucket_is_taken_while_a_large_one_runs() -> None:
 
 
 def test_nothing_runs_beside_what_hangs() -> None:
-    queue = FairQueue(max_texts=100, small_tokens=20, clock=(clock := Clock()))
+    queue = FairQueue(
+        max_texts=100, tokens_per_bucket=100, small_tokens=20, clock=(clock := Clock())
+    )
     put(queue, "a", 200)
     hanging = take(queue)
     clock.now = HANGS_S + 1
