@@ -106,10 +106,11 @@ class Local:
 
 
 def is_foreign(host: str) -> bool:
-    """Return whether a header Host has a name, and not one of this machine."""
+    """Return whether a header Host has a name that a page elsewhere can have, and this machine has
+    not: one without a dot is of nobody's domain."""
     name = PORT.sub("", host).lower().rstrip(".")
-    own = ("", "localhost", socket.gethostname().lower())
-    return not (name in own or name.endswith(".localhost") or _is_address(name.strip("[]")))
+    own = name == socket.gethostname().lower() or name.endswith(".localhost")
+    return "." in name and not own and not _is_address(name.strip("[]"))
 
 
 def _is_address(name: str) -> bool:

@@ -165,6 +165,7 @@ UNLIKE_THEIR_DEFAULT = {
     "problem_type": "token_classification",
     "server": "embedded",
     "otlp_endpoint": "http://127.0.0.1:4318",
+    "allow_origin": "https://example.com",
     "across": "layer",
     "base": "static",
     "batch_size": "15",

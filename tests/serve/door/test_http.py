@@ -185,6 +185,7 @@ def test_without_a_token_nobody_administers() -> None:
     [
         ("localhost:8000", 200),
         ("LOCALHOST.", 200),
+        ("an-alias:8000", 200),  # of /etc/hosts
         ("127.0.0.1", 200),
         ("[::1]:8000", 200),
         ("10.0.0.1", 200),  # an address is no name, which could be given another
