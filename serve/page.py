@@ -92,7 +92,7 @@ class Page:
     async def about(self, request: Request) -> Response:
         """Describe the models, the versions that answer now."""
         authorization = request.headers.get("authorization")
-        self.door.callers.caller(authorization, connection_of(request.scope))
+        self.door.callers.caller(authorization, connection_of(request.scope, self.door))
         known: dict[tuple[str, str], About] = {}
         try:
             for name, model in (await self.door.engine.models()).items():

@@ -92,7 +92,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.bounds.most_connections:
-            waiting = [each for each in self.connections if each.is_waiting and each is not self]
+            others = [each for each in self.connections if isinstance(each, BoundedProtocol)]
+            waiting = [each for each in others if each.is_waiting and each is not self]
             if not waiting:
                 self._end(503, f"{self.bounds.most_connections} connections are open already.")
                 return

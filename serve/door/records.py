@@ -29,7 +29,7 @@ from prometheus_client import (
 from serve.door.engine import CODES, FAILED, RefusedError
 from serve.door.traces import Traces
 
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 STANDARD_OUTPUT = Path("-")
 MOST_WAITING_LINES = 10_000
