@@ -105,7 +105,7 @@ def test_buckets_run_at_once_and_no_more_than_allowed(at_once: int) -> None:
     assert most == [at_once]
 
 
-def test_a_small_bucket_runs_beside_a_large_one() -> None:
+def test_a_small_bucket_runs_beside_a_long_text() -> None:
     entered, release = threading.Event(), threading.Event()
 
     def run(batch: Batch) -> np.ndarray:
@@ -115,7 +115,7 @@ def test_a_small_bucket_runs_beside_a_large_one() -> None:
         return np.zeros((len(batch), 3), np.float32)
 
     classifier = BucketedClassifier(one_token_a_letter, FakePredictor(run))
-    with serving(classifier, LABELS, small_tokens=8) as model:
+    with serving(classifier, LABELS, small_tokens=8, tokens_per_bucket=8) as model:
         large = submit(model, [("a" * 9,)])
         assert entered.wait(10)
         ask(model, [("a",)], [("aa",)])
