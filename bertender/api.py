@@ -446,7 +446,7 @@ def serve(
     config: LocalServeConfig | None = None,
     **settings: Any,
 ) -> AbstractContextManager[Server]:
-    """Serve a model through Triton Inference Server: ready inside the block, stopped after it.
+    """Serve a model over HTTP and gRPC: ready inside the block, stopped after it.
 
     Args:
         artifact: an onnx classifier, as the model `classifier`; or several by the names of models.

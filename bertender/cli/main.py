@@ -51,7 +51,7 @@ COMMANDS: Mapping[str, Command] = {
     "verify": Command(MEASURE, STAGES["verify"].summary),
     "compare": Command(MEASURE, STAGES["compare"].summary),
     "loadtest": Command(MEASURE, "Measure an endpoint under load, and find its limit."),
-    "serve": Command(SERVE, "Serve a model through Triton Inference Server.", "serve"),
+    "serve": Command(SERVE, "Serve a model over HTTP and gRPC, by Triton or without it.", "serve"),
     "classify": Command(SERVE, "Ask a served model about texts."),
     "deploy": Command(
         SERVE, "Replace a served model by a new version that proves itself first.", "serve"

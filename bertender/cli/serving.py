@@ -63,10 +63,11 @@ def serve_command() -> Callable[..., None]:
         from serve.server.server import serve_forever
 
         config = ServeCommandConfig.parse(settings_of(ServeCommandConfig, values))
-        if as_json and config.log_file == STANDARD_OUTPUT:
-            raise ConfigError(
-                "log_file=-: with --json, standard output has one line of JSON. Name a file."
-            )
+        for name in ("log_file", "access_log"):
+            if as_json and getattr(config, name) == STANDARD_OUTPUT:
+                raise ConfigError(
+                    f"{name}=-: with --json, standard output has one line of JSON. Name a file."
+                )
         models = {  # checked when the repository is written
             name: open_artifact(path, verify=False)
             for name, path in models_by_name(artifacts).items()

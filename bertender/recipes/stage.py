@@ -210,7 +210,7 @@ class Stage:
     fills: ClassVar[str | None] = None
     """The setting that the earlier step beyond the necessary ones stands for."""
     wanted: ClassVar[Want] = CLASSIFIER
-    """What an earlier step must make, whatever the settings."""
+    """The product that an earlier step must make, whatever the settings."""
     needs_task: ClassVar[bool] = True
     problem_types: ClassVar[Collection[str] | None] = None
     """The rows of PROBLEMS whose tasks it takes; None for all."""

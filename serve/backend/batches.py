@@ -184,7 +184,8 @@ class ServedModel:
         waited_s = self.queue.clock() - request.since
         self.tally.wait(waited_s)
         if (
-            waited_s >= LOOK_FOR_CANCELLATION_S
+            not request.number  # what has one is abandoned by it
+            and waited_s >= LOOK_FOR_CANCELLATION_S
             and request.is_cancelled()
             and self.queue.drop(request)
         ):

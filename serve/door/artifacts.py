@@ -23,7 +23,8 @@ class Artifacts:
 
     def __init__(self, repository: Path) -> None:
         self.repository = repository
-        self._tokenizers: dict[Path, tuple[Artifact, Tokenize]] = {}
+        self._tokenizers: dict[str, tuple[Path, Tokenize]] = {}
+        """Name of a model -> the folder of its served version, and its tokenizer."""
 
     def golden(self, model: str) -> Sequence[str] | None:
         """Return the texts of a golden example; None where the artifact has none."""
@@ -40,12 +41,11 @@ class Artifacts:
         """Return how many tokens each example has, at most one more than the model reads; the first
         that has more is the last."""
         artifact, parameters = self._of(model)
-        if artifact.path not in self._tokenizers:
-            problem = PROBLEMS[artifact.card.task.problem_type]
-            encode = problem.encoder(open_tokenizer(artifact.path, parameters.max_length))
-            self._tokenizers = {artifact.path: (artifact, encode), **self._tokenizers}
-        _, encode = self._tokenizers[artifact.path]
         problem = PROBLEMS[artifact.card.task.problem_type]
+        folder, encode = self._tokenizers.get(model, (None, None))
+        if encode is None or folder != artifact.path:
+            encode = problem.encoder(open_tokenizer(artifact.path, parameters.max_length))
+            self._tokenizers[model] = artifact.path, encode
         counts = []
         for example in examples:
             batch = encode([problem.to_example(example)])

@@ -26,6 +26,7 @@ from serve.door.engine import (
     CANCELLED,
     FAILED,
     INVALID,
+    RETRY_AFTER_S,
     UNAVAILABLE,
     UNKNOWN,
     Code,
@@ -34,6 +35,7 @@ from serve.door.engine import (
     Model,
     ModelState,
     RefusedError,
+    away,
 )
 from serve.door.models import model_of
 from serve.door.tensors import Tensor
@@ -41,15 +43,13 @@ from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
 from serve.server.installation import QUIET_AND_LIGHT
 from serve.wire import CANDIDATE_SUFFIX
 
-CODES: Mapping[str, Code] = {
+OF_BACKEND: Mapping[str, Code] = {
     "INVALID_ARG": INVALID,
     "INTERNAL": FAILED,
     "CANCELLED": CANCELLED,
     "UNAVAILABLE": UNAVAILABLE,
 }
 """Codes of the backend's refusals."""
-AWAY = "the process of the model has ended, and is started again. Send the request again later."
-RETRY_AFTER_S = 1.0
 STOP_S = 10.0
 
 
@@ -94,7 +94,7 @@ class Process:
                         future.set_result(tensors)
         for future in self.waiting.values():
             if not future.done():
-                future.set_exception(RefusedError(UNAVAILABLE, AWAY, RETRY_AFTER_S))
+                future.set_exception(away())
         self.waiting.clear()
 
 
@@ -160,7 +160,7 @@ class EmbeddedEngine(Engine):
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
         worker = self.processes.get(request.model)
         if worker is None or worker.process.returncode is not None:
-            raise RefusedError(UNAVAILABLE, AWAY, RETRY_AFTER_S)
+            raise away()
         wishes: dict[str, Any] = {"truncate": request.truncate, "caller": request.caller}
         if request.timeout_ms is not None:
             wishes["wait_ms"] = request.timeout_ms
@@ -248,29 +248,42 @@ class EmbeddedEngine(Engine):
         }
         worker.send(ITSELF, opening)
         try:
-            async with asyncio.timeout(self.config.ready_timeout_s):
-                _, content, _ = await worker.receive()
-        except (TimeoutError, asyncio.IncompleteReadError) as error:
+            await self._until_ready(worker)
+        except BaseException:
+            writer.close()
             with suppress(ProcessLookupError):
                 process.kill()
-            status = await process.wait()
-            if isinstance(error, TimeoutError):
-                raise ServingError(
-                    f"model {name!r} was not ready within {self.config.ready_timeout_s:g} s. Give "
-                    "it longer with --ready-timeout-s."
-                ) from None
-            raise ServingError(
-                f"the process of model {name!r} ended while it loaded, status {status}: see the "
-                "log."
-            ) from None
-        if "error" in content:
             await process.wait()
-            raise ServingError(f"model {name!r} does not load: {content['error']}")
+            raise
         worker.receiving = asyncio.create_task(worker.work())
         watch = asyncio.create_task(self._watch(name, worker))
         self._watching.add(watch)
         watch.add_done_callback(self._watching.discard)
         return worker
+
+    async def _until_ready(self, worker: Process) -> None:
+        """Wait until a process has opened its model.
+
+        Raises:
+            ServingError: it cannot, or not in time.
+        """
+        name, limit_s = worker.model.name, self.config.ready_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                _, content, _ = await worker.receive()
+        except TimeoutError:
+            raise ServingError(
+                f"model {name!r} was not ready within {limit_s:g} s. Give it longer with "
+                "--ready-timeout-s."
+            ) from None
+        except asyncio.IncompleteReadError:
+            status = await worker.process.wait()
+            raise ServingError(
+                f"the process of model {name!r} ended while it loaded, status {status}: see the "
+                "log."
+            ) from None
+        if "error" in content:
+            raise ServingError(f"model {name!r} does not load: {content['error']}")
 
     def _output(self) -> AbstractContextManager[IO[bytes] | None]:
         return nullcontext() if self.log_file is None else self.log_file.open("ab", buffering=0)
@@ -320,4 +333,4 @@ class EmbeddedEngine(Engine):
 
 def _refusal(code: str, reason: str) -> RefusedError:
     retry_after_s = RETRY_AFTER_S if code == "UNAVAILABLE" else None
-    return RefusedError(CODES[code], reason, retry_after_s)
+    return RefusedError(OF_BACKEND[code], reason, retry_after_s)

@@ -37,6 +37,10 @@ CODES = (
 )
 
 
+RETRY_AFTER_S = 1.0
+"""Until a request that is refused for now may come again."""
+
+
 class RefusedError(Exception):
     """A request that gets no prediction; the message says why, and what to do."""
 
@@ -45,6 +49,12 @@ class RefusedError(Exception):
         self.code = code
         self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+def away() -> RefusedError:
+    """Return the refusal of a request while what runs the models is started again."""
+    reason = "the model server has ended, and is started again. Send the request again later."
+    return RefusedError(UNAVAILABLE, reason, RETRY_AFTER_S)
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,8 @@ class Model:
     max_batch_size: int
     """Most rows of a request."""
     max_text_bytes: int
+    longest_input: int | None
+    """Most tokens of an example that it reads, where its configuration says so."""
     config: Mapping[str, object]
     """Triton's configuration of it, as its extension shows it to clients."""
 

@@ -15,7 +15,7 @@ import grpc
 import uvloop
 
 from bertender.core.errors import ConfigError, ServingError
-from serve.config import PORT_FIELDS, ServeConfig
+from serve.config import ServeConfig
 from serve.door.artifacts import Artifacts
 from serve.door.embedded import EmbeddedEngine
 from serve.door.engine import Engine
@@ -25,7 +25,7 @@ from serve.door.http_server import Server, http_server
 from serve.door.service import Door, DoorSettings
 from serve.door.watch import WatchedEngine
 from serve.page import Page
-from serve.server.addresses import bound_ports, is_loopback, listening_error
+from serve.server.addresses import is_loopback, listening_error, with_ports
 from serve.server.launch import IN_FLIGHT_TIMEOUT_S, admin_token
 from serve.server.supervisor import HURRYING, STOPPING
 from serve.server.workspace import Workspace, log_file_of
@@ -233,23 +233,10 @@ def check_tls(config: ServeConfig) -> None:
         return
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(config.tls_certificate, config.tls_key)
+        # an encrypted key would ask for its pass phrase at the terminal
+        context.load_cert_chain(config.tls_certificate, config.tls_key, password=lambda: "")
     except OSError as error:  # ssl.SSLError is one
         raise ConfigError(
             f"tls_certificate={config.tls_certificate}, tls_key={config.tls_key}: {error}. Name a "
             "certificate in PEM, its chain in it, and its unencrypted key."
         ) from None
-
-
-def with_ports(config: ServeConfig) -> tuple[ServeConfig, dict[str, socket.socket]]:
-    """Return the config with its host as an address and its ports, and these, bound.
-
-    Raises:
-        ConfigError: two of the ports are the same.
-        PortTakenError, ServingError: as `bound_ports`.
-    """
-    config.check_rules()
-    asked = {name: port for name in PORT_FIELDS if (port := getattr(config, name)) is not None}
-    host, sockets = bound_ports(config.host, asked)
-    chosen = {name: each.getsockname()[1] for name, each in sockets.items()}
-    return config.model_copy(update={"host": host, **chosen}), sockets

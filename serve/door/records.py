@@ -26,6 +26,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from bertender.core.errors import ConfigError
 from serve.door.engine import CODES, FAILED, RefusedError
 from serve.door.traces import Traces
 
@@ -160,7 +161,11 @@ class Records:
 
 
 class AccessLog:
-    """Writes a line for each request."""
+    """Writes a line for each request.
+
+    Raises:
+        ConfigError: its file cannot be written.
+    """
 
     def __init__(self, file: Path, lost_lines: Counter) -> None:
         self.lost_lines = lost_lines
@@ -168,7 +173,13 @@ class AccessLog:
         if file == STANDARD_OUTPUT:
             self.handler = logging.StreamHandler(sys.stdout)
         else:
-            self.handler = logging.handlers.WatchedFileHandler(file, encoding="utf-8")
+            try:
+                self.handler = logging.handlers.WatchedFileHandler(file, encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(
+                    f"access_log={file}: {error.strerror}. Name a file that this user can write "
+                    "with --access-log, or - for standard output."
+                ) from None
         # a disk that is full would get a traceback for each line that finds no room
         self.handler.handleError = lambda record: self.lost_lines.inc()  # type: ignore[method-assign]
         self.queue: queue.Queue[logging.LogRecord] = queue.Queue(MOST_WAITING_LINES)

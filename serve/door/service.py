@@ -7,14 +7,22 @@ import functools
 import hmac
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from ipaddress import ip_address
 from pathlib import Path
 
 from serve.door.callers import Caller, Callers
-from serve.door.engine import FORBIDDEN, UNAVAILABLE, UNKNOWN, Engine, Model, RefusedError
+from serve.door.engine import (
+    FORBIDDEN,
+    RETRY_AFTER_S,
+    UNAVAILABLE,
+    UNKNOWN,
+    Engine,
+    Model,
+    RefusedError,
+)
 from serve.door.records import Records, Visit
 from serve.door.requests import Asked, invalid, shown, too_long
 from serve.door.tensors import Tensor
@@ -55,7 +63,7 @@ class DoorSettings:
     otlp_endpoint: str | None = None
     """URL that traces are sent to; None leaves that to the variables of OpenTelemetry."""
     behind_proxy: bool = False
-    """Callers are whom X-Forwarded-For names: nothing but a proxy reaches the door."""
+    """Nothing but a proxy reaches the door: X-Forwarded-For names the caller."""
     is_local: bool = False
     """It listens at the loopback address alone."""
     tls_certificate: Path | None = None
@@ -82,7 +90,6 @@ class Door:
     """What both protocols share.
 
     Attributes:
-        ready: whether requests find a model that works; whoever watches the engine sets it.
         leaving: whether the process is about to end: HTTP connections are closed after a response.
 
     Args:
@@ -106,7 +113,6 @@ class Door:
         self.count_tokens = count_tokens
         self.callers = Callers(self.settings.api_keys)
         self.records = Records(self.settings.access_log, traces_to(self.settings.otlp_endpoint))
-        self.ready = True
         self.leaving = False
         self.held_bytes = 0
         self._numbers = itertools.count(1)
@@ -118,7 +124,7 @@ class Door:
     @property
     def is_ready(self) -> bool:
         """Whether the door wants requests."""
-        return self.ready and not self.leaving and self.engine.is_ready()
+        return not self.leaving and self.engine.is_ready()
 
     async def model(self, name: str, version: str = "") -> Model:
         """Return a model.
@@ -161,8 +167,8 @@ class Door:
 
         Args:
             size: bytes that come or go.
-            whole: bytes of the request so far; those of few find a quarter more, so that large
-                ones do not keep them out.
+            whole: bytes of the request so far. Small requests may use a quarter more than the
+                limit, so that large ones do not keep them out.
 
         Raises:
             RefusedError: UNAVAILABLE: too many are held already.
@@ -174,7 +180,7 @@ class Door:
             raise RefusedError(
                 UNAVAILABLE,
                 f"the bodies of requests take {self.held_bytes} bytes already. Send it later.",
-                retry_after_s=1,
+                retry_after_s=RETRY_AFTER_S,
             )
         self.held_bytes += size
 
@@ -197,10 +203,6 @@ class Door:
         """
         visit.texts = asked.request.rows
         visit.tokens = await self.tokens(asked, model, caller)
-        if not self.ready:
-            raise RefusedError(
-                UNAVAILABLE, "the server is not ready. Send it again later.", retry_after_s=1
-            )
         size = sum(len(each.data) for each in asked.request.inputs)
         self.hold(size, size)  # until the engine is done with it, also where the client has gone
         task = asyncio.ensure_future(self.engine.infer(asked.request))
@@ -232,7 +234,7 @@ class Door:
             RefusedError: INVALID: an example is longer than the model's input; TOO_MANY: the key
                 has used up its tokens since the request began.
         """
-        longest = longest_input(model.config)
+        longest = model.longest_input
         sizes = [sum(len(text.encode()) for text in example) for example in asked.texts]
         specials = SPECIAL_TOKENS * len(model.inputs)
         most = sys.maxsize if longest is None else longest
@@ -268,18 +270,6 @@ class Door:
         self._counting.release()
         if not counting.cancelled():
             counting.exception()  # else asyncio reports that nobody asked for it
-
-
-def longest_input(config: Mapping[str, object]) -> int | None:
-    """Return the most tokens that a model reads, where its configuration says so."""
-    parameters = config.get("parameters")
-    if not isinstance(parameters, Mapping):
-        return None
-    for name in ("max_length", "longest_input"):
-        value = parameters.get(name)
-        if isinstance(value, Mapping) and str(value.get("string_value", "")).isdigit():
-            return int(str(value["string_value"]))
-    return None
 
 
 def platform_of(model: Model) -> str:

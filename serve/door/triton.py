@@ -24,6 +24,7 @@ from serve.door.engine import (
     FAILED,
     INVALID,
     LATE,
+    RETRY_AFTER_S,
     UNAVAILABLE,
     UNKNOWN,
     Code,
@@ -32,6 +33,7 @@ from serve.door.engine import (
     Model,
     ModelState,
     RefusedError,
+    away,
 )
 from serve.door.models import model_of
 from serve.door.tensors import Tensor
@@ -61,8 +63,6 @@ CODES: Mapping[grpc.StatusCode, Code] = {
     grpc.StatusCode.UNAVAILABLE: UNAVAILABLE,
 }
 """Other statuses of Triton are failures."""
-AWAY = "the model server has ended, and is started again. Send the request again later."
-RETRY_AFTER_S = 2.0
 RESTRICTED = "This protocol is restricted"
 """How Triton begins its refusal of a request without the token."""
 
@@ -259,13 +259,13 @@ class TritonEngine(Engine):
             RefusedError: there is none, or an error.
         """
         if self.channel is None or self.ended is None or self.ended.done():
-            raise RefusedError(UNAVAILABLE, AWAY, RETRY_AFTER_S)
+            raise away()
         try:
             return await route(message, metadata=self.metadata)
         except grpc.aio.AioRpcError as error:
             raise self._refusal(error) from None
         except grpc.aio.UsageError:  # the channel was closed meanwhile
-            raise RefusedError(UNAVAILABLE, AWAY, RETRY_AFTER_S) from None
+            raise away() from None
 
     def _refusal(self, error: grpc.aio.AioRpcError) -> RefusedError:
         code, reason = CODES.get(error.code(), FAILED), error.details() or str(error.code())
@@ -274,7 +274,7 @@ class TritonEngine(Engine):
         is_connected = self.channel is not None and (
             self.channel.get_state() is grpc.ChannelConnectivity.READY
         )
-        return RefusedError(UNAVAILABLE, reason if is_connected else AWAY, RETRY_AFTER_S)
+        return RefusedError(UNAVAILABLE, reason, RETRY_AFTER_S) if is_connected else away()
 
     async def repository(self) -> Sequence[ModelState]:
         index = await self._answer(self.stub.RepositoryIndex, messages.RepositoryIndexRequest())

@@ -21,12 +21,12 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from bertender.core.errors import BertenderError
 from serve.door.engine import (
     FAILED,
-    UNAVAILABLE,
     Engine,
     InferRequest,
     Model,
     ModelState,
     RefusedError,
+    away,
 )
 from serve.door.tensors import Tensor
 from serve.wire import CANDIDATE_SUFFIX, WATCH_CALLER
@@ -38,7 +38,6 @@ TEXT = "watch"
 TICK_S = 0.25
 LONGEST_TICK_S = 1.0
 """Of a tick that took longer, the door itself stood still."""
-AWAY = "the model server has ended, and is started again. Send the request again later."
 STUB_GONE = "Stub process "
 """How Triton begins its failure at every request once the backend's process stood still: it has to
 be started again, and the request may be sent again then."""
@@ -151,7 +150,7 @@ class WatchedEngine(Engine):
                 try:
                     await self.engine.start()
                     break
-                except BertenderError as error:
+                except (BertenderError, OSError) as error:  # of a machine without room, too
                     reason = str(error)
                     await self.engine.kill()
             self.silent_s.clear()
@@ -259,7 +258,7 @@ class WatchedEngine(Engine):
             if error.code is not FAILED:
                 self.silent_s[request.model] = 0.0
             elif error.reason.startswith(STUB_GONE):
-                raise RefusedError(UNAVAILABLE, AWAY, self.patience.first_delay_s) from None
+                raise away() from None
             raise
         self.silent_s[request.model] = 0.0
         self.answered[request.model] = asyncio.get_running_loop().time()
@@ -286,7 +285,7 @@ class WatchedEngine(Engine):
 
     def _check_up(self) -> None:
         if not self.is_up:
-            raise RefusedError(UNAVAILABLE, AWAY, self.patience.first_delay_s)
+            raise away()
 
     async def metrics(self) -> str:
         return generate_latest(self._registry).decode() + await self.engine.metrics()

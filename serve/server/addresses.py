@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from bertender.core.errors import PortTakenError, ServingError
+from serve.config import PORT_FIELDS, ServeConfig
 
 
 def resolved(host: str) -> str:
     """Return the address of a host, which may be a name: of IPv4, or of IPv6 where it has no other.
-
-    Triton's HTTP service takes no names.
 
     Raises:
         OSError, UnicodeError: it has none; UnicodeError for a name such as a..b.
@@ -93,6 +92,32 @@ def bound_ports(host: str, ports: Mapping[str, int]) -> tuple[str, dict[str, soc
             sockets[name] = bound
         held.pop_all()
     return address, sockets
+
+
+def with_ports(config: ServeConfig) -> tuple[ServeConfig, dict[str, socket.socket]]:
+    """Return the config with its host as an address and its ports, and these, bound.
+
+    Raises:
+        ConfigError: two of the ports are the same.
+        PortTakenError, ServingError: as `bound_ports`.
+    """
+    config.check_rules()
+    asked = {name: port for name in PORT_FIELDS if (port := getattr(config, name)) is not None}
+    host, sockets = bound_ports(config.host, asked)
+    chosen = {name: each.getsockname()[1] for name, each in sockets.items()}
+    return config.model_copy(update={"host": host, **chosen}), sockets
+
+
+def with_free_ports(config: ServeConfig) -> ServeConfig:
+    """Return the config with its host as an address, and every port 0 replaced by a free one.
+
+    Raises:
+        ConfigError, PortTakenError, ServingError: as `with_ports`.
+    """
+    config, sockets = with_ports(config)
+    for each in sockets.values():
+        each.close()
+    return config
 
 
 def listening_error(host: str, name: str, port: int, error: OSError) -> ServingError:

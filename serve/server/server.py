@@ -27,9 +27,9 @@ import psutil
 from bertender.core.artifact import Artifact
 from bertender.core.card import CARD_NAME
 from bertender.core.errors import BertenderError, ConfigError, DamagedArtifactError, ServingError
-from serve.config import PORT_FIELDS, STANDARD_OUTPUT, ServeConfig
+from serve.config import STANDARD_OUTPUT, ServeConfig
 from serve.repository.write import Models, by_name, model_names, write_repository
-from serve.server.addresses import free_ports, in_url, reachable
+from serve.server.addresses import in_url, reachable, with_free_ports
 from serve.server.installation import QUIET_AND_LIGHT
 from serve.server.launch import IN_FLIGHT_TIMEOUT_S, STOP_TIMEOUT_S, begin_log, failure_reason
 from serve.server.starting import DOOR, RAISED, Start
@@ -254,19 +254,6 @@ def _output(log_file: Path) -> Iterator[IO[bytes] | None]:
         yield output
 
 
-def with_free_ports(config: ServeConfig) -> ServeConfig:
-    """Return the config with its host as an address, and every port 0 replaced by a free one.
-
-    Raises:
-        ConfigError: two of the ports are the same.
-        PortTakenError, ServingError: as `free_ports`.
-    """
-    config.check_rules()
-    asked = {name: port for name in PORT_FIELDS if (port := getattr(config, name)) is not None}
-    host, chosen = free_ports(config.host, asked)
-    return config.model_copy(update={"host": host, **chosen})
-
-
 @contextmanager
 def serving(models: Models, config: ServeConfig) -> Iterator[Server]:
     """Serve ONNX artifacts inside the block; their model repository is temporary.
@@ -322,14 +309,27 @@ def serve_forever(
         with _interrupted_by_signals(), prepared(models, config) as server:
             with_free_ports(config)
             begin_log(server.log_file)
-            if config.log_file not in (None, STANDARD_OUTPUT):  # what the door says is there, too
-                handler = logging.FileHandler(server.log_file)
-                logging.getLogger("serve").addHandler(handler)
             watch = Watch(server.repository)
-            run(_serve_here(server, on_ready, lambda: report_overwritten(watch, models)))
+            with _logged(server.log_file):
+                run(_serve_here(server, on_ready, lambda: report_overwritten(watch, models)))
     except KeyboardInterrupt:
         pass
     logger.info("stopped on request")
+
+
+@contextmanager
+def _logged(file: Path) -> Iterator[None]:
+    """Append what the door says in this process to the log of what it starts."""
+    if file == STANDARD_OUTPUT:
+        yield
+        return
+    handler, messages = logging.FileHandler(file), logging.getLogger("serve")
+    messages.addHandler(handler)
+    try:
+        yield
+    finally:
+        messages.removeHandler(handler)
+        handler.close()
 
 
 async def _serve_here(

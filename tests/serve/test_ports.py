@@ -9,7 +9,7 @@ import pytest
 
 from bertender.core.errors import ConfigError, PortTakenError, ServingError
 from serve.config import PORT_FIELDS, ServeConfig
-from serve.server.server import with_free_ports
+from serve.server.addresses import with_free_ports
 from tests.served import ANY_PORTS
 
 

@@ -29,7 +29,8 @@ from serve import tuning as measuring
 from serve.client.endpoint import Endpoint
 from serve.config import ServeConfig
 from serve.probe import main as probe
-from serve.server.server import Server, with_free_ports
+from serve.server.addresses import with_free_ports
+from serve.server.server import Server
 from tests.deployed import DEPLOY, parsed_arguments
 from tests.front import last_line, succeed, write_csv
 from tests.packages import ROOT

@@ -40,6 +40,7 @@ def model_of(name: str = "classifier", **changes: Any) -> Model:
         "outputs": {"LABEL": ("BYTES", (1,)), "SCORE": ("FP32", (1,)), "LOGITS": ("FP32", (2,))},
         "max_batch_size": 64,
         "max_text_bytes": MOST_TEXT_BYTES,
+        "longest_input": 128,
         "config": {
             "name": name,
             "backend": "python",
