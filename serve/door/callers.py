@@ -91,6 +91,13 @@ class Callers:
         if file is not None:
             self.stamp = _stamp(file)
             self.keys = read_keys(file)
+            if not self.keys:
+                logger.warning(
+                    "api_keys=%s: there are no keys, so no request is answered. `bertender api-key "
+                    "NAME --file %s` adds one.",
+                    file,
+                    file,
+                )
 
     def caller(self, authorization: str | None, connection: str) -> Caller:
         """Return who sends a request, by its header Authorization.
