@@ -79,9 +79,10 @@ def test_what_a_repository_does_not_hold_is_refused(made: Made, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_json_and_the_log_do_not_share_an_output(made: Made) -> None:
-    said = fail("serve", made["int8"], *ANY_PORTS, "--log-file", "-", "--json")
-    assert "log_file=-" in said and "Name a file" in said
+@pytest.mark.parametrize("log", ["log-file", "access-log"])
+def test_json_and_a_log_do_not_share_an_output(log: str, made: Made) -> None:
+    said = fail("serve", made["int8"], *ANY_PORTS, f"--{log}", "-", "--json")
+    assert f"{log.replace('-', '_')}=-" in said and "Name a file" in said
 
 
 def test_a_damaged_model_is_named(made: Made, tmp_path: Path) -> None:

@@ -249,13 +249,16 @@ def test_errors_name_the_step(
         list(run_recipe(recipe.with_settings([setting]), tmp_path / "run"))
 
 
-def test_a_missing_server_is_found_before_the_first_step(
+def test_a_server_that_does_not_run_here_is_found_before_the_first_step(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.server.installation.WHEEL", "no-such-wheel")
+    def no_shell() -> None:
+        raise ServerMissingError("no shell")
+
+    monkeypatch.setattr("serve.server.installation._shell", no_shell)
     endpoint = Step.model_validate({"name": "endpoint", "stage": "endpoint", "from": "second"})
     changed = recipe.model_copy(update={"steps": (*recipe.steps, endpoint)})
-    with pytest.raises(ServerMissingError, match=r"step 'endpoint' .*no-such-wheel"):
+    with pytest.raises(ServerMissingError, match=r"step 'endpoint' .*no shell"):
         list(run_recipe(changed, tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

@@ -56,7 +56,9 @@ class Fake(Engine):
 
     async def models(self) -> Mapping[str, Model]:
         names = () if self.has_no_models else self.names
-        return {each: Model(each, "1", ("TEXT", "TEXT_PAIR"), {}, 8, 99, {}) for each in names}
+        return {
+            each: Model(each, "1", ("TEXT", "TEXT_PAIR"), {}, 8, 99, None, {}) for each in names
+        }
 
     async def infer(self, request: InferRequest) -> tuple[Tensor, ...]:
         self.asked.append(request)
