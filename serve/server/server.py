@@ -323,13 +323,18 @@ def _logged(file: Path) -> Iterator[None]:
     if file == STANDARD_OUTPUT:
         yield
         return
-    handler, messages = logging.FileHandler(file), logging.getLogger("serve")
-    messages.addHandler(handler)
+    messages, own = logging.getLogger("serve"), logging.FileHandler(file)
+    handlers: list[logging.Handler] = [own]
+    if logging.lastResort and not messages.hasHandlers():
+        handlers.append(logging.lastResort)  # it stands aside for any other, such as this file's
+    for each in handlers:
+        messages.addHandler(each)
     try:
         yield
     finally:
-        messages.removeHandler(handler)
-        handler.close()
+        for each in handlers:
+            messages.removeHandler(each)
+        own.close()
 
 
 async def _serve_here(
@@ -351,7 +356,10 @@ async def _serve_here(
     async def keep_looking() -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            await asyncio.to_thread(look)
+            try:
+                await asyncio.to_thread(look)
+            except Exception:  # else it would look no more, and nobody would know
+                logger.exception("the served files could not be checked")
 
     process = Process(
         engine_of(server.repository, server.config, server.workspace),
