@@ -6,6 +6,7 @@ https://github.com/kserve/open-inference-protocol
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import re
@@ -105,6 +106,7 @@ class Local:
         await self.app(scope, receive, send)
 
 
+@functools.lru_cache(64)
 def is_foreign(host: str) -> bool:
     """Return whether a header Host has a name that a page elsewhere can have, and this machine has
     not: one without a dot is of nobody's domain."""
