@@ -252,7 +252,7 @@ def servers(drawing: Drawing) -> None:
     """Texts a second of the endpoint next to other servers of the same model."""
     (result,) = read_runs(newest("serving"))
     rows = []
-    for name in ("bertender", "fastapi", "litserve", "unbatched", "padded"):
+    for name in ("bertender", "bertender-embedded", "fastapi", "unbatched", "padded"):
         rates = serving.rates_of(result, "natural", name)
         values = [mean_over(rates[load]) for load in serving.SHOWN[1:]]
         title = SERVERS[name].title.replace("`", "")

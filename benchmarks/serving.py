@@ -218,8 +218,8 @@ def _note(result: Run, workload: str, more: str = "") -> str:
     lengths = result.about["workloads"][workload]
     return (
         f"{lengths['texts']:,} texts of {task_title(result.about['task'])}, "
-        f"{lengths['median']:.0f} tokens in the median, {lengths['longest']} at most; means of 3 "
-        f"starts{more}. {machine(result)}."
+        f"{lengths['median']:.0f} tokens in the median, {lengths['longest']} at most; means of "
+        f"{len(_ceilings(result, workload))} starts{more}. {machine(result)}."
     )
 
 
