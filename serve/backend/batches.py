@@ -252,11 +252,13 @@ class ServedModel:
             waited_s = self.queue.clock() - late.since
             self.tally.wait(waited_s)
             limit_s = self.queue.longest_wait(late)
-            reason = (
-                f"the request has waited for over {limit_s * 1000:g} ms in the queue. Send it "
-                "again later."
-            )
-            self.refuse(late, Refusal("UNAVAILABLE", reason), QUEUE_TIMEOUT)
+            waited = f"the request has waited for over {limit_s * 1000:g} ms in the queue"
+            if late.wait_s == limit_s:
+                reason = f"{waited}, which is its own timeout."
+                self.refuse(late, Refusal("LATE", reason))
+            else:
+                refusal = Refusal("UNAVAILABLE", f"{waited}. Send it again later.")
+                self.refuse(late, refusal, QUEUE_TIMEOUT)
 
     def refuse(self, request: Request, refusal: Refusal, reason: str | None = None) -> None:
         """Respond to a request by an error; the reason is that of the metrics."""

@@ -38,7 +38,7 @@ class Refusal:
     """An error as the response to a request."""
 
     code: str
-    """An attribute of Triton's TritonError."""
+    """A key of `metrics.REASONS`, or UNAVAILABLE."""
     reason: str
 
 

@@ -31,6 +31,7 @@ REASONS: Mapping[str, str] = {
     "INVALID_ARG": "invalid",
     "INTERNAL": "failed",
     "CANCELLED": "cancelled",
+    "LATE": "late",
 }
 """Code of a refusal -> its reason in the metrics; UNAVAILABLE has the next two."""
 

@@ -29,6 +29,10 @@ from serve.wire import (
     Wishes,
 )
 
+OF_TRITON = {"LATE": "ALREADY_EXISTS"}
+"""Code of a refusal -> attribute of Triton's TritonError, where that has none of the name: one that
+no request has for any other reason, by which the door knows it."""
+
 
 class TritonPythonModel:
     """Python backend of Triton: `initialize` once an instance, `execute` once a merged batch."""
@@ -84,7 +88,7 @@ class TritonPythonModel:
 
     def _respond(self, sender: Any, response: Tensors | Refusal) -> None:
         if isinstance(response, Refusal):
-            code = getattr(self.triton.TritonError, response.code)
+            code = getattr(self.triton.TritonError, OF_TRITON.get(response.code, response.code))
             content = {"error": self.triton.TritonError(response.reason, code)}
         else:
             tensors = [self.triton.Tensor(*each) for each in response.items()]

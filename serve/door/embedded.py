@@ -26,6 +26,7 @@ from serve.door.engine import (
     CANCELLED,
     FAILED,
     INVALID,
+    LATE,
     RETRY_AFTER_S,
     UNAVAILABLE,
     UNKNOWN,
@@ -47,6 +48,7 @@ OF_BACKEND: Mapping[str, Code] = {
     "INVALID_ARG": INVALID,
     "INTERNAL": FAILED,
     "CANCELLED": CANCELLED,
+    "LATE": LATE,
     "UNAVAILABLE": UNAVAILABLE,
 }
 """Codes of the backend's refusals."""

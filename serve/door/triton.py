@@ -60,6 +60,7 @@ CODES: Mapping[grpc.StatusCode, Code] = {
     grpc.StatusCode.NOT_FOUND: UNKNOWN,
     grpc.StatusCode.CANCELLED: CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED: LATE,
+    grpc.StatusCode.ALREADY_EXISTS: LATE,  # as the backend says it
     grpc.StatusCode.UNAVAILABLE: UNAVAILABLE,
 }
 """Other statuses of Triton are failures."""

@@ -278,8 +278,15 @@ def test_a_request_waits_for_no_longer_than_it_says() -> None:
         now[0] = 1.0
         submit(model, [("pear",)])
         assert isinstance(refusal := hasty.result(10), Refusal)
-        assert refusal.code == "UNAVAILABLE" and "over 500 ms" in refusal.reason
+        assert refusal.code == "LATE" and "over 500 ms" in refusal.reason
         assert not patient.done()
+        now[0] = 12.0
+        submit(model, [("pear",)])
+        assert isinstance(refusal := patient.result(10), Refusal)
+        assert refusal.code == "UNAVAILABLE" and "over 10000 ms" in refusal.reason
+        counted = model.tally.take()
+    for reason, times in {"late": 1, "queue_timeout": 2}.items():
+        assert counted["bertender_rejected_requests_total", reason] == times
 
 
 def test_what_has_waited_for_too_long_makes_room() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import signal
 import socket
 import time
@@ -34,7 +35,7 @@ from serve.door.requests import Asked, checked
 from serve.door.tensors import Tensor
 from serve.server.server import Server
 from tests.serve.door.fake_engine import model_of
-from tests.serve.door.raw_http import Answer, body, exchange, post, read_answer
+from tests.serve.door.raw_http import Answer, body, exchange, get, post, read_answer
 from tests.serve.door.test_attacks import GRPC_ATTACKS, HTTP_ATTACKS
 from tests.serve.door.test_requests import (
     BINARY,
@@ -149,7 +150,7 @@ def check(status: int, found: list[str] | None, asked: Asked | None, local: Clas
         if found is not None:
             assert found == labels(local, tuple(text for (text,) in asked.texts))
     else:  # too long for the model, or for its own wait
-        assert status == 400 or (status == 503 and asked.request.timeout_ms is not None)
+        assert status == 400 or (status == 504 and asked.request.timeout_ms is not None)
 
 
 def asked_over_http(content: bytes, header_length: str | None) -> Asked | None:
@@ -229,7 +230,7 @@ def check_grpc(stub: Any, content: bytes, local: Classifier) -> None:
     try:
         answer = service_pb2.ModelInferResponse.FromString(stub(content, timeout=20))
     except grpc.RpcError as error:
-        known = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "UNAVAILABLE": 503}
+        known = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "DEADLINE_EXCEEDED": 504}
         status = known[error.code().name]
     else:
         for output, data in zip(answer.outputs, answer.raw_output_contents, strict=True):
@@ -327,6 +328,40 @@ def test_calls_that_expire_or_are_cancelled(
                 except grpc.RpcError as error:
                     statuses[error.code().name] += 1
     assert {*statuses} <= {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+
+
+@pytest.mark.server
+def test_a_request_whose_own_timeout_passes_in_the_queue(
+    served: Server, local: Classifier, stub: Any
+) -> None:
+    busy = post(body({"parameters": {"truncate": True}}, data=["pear " * 80] * 16, shape=[16, 1]))
+    hasty = post(body({"parameters": {"timeout": 1}}))
+    message = fine_message()
+    message.parameters["timeout"].int64_param = 1
+    statuses: set[int | str] = set()
+    deadline = time.monotonic() + 60
+    with unharmed(served, local), ThreadPoolExecutor(8) as pool:
+        while not {504, "DEADLINE_EXCEEDED"} <= statuses:
+            assert time.monotonic() < deadline
+            others = [pool.submit(exchange, served.config.http_port, busy) for _ in range(3)]
+            asked = pool.submit(exchange, served.config.http_port, hasty)
+            try:
+                stub.ModelInfer(message, timeout=20)
+            except grpc.RpcError as error:
+                statuses.add(error.code().name)
+                assert "its own timeout" in error.details()
+            answer = asked.result()
+            assert answer is not None
+            statuses.add(answer.status)
+            assert answer.status == 200 or "its own timeout" in answer.error
+            for other in others:
+                answer = other.result()
+                assert answer is not None and answer.status == 200, answer
+    assert statuses <= {200, 504, "DEADLINE_EXCEEDED"}
+    exposed = get(served.config.metrics_port, "/metrics").body.decode()
+    assert re.search(
+        r'bertender_door_requests_total{outcome="late",protocol="http"} [1-9]', exposed
+    )
 
 
 @pytest.mark.server
