@@ -10,7 +10,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 import grpc
@@ -66,6 +73,8 @@ CLOSED = (
 PING_MS = 60_000
 FEWEST_PING_MS = 10_000
 """Between the pings of a client that waits."""
+PATIENCE_S = 1.0
+"""Longest time that a message may take while others wait to be read."""
 
 Method = Callable[[Any, Any], Awaitable[Any]]
 
@@ -78,9 +87,10 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
         models: whose requests bound the size of a message.
     """
     settings = door.settings
+    largest = max(map(most_body_bytes, models), default=1)
     server = grpc.aio.server(
         options=(
-            ("grpc.max_receive_message_length", max(map(most_body_bytes, models), default=0)),
+            ("grpc.max_receive_message_length", largest),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", settings.most_connections),
             ("grpc.max_metadata_size", settings.most_head_bytes),
@@ -95,7 +105,8 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
         maximum_concurrent_rpcs=settings.most_connections,
     )
     service = Service(door)
-    arrivals = Arrivals(settings.most_connections // 2, settings.body_s)
+    at_once = max(2, settings.most_held_bytes // largest)
+    arrivals = Arrivals(settings.most_connections // 2, at_once, settings.body_s)
     handlers = {
         name: _unary(name, method, arrivals, door.hold)
         for name, method in service.methods().items()
@@ -123,42 +134,58 @@ def listen(server: grpc.aio.Server, settings: DoorSettings, host: str, port: int
 
 class Arrivals:
     """Calls whose message has not come: a client could open calls without one for ever, and keep
-    others out by their number. So the one that has waited longest makes room.
+    others out by their number. So the one that has been read for longest makes room.
 
     Args:
         most: calls that wait at a time.
+        at_once: messages that are read at a time. grpc holds what has come of each, uncounted; of
+            the others, it takes no more than the window of a stream.
         longest_s: how long a message may take.
     """
 
-    def __init__(self, most: int, longest_s: float) -> None:
+    def __init__(self, most: int, at_once: int, longest_s: float) -> None:
         self.most = most
+        self.at_once = at_once
         self.longest_s = longest_s
-        self._waiting: dict[asyncio.Task[bytes], None] = {}
+        self._calls = 0
+        self._places = asyncio.Semaphore(at_once)
+        self._reading: dict[asyncio.Task[Any], None] = {}
 
-    async def message(self, contents: AsyncIterator[bytes]) -> bytes:
+    async def message(self, context: Any) -> bytes:
         """Return the message of a call.
 
         Raises:
             RefusedError: LATE: it did not come in time; INVALID: there is none.
         """
-        reading = asyncio.create_task(_first(contents))
-        self._waiting[reading] = None
-        if len(self._waiting) > self.most:
-            next(iter(self._waiting)).cancel()
+        self._calls += 1
         try:
-            await asyncio.wait({reading}, timeout=self.longest_s)
+            if self._calls > self.most and self._reading:
+                oldest = next(iter(self._reading))
+                del self._reading[oldest]
+                oldest.cancel()
+            async with self._places:
+                return await self._read(context)
+        finally:
+            self._calls -= 1
+
+    async def _read(self, context: Any) -> bytes:
+        reading = asyncio.create_task(context.read())
+        self._reading[reading] = None
+        clock = asyncio.get_running_loop().time
+        end = clock() + self.longest_s
+        try:
+            while not reading.done() and (left_s := end - clock()) > 0:
+                await asyncio.wait({reading}, timeout=min(PATIENCE_S, left_s))
+                if self._calls > self.at_once:  # others wait for its place
+                    break
             if not reading.done() or reading.cancelled():
                 raise RefusedError(LATE, "the message of the call did not come in time.")
-            return reading.result()
+            if (content := reading.result()) is grpc.aio.EOF:
+                raise invalid("the call has no message.")
+            return bytes(content)
         finally:
-            self._waiting.pop(reading, None)
+            self._reading.pop(reading, None)
             reading.cancel()
-
-
-async def _first(contents: AsyncIterator[bytes]) -> bytes:
-    async for content in contents:
-        return content
-    raise invalid("the call has no message.")
 
 
 def _unary(name: str, method: Method, arrivals: Arrivals, hold: Callable[[int, int], None]) -> Any:
@@ -168,24 +195,32 @@ def _unary(name: str, method: Method, arrivals: Arrivals, hold: Callable[[int, i
     """
     message = getattr(service_pb2, f"{name}Request")
 
-    async def handle(contents: AsyncIterator[bytes], context: Any) -> Any:
-        held = 0
+    async def answer(context: Any) -> Any:
+        content = await arrivals.message(context)
+        held = len(content)
+        hold(held, held)
         try:
-            content = await arrivals.message(contents)
-            hold(len(content), len(content))
-            held = len(content)
             try:
                 request = message.FromString(content)
             except DecodeError:
                 raise invalid(f"the message is no {message.DESCRIPTOR.name}.") from None
+            del content
             return await method(request, context)
-        except RefusedError as error:
-            await context.abort(_status(error.code), error.reason)
-        except Exception:
-            logger.exception("%s failed", name)
-            await context.abort(_status(FAILED), FAILURE)
         finally:
             hold(-held, 0)
+
+    # grpc keeps the frame that aborts a call until Python looks for cycles, and the iterator its
+    # last message: there is none in either
+    async def handle(contents: AsyncIterator[bytes], context: Any) -> Any:
+        try:
+            return await answer(context)
+        except RefusedError as error:
+            error.__traceback__ = None  # its frames and it hold each other, too
+            status, reason = _status(error.code), error.reason
+        except Exception:
+            logger.exception("%s failed", name)
+            status, reason = _status(FAILED), FAILURE
+        return await context.abort(status, reason)
 
     return grpc.stream_unary_rpc_method_handler(
         handle, response_serializer=lambda response: response.SerializeToString()

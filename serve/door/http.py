@@ -265,6 +265,7 @@ class Infer:
         except ClientGoneError:
             return
         except RefusedError as error:
+            error.__traceback__ = None  # its frames and it hold each other, and so the body
             response = refusal(error)
         except Exception:
             logger.exception("request %s failed", visit.number)
@@ -286,8 +287,9 @@ class Infer:
             visit.number = number = door.number()
             draft = read_request(body, header_length)
             asked = checked(draft, model, number, caller.name, is_http=True)
-            visit.id = asked.id
-            work = asyncio.ensure_future(door.infer(visit, asked, model, caller))
-            outputs = await unless_gone(work, receive)
+        del body, draft  # a request that waits holds its tensors alone
+        visit.id = asked.id
+        work = asyncio.ensure_future(door.infer(visit, asked, model, caller))
+        outputs = await unless_gone(work, receive)
         content, more = write_response(asked, model, outputs)
         return Response(content, headers=more)

@@ -69,7 +69,9 @@ async def body_of(
             parts.append(part)
         if inflate is not None and (not inflate.eof or inflate.unused_data):
             raise invalid("the body does not end where its Content-Encoding says.")
-        yield b"".join(parts)
+        body = b"".join(parts)
+        parts.clear()
+        yield body
     finally:
         hold(-held, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import logging
 import socket
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.05
 QUIET_S = 1.0
 """Longer than a request takes from a client to the door."""
+M_MMAP_THRESHOLD = -3
+"""Of glibc's malloc.h: blocks of so many bytes go back to the system when they are freed."""
+LARGE_BYTES = 128 * 1024
 CLOSE_S = 2.0
 """Longest wait for connections to close once nothing is in flight."""
 
@@ -51,6 +55,9 @@ def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> En
 
 def run(serving: Coroutine[Any, Any, None]) -> None:
     """Run a door in an event loop of its own."""
+    # glibc would learn from the first large body to keep the memory of all others for itself
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serving)
 

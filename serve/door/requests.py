@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bertender.core.errors import DataError
@@ -85,8 +85,11 @@ class Asked:
     """Names of the outputs, and whether each is wanted in the binary form; empty for all."""
     binary: bool
     """Whether outputs without a wish of their own are wanted in the binary form."""
-    texts: tuple[tuple[str, ...], ...] = field(repr=False)
-    """The examples, decoded."""
+
+    def columns(self) -> list[Sequence[bytes]]:
+        """Return the texts of each input, taken apart anew: a request that waits holds them once,
+        in its tensors."""
+        return [split(each.data, self.request.rows) for each in self.request.inputs]
 
     def wanted(self, outputs: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
         """Return the outputs of the response, in its order, and whether each is binary."""
@@ -180,21 +183,20 @@ def checked(draft: Draft, model: Model, number: int, caller: str, is_http: bool)
     if missing := [name for name in model.inputs if name not in by_name]:
         raise invalid(f"the request has no input {', '.join(missing)}.")
     rows = _rows([by_name[name] for name in model.inputs], model)
-    columns = [_texts(by_name[name], rows, model) for name in model.inputs]
+    inputs = tuple(_tensor(by_name[name], rows, model) for name in model.inputs)
     timeout_us = draft.parameters.get("timeout")
     return Asked(
         id=draft.id,
         request=InferRequest(
             number=number,
             model=model.name,
-            inputs=tuple(tensor for tensor, _ in columns),
+            inputs=inputs,
             caller=caller,
             truncate=draft.parameters.get(TRUNCATE) is True,
             timeout_ms=timeout_us / 1000 if isinstance(timeout_us, int) else None,
         ),
         outputs=_outputs(draft, model, is_http),
         binary=draft.parameters.get(BINARY_OUTPUT) is True,
-        texts=tuple(zip(*(texts for _, texts in columns), strict=True)),
     )
 
 
@@ -220,16 +222,14 @@ def _rows(inputs: Sequence[DraftTensor], model: Model) -> int:
     return rows
 
 
-def _texts(draft: DraftTensor, rows: int, model: Model) -> tuple[Tensor, list[str]]:
+def _tensor(draft: DraftTensor, rows: int, model: Model) -> Tensor:
     values = draft.values(rows)
     try:
-        texts = [
+        for row, value in enumerate(values):
             to_text(draft.name, row, value, model.max_text_bytes)
-            for row, value in enumerate(values)
-        ]
     except DataError as error:
         raise invalid(str(error)) from None
-    return Tensor(draft.name, BYTES, (rows, 1), joined(values)), texts
+    return Tensor(draft.name, BYTES, (rows, 1), joined(values))
 
 
 def _outputs(draft: Draft, model: Model, is_http: bool) -> dict[str, bool]:

@@ -202,9 +202,14 @@ class Door:
             RefusedError: there are none.
         """
         visit.texts = asked.request.rows
-        visit.tokens = await self.tokens(asked, model, caller)
         size = sum(len(each.data) for each in asked.request.inputs)
-        self.hold(size, size)  # until the engine is done with it, also where the client has gone
+        self.hold(size, size)
+        try:
+            visit.tokens = await self.tokens(asked, model, caller)
+        except BaseException:
+            self.hold(-size)
+            raise
+        # it is held until the engine is done with it, also where the client has gone
         task = asyncio.ensure_future(self.engine.infer(asked.request))
         self._running.add(task)
         task.add_done_callback(functools.partial(self._done, size))
@@ -221,8 +226,9 @@ class Door:
     def _done(self, size: int, task: asyncio.Task[tuple[Tensor, ...]]) -> None:
         self.hold(-size)
         self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # else asyncio reports that nobody asked for it
+        # asked for, since asyncio reports an error that nobody asks for
+        if not task.cancelled() and isinstance(error := task.exception(), RefusedError):
+            error.__traceback__ = None  # its frames and it hold each other, and so the texts
 
     async def tokens(self, asked: Asked, model: Model, caller: Caller) -> int:
         """Return about how many tokens the model reads for a request, and take them off its key.
@@ -235,7 +241,7 @@ class Door:
                 has used up its tokens since the request began.
         """
         longest = model.longest_input
-        sizes = [sum(len(text.encode()) for text in example) for example in asked.texts]
+        sizes = [sum(map(len, example)) for example in zip(*asked.columns(), strict=True)]
         specials = SPECIAL_TOKENS * len(model.inputs)
         most = sys.maxsize if longest is None else longest
         counts = [min(size // BYTES_OF_TOKEN + specials, most) for size in sizes]
@@ -245,7 +251,7 @@ class Door:
         if longest is None or self.count_tokens is None or asked.request.truncate:
             return sum(counts)
         long = [row for row, size in enumerate(sizes) if size + specials > longest]
-        found = await self._counted(model, [asked.texts[row] for row in long])
+        found = await self._counted(model, asked, long, sum(sizes[row] for row in long))
         for row, count in zip(long, found, strict=False):
             if count > longest:
                 raise invalid(too_long(row, longest))
@@ -254,14 +260,24 @@ class Door:
             counts[row] = count
         return sum(counts)
 
-    async def _counted(self, model: Model, examples: Sequence[Example]) -> Sequence[int]:
-        """Return the tokens of examples, up to the first that is too long; nothing where others are
-        being counted, and the engine has little work with these."""
-        size = sum(len(text) for example in examples for text in example)
-        if not examples or (size <= FEW_BYTES and self._counting.locked()):
+    async def _counted(
+        self, model: Model, asked: Asked, rows: Sequence[int], size: int
+    ) -> Sequence[int]:
+        """Return the tokens of rows, up to the first that is too long; nothing where others are
+        being counted, and the engine has little work with these.
+
+        Args:
+            model: of the request.
+            asked: the request.
+            rows: which of its examples.
+            size: bytes of these.
+        """
+        if not rows or (size <= FEW_BYTES and self._counting.locked()):
             return ()
         assert self.count_tokens is not None
         await self._counting.acquire()  # who goes away while it waits costs nothing
+        columns = asked.columns()
+        examples = [tuple(column[row].decode() for column in columns) for row in rows]
         counting = asyncio.ensure_future(asyncio.to_thread(self.count_tokens, model.name, examples))
         counting.add_done_callback(self._counted_one)
         return await asyncio.shield(counting)  # a thread cannot be cancelled

@@ -5,6 +5,7 @@ The bounds on memory are of what Python allocates in this process, the door and 
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 import tracemalloc
@@ -17,7 +18,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serve.door.requests import most_body_bytes
-from tests.serve.door.fake_engine import RunningDoor, model_of, running_door
+from serve.door.tensors import joined
+from tests.serve.door.fake_engine import BUSY, RunningDoor, model_of, running_door
 from tests.serve.door.raw_http import HEAD, body, exchange, post, tensor
 
 MB = 2**20
@@ -178,3 +180,36 @@ def test_grpc(name: str, door: RunningDoor) -> None:
             stub.ModelInfer(request, timeout=20)
     assert refused.value.code().name == status
     assert not door.engine.requests, "nothing of it reaches the engine"
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_refused_request_leaves_nothing_in_memory(protocol: str) -> None:
+    """Also before Python looks for cycles, which may be long after."""
+    texts = [BUSY, *["pear " * 6500] * 63]
+    content = post(body(data=texts, shape=[64, 1]))
+    data = joined([text.encode() for text in texts])
+
+    def send(door: RunningDoor) -> None:
+        if protocol == "http":
+            answer = exchange(door.http_port, content)
+            assert answer is not None and answer.status == 503
+        else:
+            with grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                with pytest.raises(grpc.RpcError, match="the queue is full"):
+                    stub.ModelInfer(with_data(data, shape=(64, 1)), timeout=20)
+        door.engine.requests.clear()
+
+    with running_door() as door:
+        send(door)
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(8):
+                send(door)
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert held < len(data), f"{held / MB:.1f} MB"

@@ -203,6 +203,27 @@ def test_messages_in_memory_are_counted() -> None:
         assert door.door.held_bytes == 0
 
 
+def test_few_messages_are_read_at_a_time_and_those_that_stop_make_way() -> None:
+    ended = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        ended.wait(20)
+        yield from ()
+
+    with (
+        running_door(most_held_bytes=4 * 2**20) as door,
+        grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel,
+    ):
+        open_call = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+        opened = [open_call.future(nothing()) for _ in range(4)]
+        time.sleep(0.2)
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=10).live
+        statuses = {call.exception(10).code().name for call in opened[:2]}
+        assert statuses == {"DEADLINE_EXCEEDED"}
+        ended.set()
+
+
 def test_calls_without_a_message_keep_nobody_out() -> None:
     opened, ended = [], threading.Event()
 

@@ -32,7 +32,7 @@ from serve.door.engine import RefusedError
 from serve.door.grpc_front import draft_of
 from serve.door.http_bodies import HEADER_LENGTH, read_request
 from serve.door.requests import Asked, checked
-from serve.door.tensors import Tensor
+from serve.door.tensors import Tensor, joined
 from serve.server.server import Server
 from tests.serve.door.fake_engine import model_of
 from tests.serve.door.raw_http import Answer, body, exchange, get, post, read_answer
@@ -148,7 +148,8 @@ def check(status: int, found: list[str] | None, asked: Asked | None, local: Clas
     elif status == 200:
         assert (found is None) == bool(asked.outputs and "LABEL" not in asked.outputs)
         if found is not None:
-            assert found == labels(local, tuple(text for (text,) in asked.texts))
+            (texts,) = asked.columns()
+            assert found == labels(local, tuple(text.decode() for text in texts))
     else:  # too long for the model, or for its own wait
         assert status == 400 or (status == 504 and asked.request.timeout_ms is not None)
 
@@ -379,6 +380,39 @@ def test_clients_that_vanish_leave_nothing_behind(served: Server, local: Classif
                 connection.sendall(requests[number % 2])
         check_answers(served, local)
         assert memory(served) < before + 384 * MB
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_memory_holds_while_many_send_the_largest_requests(
+    served: Server, local: Classifier, stub: Any, protocol: str
+) -> None:
+    texts = ["pear " * 6500] * 16
+    content = post(body({"parameters": {"truncate": True}}, data=texts, shape=[16, 1]))
+    message = fine_message()
+    message.raw_input_contents[:] = [joined([text.encode() for text in texts])]
+    message.inputs[0].shape[:] = (16, 1)
+    message.parameters["truncate"].bool_param = True
+
+    def send(number: int) -> str:
+        if protocol == "http":
+            answer = exchange(served.config.http_port, content, timeout_s=60)
+            return str(answer and answer.status)
+        try:
+            stub.ModelInfer(message, timeout=60)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        return "200"
+
+    with unharmed(served, local), ThreadPoolExecutor(128) as callers:
+        answers = [callers.submit(send, number) for number in range(512)]
+        peak = 0
+        while not all(each.done() for each in answers):
+            peak = max(peak, memory(served))
+            time.sleep(0.1)
+        assert {each.result() for each in answers} <= {"200", "503", "UNAVAILABLE"}
+        assert peak < 700 * MB, f"{peak / MB:.0f} MB"
 
 
 STANDS_STILL = {"triton": ("supervisor", "tritonserver", "stub"), "embedded": ("worker",)}
