@@ -41,6 +41,7 @@ from serve.door.engine import (
 from serve.door.models import model_of
 from serve.door.tensors import Tensor
 from serve.repository.config_pbtxt import CONFIG_NAME, read_model_config
+from serve.repository.write import model_names
 from serve.server.installation import QUIET_AND_LIGHT
 from serve.wire import CANDIDATE_SUFFIX
 
@@ -115,6 +116,8 @@ class EmbeddedEngine(Engine):
         self.config = config
         self.log_file = None if log_file == STANDARD_OUTPUT else log_file
         self.processes: dict[str, Process] = {}
+        self.unloaded: set[str] = set()
+        """Names of models that stay away where the others are started again."""
         self._ended: asyncio.Queue[str] = asyncio.Queue()
         self._watching: set[asyncio.Task[None]] = set()
 
@@ -122,19 +125,15 @@ class EmbeddedEngine(Engine):
         self._ended = asyncio.Queue()
         if runtime := SERVED_RUNTIMES[self.config.runtime].in_process:
             check_installed(runtime)
-        names = self._names()
+        names = model_names(self.folder)
         if not names:
             raise ServingError(f"{self.folder} has no models. Write it again.")
         try:
-            for name in names:
+            for name in sorted({*names} - self.unloaded):
                 self.processes[name] = await self._open(name)
         except BaseException:
             await self.kill()
             raise
-
-    def _names(self) -> list[str]:
-        """Return the models of the repository."""
-        return sorted(each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}"))
 
     async def stop(self) -> None:
         await asyncio.gather(*(self._retire(each) for each in self.processes.values()))
@@ -194,17 +193,20 @@ class EmbeddedEngine(Engine):
         ]
 
     async def load(self, model: str) -> None:
-        if model not in self._names():  # a folder elsewhere is none
+        known = {each.parent.name for each in self.folder.glob(f"*/{CONFIG_NAME}")}
+        if model not in known:  # a folder elsewhere is none
             raise RefusedError(UNKNOWN, f"the repository has no model {model!r}.")
         try:
             fresh = await self._open(model)
         except ServingError as error:
             raise RefusedError(INVALID, str(error)) from None
         former, self.processes[model] = self.processes.get(model), fresh
+        self.unloaded.discard(model)
         if former is not None:
             await self._retire(former)
 
     async def unload(self, model: str) -> None:
+        self.unloaded.add(model)
         if (worker := self.processes.pop(model, None)) is not None:
             await self._retire(worker)
 

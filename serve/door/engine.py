@@ -174,7 +174,7 @@ class Engine(ABC):
         raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
 
     async def unload(self, model: str) -> None:
-        """Unload a model, for who has the admin token."""
+        """Unload a model, for who has the admin token; it stays away after a restart, too."""
         raise RefusedError(UNSUPPORTED, NO_REPOSITORY)
 
     async def metrics(self) -> str:

@@ -39,6 +39,7 @@ from serve.door.models import model_of
 from serve.door.tensors import Tensor
 from serve.server.launch import GRPC_HEADER
 from serve.server.triton import LOOPBACK, Triton
+from serve.wire import CANDIDATE_SUFFIX
 
 POLL_S = 0.05
 LAUNCHES = 3
@@ -149,6 +150,7 @@ class TritonEngine(Engine):
 
     async def _are_ready(self) -> bool:
         try:
+            await self.stub.ServerLive(messages.ServerLiveRequest(), metadata=self.metadata)
             for name in self.triton.models:
                 request = messages.ModelReadyRequest(name=name)
                 if not (await self.stub.ModelReady(request, metadata=self.metadata)).ready:
@@ -291,6 +293,8 @@ class TritonEngine(Engine):
         request = messages.RepositoryModelLoadRequest(model_name=model)
         try:
             await self._answer(self.stub.RepositoryModelLoad, request)
+            if not model.endswith(CANDIDATE_SUFFIX):
+                self.triton.models = tuple(dict.fromkeys((*self.triton.models, model)))
         finally:
             await self._refresh()
 
@@ -298,6 +302,7 @@ class TritonEngine(Engine):
         request = messages.RepositoryModelUnloadRequest(model_name=model)
         try:
             await self._answer(self.stub.RepositoryModelUnload, request)
+            self.triton.models = tuple(each for each in self.triton.models if each != model)
         finally:
             await self._refresh()
 

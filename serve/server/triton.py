@@ -59,6 +59,7 @@ class Triton:
     def __init__(self, repository: Path, config: ServeConfig, workspace: Workspace) -> None:
         self.repository = repository.resolve()
         self.models = model_names(self.repository) or (MODEL_NAME,)  # whose absence is reported
+        """Names of those that `launch` loads."""
         self.config = config
         self.workspace = workspace
         self.token = secrets.token_urlsafe(32)

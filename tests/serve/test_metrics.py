@@ -184,4 +184,4 @@ def test_instances_share_their_metrics(onnx_artifact: Artifact, tmp_path: Path) 
             for _ in range(8):
                 endpoint.classify([("pear",)])
         texts = ("bertender_batch_texts_total", frozenset[tuple[str, str]]())
-        scrape_until(server, lambda series: series[texts] == 8)
+        scrape_until(server, lambda series: series[texts] >= 8)

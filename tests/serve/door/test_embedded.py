@@ -126,6 +126,22 @@ def test_the_death_of_a_process_is_told_and_its_requests_are_refused(repository:
     while_running(repository, use)
 
 
+def test_an_unloaded_model_stays_away_after_a_restart(repository: Path) -> None:
+    async def use(engine: EmbeddedEngine) -> None:
+        await engine.unload("other")
+        os.kill(engine.processes["classifier"].process.pid, signal.SIGKILL)
+        await engine.died()
+        await engine.kill()
+        await engine.start()
+        assert {*await engine.models()} == {"classifier"} and engine.is_ready()
+        await engine.load("other")
+        await engine.kill()
+        await engine.start()
+        assert {*await engine.models()} == {"classifier", "other"}
+
+    while_running(repository, use)
+
+
 def test_what_a_process_cannot_take_yet_waits_and_is_not_sent_once_it_is_abandoned(
     repository: Path,
 ) -> None:

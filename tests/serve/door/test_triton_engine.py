@@ -74,6 +74,22 @@ def test_it_answers_dies_and_starts_again(onnx_artifact: Artifact, local: Classi
     with_engine(onnx_artifact, use)
 
 
+def test_an_unloaded_model_stays_away_after_a_restart(onnx_artifact: Artifact) -> None:
+    async def use(engine: TritonEngine) -> None:
+        await engine.unload("classifier")
+        await engine.kill()
+        await engine.died()
+        await engine.start()
+        assert not await engine.models() and not engine.is_ready()
+        await engine.load("classifier")
+        await engine.kill()
+        await engine.died()
+        await engine.start()
+        assert await engine.infer(request_of(b"apple saw"))
+
+    with_engine(onnx_artifact, use)
+
+
 def test_nobody_else_reaches_it(onnx_artifact: Artifact) -> None:
     async def use(engine: TritonEngine) -> None:
         assert engine.triton.supervisor is not None
