@@ -313,6 +313,8 @@ def _of_serving(machine: Environment) -> Iterator[Finding]:
         version = installation.installed_version() or "unknown"
     except BertenderError as error:
         binary, version, missing = None, None, str(error)
+        if installation.has_wheel() and not installation.is_installed():
+            missing += " Until then, `bertender serve` runs models without it: --server embedded."
     yield _finding("Triton server", binary, "`bertender serve` can start it", missing)
     yield _finding(
         "Triton version",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import platform
 import re
 import shutil
 import stat
@@ -35,6 +36,10 @@ LAYOUT_HINT = (
 LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
 FIRST_UNSUPPORTED_NUMPY = 2
 INSTALL_HINT = "Install it with `pip install 'bertender[serve]'`."
+NO_WHEEL_HINT = (
+    "It is made for x86-64 Linux and Python before 3.13 alone. `bertender serve` needs none: "
+    "--server embedded, the default here."
+)
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 BACKENDS, LIBRARIES, PROGRAMS = "backends", "lib", "bin"
 """Folders of a server's workspace. The server runs there and is given these names: Triton and the
@@ -133,6 +138,11 @@ def find_installation(binary: Path | None = None) -> Installation:
     return installation
 
 
+def has_wheel() -> bool:
+    """Return whether the package with the server is made for this machine and this Python."""
+    return sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 13)
+
+
 def is_installed() -> bool:
     """Return whether this Python environment has a server, which may not run here."""
     try:
@@ -155,7 +165,8 @@ def _of_wheel() -> Installation:
         wheel = metadata.distribution(WHEEL)
     except metadata.PackageNotFoundError:
         raise ServerMissingError(
-            f"no Triton server: the package {WHEEL!r} is not installed here. {INSTALL_HINT}"
+            f"no Triton server: the package {WHEEL!r} is not installed here. "
+            f"{INSTALL_HINT if has_wheel() else NO_WHEEL_HINT}"
         ) from None
     root = Path(str(wheel.locate_file("pytriton/tritonserver")))
     return Installation(

