@@ -95,6 +95,14 @@ class Process:
                 "host=%s: whoever reaches this address may ask. --api-keys asks for a key.",
                 config.host,
             )
+        is_plain = config.tls_certificate is None and not config.behind_proxy
+        if token and is_plain and not settings.is_local:
+            logger.warning(
+                "admin_token_file=%s, host=%s: the token crosses the network as plain text, and "
+                "whoever reads it controls the server. Give --tls-certificate and --tls-key.",
+                config.admin_token_file,
+                config.host,
+            )
         self.was_ready = False
         self._leaving = asyncio.Event()
         self._hurried = asyncio.Event()

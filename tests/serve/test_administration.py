@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import stat
 from pathlib import Path
+from typing import Any
 
 import grpc
 import psutil
@@ -13,8 +14,11 @@ import pytest
 from bertender.core.errors import ConfigError
 from bertender.models.classifier import Classifier
 from serve.client.endpoint import classify
+from serve.config import ServeConfig
+from serve.door.process import Process
 from serve.server.launch import CATEGORIES, GRPC_HEADER, HTTP_HEADER, admin_token
 from serve.server.server import Server
+from tests.serve.door.fake_engine import FakeEngine
 from tests.serve.processes import family_of
 from tests.serve.routes import GRPC_ROUTES, HTTP_ROUTES, ask_grpc, ask_http
 
@@ -30,6 +34,29 @@ def token_of(server: Server) -> str:
 
 def test_every_category_is_tested_on_both_protocols() -> None:
     assert set(HTTP_ROUTES) == set(GRPC_ROUTES) < set(CATEGORIES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_said"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "127.0.0.1"}, False),
+        ({"host": "0.0.0.0", "behind_proxy": True}, False),
+        ({"host": "0.0.0.0", "tls_certificate": "TLS", "tls_key": "TLS"}, False),
+    ],
+)
+def test_a_token_that_crosses_a_network_as_plain_text_is_warned_of(
+    settings: dict[str, Any],
+    is_said: bool,
+    tls: tuple[Path, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files = dict(zip(("tls_certificate", "tls_key"), tls, strict=True))
+    settings |= {name: file for name, file in files.items() if name in settings}
+    config = ServeConfig.parse({**settings, "admin_token_file": tmp_path / "token"})
+    Process(FakeEngine(), config, tmp_path)
+    assert ("the token crosses the network as plain text" in caplog.text) == is_said
 
 
 @pytest.mark.server
