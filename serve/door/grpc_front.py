@@ -18,6 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import nullcontext
 from typing import Any
 
 import grpc
@@ -70,6 +71,8 @@ CLOSED = (
     ),
 )
 """Calls of Triton's service that the door does not have."""
+VISIT = "ModelInfer"
+"""The call whose refusals a visit counts once its message is there."""
 PING_MS = 60_000
 FEWEST_PING_MS = 10_000
 """Between the pings of a client that waits."""
@@ -108,8 +111,7 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
     at_once = max(2, settings.most_held_bytes // largest)
     arrivals = Arrivals(settings.most_connections // 2, at_once, settings.body_s)
     handlers = {
-        name: _unary(name, method, arrivals, door.hold)
-        for name, method in service.methods().items()
+        name: _unary(name, method, arrivals, door) for name, method in service.methods().items()
     }
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(_no_stream)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -188,26 +190,29 @@ class Arrivals:
             reading.cancel()
 
 
-def _unary(name: str, method: Method, arrivals: Arrivals, hold: Callable[[int, int], None]) -> Any:
-    """Return the handler of a call: refusals become statuses, and messages are counted.
+def _unary(name: str, method: Method, arrivals: Arrivals, door: Door) -> Any:
+    """Return the handler of a call: refusals become statuses, and are counted as messages are.
 
     To grpc, it takes a stream, so that it runs before the message is there.
     """
     message = getattr(service_pb2, f"{name}Request")
 
     async def answer(context: Any) -> Any:
-        content = await arrivals.message(context)
-        held = len(content)
-        hold(held, held)
+        held = 0
         try:
-            try:
-                request = message.FromString(content)
-            except DecodeError:
-                raise invalid(f"the message is no {message.DESCRIPTOR.name}.") from None
-            del content
-            return await method(request, context)
+            with door.records.calls_refused():
+                content = await arrivals.message(context)
+                door.hold(len(content), len(content))
+                held = len(content)
+                try:
+                    request = message.FromString(content)
+                except DecodeError:
+                    raise invalid(f"the message is no {message.DESCRIPTOR.name}.") from None
+                del content
+            with nullcontext() if name == VISIT else door.records.calls_refused():
+                return await method(request, context)
         finally:
-            hold(-held, 0)
+            door.hold(-held, 0)
 
     # grpc keeps the frame that aborts a call until Python looks for cycles, and the iterator its
     # last message: there is none in either

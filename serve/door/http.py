@@ -44,6 +44,17 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
         door: what both protocols share.
         more_routes: of pages.
     """
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RefusedError)
+        door.records.refuse("http", error.code.http_status)
+        return refusal(error)
+
+    async def not_there(request: Request, error: Exception) -> Response:
+        response = await _not_there(request, error)
+        door.records.refuse("http", response.status_code)
+        return response
+
     open_routes = Open(door)
     infer = Infer(door)
     starts = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
@@ -76,12 +87,12 @@ def http_app(door: Door, more_routes: Sequence[BaseRoute] = ()) -> ASGIApp:
         routes=[*routes, *more_routes],
         middleware=middleware,
         exception_handlers={
-            HTTPException: _not_there,
-            RefusedError: _refused,
+            HTTPException: not_there,
+            RefusedError: refused,
             Exception: _failed,
         },
     )
-    return Leaving(Local(app) if door.settings.has_own_names else app, door)
+    return Leaving(Local(app, door) if door.settings.has_own_names else app, door)
 
 
 class Local:
@@ -91,8 +102,9 @@ class Local:
     and so would be of the same origin as the server. An address cannot be given another one.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, door: Door) -> None:
         self.app = app
+        self.door = door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and is_foreign(Headers(scope=scope).get("host", "")):
@@ -101,6 +113,7 @@ class Local:
                 "this server answers by the names of this machine alone: ask it as localhost, or "
                 "start it with --api-keys, or with --behind-proxy where a proxy has another name.",
             )
+            self.door.records.refuse("http", error.code.http_status)
             await refusal(error)(scope, receive, send)
             return
         await self.app(scope, receive, send)
@@ -173,11 +186,6 @@ def refusal(error: RefusedError) -> Response:
     if error.code.http_status == 401:
         headers["www-authenticate"] = "Bearer"
     return json_response({"error": error.reason}, error.code.http_status, headers)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RefusedError)
-    return refusal(error)
 
 
 async def _not_there(request: Request, error: Exception) -> Response:

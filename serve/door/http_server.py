@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -25,12 +25,17 @@ LINGER_S = 5.0
 MOST_PARTS = 100_000
 """Of a body: chunks, or what arrives at a time; a million of a byte each keep a core busy."""
 
+TOO_MANY_CONNECTIONS = 503
 MOST_PIPELINED = 32
 """Requests that a client sends ahead of their responses; hardly any client sends one."""
 
 
 def http_server(
-    app: ASGIApp, settings: DoorSettings, host: str = "127.0.0.1", port: int = 0
+    app: ASGIApp,
+    settings: DoorSettings,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    on_refusal: Callable[[int], None] = lambda status: None,
 ) -> Server:
     """Return the server of an application, for its `serve`, which takes sockets, too.
 
@@ -38,6 +43,7 @@ def http_server(
         app: what it serves.
         settings: bounds, and the files of TLS.
         host, port: where it listens without sockets; 0 for any free port.
+        on_refusal: is called with the status of what never reaches the application.
     """
 
     # a line for each request that is none, or for each client that goes away while it gets its
@@ -46,6 +52,7 @@ def http_server(
 
     class Protocol(BoundedProtocol):
         bounds = settings
+        refuse = staticmethod(on_refusal)
 
     return Server(
         uvicorn.Config(
@@ -79,6 +86,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """A connection, with deadlines for each part of a request, and a bound on its head."""
 
     bounds = DoorSettings()
+    refuse: Callable[[int], None]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -95,7 +103,10 @@ class BoundedProtocol(HttpToolsProtocol):
             others = [each for each in self.connections if isinstance(each, BoundedProtocol)]
             waiting = [each for each in others if each.is_waiting and each is not self]
             if not waiting:
-                self._end(503, f"{self.bounds.most_connections} connections are open already.")
+                self._end(
+                    TOO_MANY_CONNECTIONS,
+                    f"{self.bounds.most_connections} connections are open already.",
+                )
                 return
             # whoever holds connections open does not keep others out
             min(waiting, key=lambda each: each.waits_since).make_room()
@@ -125,6 +136,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def make_room(self) -> None:
         """Close a connection that waits, for another one."""
+        if self._is_idle:  # else it is refused as late
+            self.refuse(TOO_MANY_CONNECTIONS)
         self._late()
 
     def on_response_complete(self) -> None:
@@ -208,6 +221,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Respond without the application where nothing has responded yet, and close."""
         if self.transport.is_closing():
             return
+        self.refuse(status)
         cycle = self.cycle
         is_new = cycle is None or cycle.response_complete
         if is_new if self.is_in_head else (is_new or not cycle.response_started):

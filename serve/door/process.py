@@ -9,6 +9,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,10 @@ class Process:
         settings = self.door.settings
         pages = Page(self.door, self.repository).routes if self.config.page else ()
         apps = {"http_port": http_app(self.door, pages), "metrics_port": metrics_app(self.door)}
-        servers = {name: http_server(app, settings) for name, app in apps.items()}
+        refuse = partial(self.door.records.refuse, "http")
+        servers = {
+            name: http_server(app, settings, on_refusal=refuse) for name, app in apps.items()
+        }
         grpc_front = None
         if self.config.grpc_port is not None:
             grpc_front = await self._grpc(sockets["grpc_port"], self.config.grpc_port)

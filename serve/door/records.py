@@ -27,13 +27,15 @@ from prometheus_client import (
 )
 
 from bertender.core.errors import ConfigError
-from serve.door.engine import CODES, FAILED, RefusedError
+from serve.door.engine import CODES, FAILED, UNAUTHORIZED, RefusedError
 from serve.door.traces import Traces
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 STANDARD_OUTPUT = Path("-")
 MOST_WAITING_LINES = 10_000
+UNAUTHORIZED_LINE_S = 1.0
+"""Between two lines of requests without a key that is known."""
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Bounds of the histogram's buckets."""
 OK, CANCELLED = "ok", "cancelled"
@@ -78,6 +80,13 @@ class Records:
             ("protocol", "outcome"),
             registry=registry,
         )
+        self.refused = Counter(
+            "bertender_door_refused",
+            "Refused requests that are none of inference, or were refused unread, by protocol and "
+            "status.",
+            ("protocol", "status"),
+            registry=registry,
+        )
         self.seconds = Histogram(
             "bertender_door_request_seconds",
             "Time from a request's head to its response, of those that got a prediction.",
@@ -114,7 +123,24 @@ class Records:
             self.seconds.labels(protocol)
             for outcome in (OK, *(code.outcome for code in CODES)):
                 self.requests.labels(protocol, outcome)
+        self._logged_unauthorized = -UNAUTHORIZED_LINE_S
         self.log = None if access_log is None else AccessLog(access_log, self.lost_lines)
+
+    def refuse(self, protocol: str, status: int | str) -> None:
+        """Count a request that is none of inference, or whose head or message is not read.
+
+        It has no line in the log: anybody can send such requests, at no cost.
+        """
+        self.refused.labels(protocol, str(status)).inc()
+
+    @contextmanager
+    def calls_refused(self) -> Iterator[None]:
+        """Count such a call of gRPC, where the block refuses it."""
+        try:
+            yield
+        except RefusedError as error:
+            self.refuse("grpc", error.code.grpc_status)
+            raise
 
     @contextmanager
     def visit(self, protocol: str, connection: str) -> Iterator[Visit]:
@@ -143,10 +169,18 @@ class Records:
             self.seconds.labels(visit.protocol).observe(seconds)
             self.texts.inc(visit.texts)
             self.tokens.labels(visit.key or "").inc(visit.tokens)
-        if self.log is not None:
+        if self.log is not None and (visit.outcome != UNAUTHORIZED.outcome or self._may_log()):
             self.log.write(visit, seconds)
         if self.traces is not None:
             self.traces.note(visit, seconds)
+
+    def _may_log(self) -> bool:
+        """Return whether a request without a key has a line: one in a second has, since anybody
+        can send them."""
+        now = time.monotonic()
+        if may := now - self._logged_unauthorized >= UNAUTHORIZED_LINE_S:
+            self._logged_unauthorized = now
+        return may
 
     def exposition(self) -> str:
         """Return the metrics as Prometheus reads them."""

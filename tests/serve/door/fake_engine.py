@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -156,7 +157,13 @@ def running_door(
         door = Door(own, DoorSettings(**settings), count_tokens)
         plain = DoorSettings()
         servers = [
-            http_server(http_app(door), door.settings, host="127.0.0.1", port=0),
+            http_server(
+                http_app(door),
+                door.settings,
+                host="127.0.0.1",
+                port=0,
+                on_refusal=functools.partial(door.records.refuse, "http"),
+            ),
             http_server(metrics_app(door), plain, host="127.0.0.1", port=0),
         ]
         tasks = [asyncio.ensure_future(server.serve()) for server in servers]

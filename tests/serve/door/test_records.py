@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import queue
+import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from serve.door.callers import new_key
 from serve.door.records import Records, Visit
 from tests.serve.door.fake_engine import BREAK, BUSY, running_door
-from tests.serve.door.raw_http import body, exchange, get, post
+from tests.serve.door.raw_http import HEAD, body, exchange, get, post
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -79,6 +82,56 @@ def test_metrics_are_those_of_the_door_and_the_engine() -> None:
     assert "bertender_door_requests_under_way 0.0" in text
     assert "bertender_door_ready 1.0" in text
     assert text.endswith("of_the_engine 1\n")
+
+
+def test_what_strangers_send_is_counted_and_has_no_line(tmp_path: Path) -> None:
+    file, keys = tmp_path / "access.log", tmp_path / "keys"
+    keys.write_text(new_key("reader")[1])
+    with running_door(access_log=file, api_keys=keys, most_connections=3) as door:
+        for _ in range(3):
+            exchange(door.http_port, b"no HTTP\r\n\r\n")
+        exchange(door.http_port, f"{HEAD}X: {'a' * 20_000}\r\n\r\n".encode())
+        get(door.http_port, "/nowhere")
+        get(door.http_port, "/v2/models/classifier/infer")
+        get(door.http_port, "/v2")
+        get(door.http_port, "/v2/repository/index", method="POST")
+        get(door.http_port, "/v2/health/ready")
+        with ExitStack() as opened:
+            for _ in range(4):
+                opened.enter_context(socket.create_connection(("127.0.0.1", door.http_port)))
+            time.sleep(0.2)
+        with grpc.insecure_channel(f"127.0.0.1:{door.grpc_port}") as channel:
+            for name, content in (("ServerMetadata", b""), ("ModelInfer", b"\xff")):
+                call = channel.unary_unary(f"/inference.GRPCInferenceService/{name}")
+                with pytest.raises(grpc.RpcError):
+                    call(content, timeout=20)
+        refused = samples(door.door.records, "bertender_door_refused_total")
+        assert not file.read_text()
+        for _ in range(20):
+            exchange(door.http_port, post(body()))
+    assert refused == {
+        ("http", "400"): 3,
+        ("http", "431"): 1,
+        ("http", "404"): 1,
+        ("http", "405"): 1,
+        ("http", "401"): 1,
+        ("http", "403"): 1,
+        ("http", "503"): 1,
+        ("grpc", "UNAUTHENTICATED"): 1,
+        ("grpc", "INVALID_ARGUMENT"): 1,
+    }
+    found = [line["outcome"] for line in lines(file)]
+    assert 1 <= len(found) < 10 and {*found} == {"unauthorized"}, "of 20"
+
+
+def samples(records: Records, name: str) -> dict[tuple[str, ...], float]:
+    """Return the series of a metric by protocol and status."""
+    return {
+        (sample.labels["protocol"], sample.labels["status"]): sample.value
+        for family in records.registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this file")
