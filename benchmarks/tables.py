@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from benchmarks import (
+    attacks,
     bad_clients,
     compress,
     gate,
@@ -85,6 +86,8 @@ def tolerances_table() -> Table:
 
 OF_THE_PRODUCT: Mapping[str, Callable[[], Table]] = {
     "tolerances": tolerances_table,
+    "faults": attacks.faults_table,
+    "attacks": attacks.attacks_table,
 }
 NAMES = (*MEASURED, *OF_THE_PRODUCT)
 

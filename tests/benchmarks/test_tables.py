@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import figures, tables
+from benchmarks import attacks, figures, tables
 from benchmarks.harness import RESULTS, newest
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, DataError
 
 MOST_COLUMNS, MOST_WORDS = 6, 15
 MOST_MB, MOST_FILES = 4.0, 40
@@ -44,6 +44,21 @@ def test_a_table_is_for_a_decision(name: str) -> None:
 @pytest.mark.parametrize("name", tables.OF_THE_PRODUCT)
 def test_a_table_is_made_of_the_product(name: str) -> None:
     assert made(name).startswith("| ") and "raw:" not in made(name)
+
+
+def test_a_test_of_faults_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attacks, "TESTS", tmp_path)
+    file = tmp_path / attacks.OF_FAULTS[0]
+    file.parent.mkdir()
+    row = '@pytest.mark.fault("it breaks", "it is mended")\n'
+    file.write_text(f"{row}def test_a(): ...\n{row}def test_b(): ...\n")
+    assert attacks.faults_table().rows == [("it breaks", "it is mended")]
+    file.write_text(f"{row}def test_a(): ...\ndef test_b(): ...\n")
+    with pytest.raises(DataError, match="test_b has no row"):
+        attacks.faults_table()
+    file.write_text(f"{row}def test_a(): ...\n{row.replace('mended', 'not')}def test_b(): ...\n")
+    with pytest.raises(DataError, match="test_b says another outcome of 'it breaks'"):
+        attacks.faults_table()
 
 
 def test_an_unknown_table_is_an_error() -> None:

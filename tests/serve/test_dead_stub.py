@@ -53,6 +53,7 @@ def without_links(source: Path, target: Path) -> None:
     raise OSError("another file system")
 
 
+@pytest.mark.fault("the Python process dies", "requests get 503 until it has started again")
 def test_a_dead_stub_is_replaced(
     onnx_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

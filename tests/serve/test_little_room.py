@@ -60,6 +60,7 @@ NEEDS_COPIES: Mapping[str, tuple[str, ...]] = {
 """Options with which `serve` copies the model to the working directory or the temporary one."""
 
 
+@pytest.mark.fault("the disk is full at the start", "an error with the size; what was there stays")
 @pytest.mark.parametrize("kind", NEEDS_COPIES)
 def test_a_full_disk_is_named_and_has_nothing_half_written(
     kind: str, full_disk: SmallDisk, onnx_artifact: Artifact
@@ -106,6 +107,9 @@ SCARCE: Mapping[str, tuple[int, tuple[str, ...], str]] = {
 """Size of the shared memory, options, and what is said."""
 
 
+@pytest.mark.fault(
+    "`/dev/shm` is too small", "an error before the start, with the size that is needed"
+)
 @pytest.mark.parametrize("kind", SCARCE)
 def test_scarce_shared_memory_is_named_and_nothing_is_started(
     kind: str, temporary: Path, onnx_artifact: Artifact

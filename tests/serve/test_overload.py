@@ -56,6 +56,7 @@ def fill_queue(
     return waiting
 
 
+@pytest.mark.fault("more requests than it can run", "rejected at once")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_overload_is_rejected_at_once(
     marked: Server, pool: ThreadPoolExecutor, protocol: str
@@ -115,6 +116,7 @@ def test_a_request_that_came_during_a_run_follows_it(
     assert ASK["http"](marked, ["pear"]).seconds < HOLD_S + 0.2
 
 
+@pytest.mark.fault("a request waits for longer than `--queue-timeout-ms`", "503 for that request")
 def test_a_request_that_waits_for_too_long_is_rejected(
     onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory, pool: ThreadPoolExecutor
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_request_that_waits_for_too_long_is_rejected(
         assert ASK["http"](server, ["pear"]).status == "200"
 
 
+@pytest.mark.fault("the client has gone", "its request is not run, and leaves nothing in memory")
 def test_what_nobody_waits_for_is_not_run(marked: Server, pool: ThreadPoolExecutor) -> None:
     client = tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{marked.config.grpc_port}")
     tensor = tritonclient.grpc.InferInput("TEXT", [1, 1], "BYTES")
@@ -146,6 +149,9 @@ def test_what_nobody_waits_for_is_not_run(marked: Server, pool: ThreadPoolExecut
     client.close()
 
 
+@pytest.mark.fault(
+    "a run fails, or logits are not finite", "500 for that request; the others run again"
+)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
     ("word", "said"), [("BREAK", "RuntimeError: the runtime has a bad day"), ("NAN", "not finite")]

@@ -68,6 +68,7 @@ def regions(name: str) -> list[Path]:
     return list(SHARED_MEMORY.glob(f"{name}*"))
 
 
+@pytest.mark.fault("`serve` and all behind it are killed", "the next start cleans up")
 def test_what_a_killed_server_has_left_is_swept_at_the_next_start(temporary: Path) -> None:
     name = left_by_a_killed_server().communicate()[0].strip()
     assert (temporary / name / "model.onnx").exists() and regions(name)

@@ -60,6 +60,9 @@ def kill_while_the_candidate_loads(versions: Versions, running: Deployable) -> N
     assert candidate.is_dir()
 
 
+@pytest.mark.fault(
+    "`deploy` is killed", "the served model stays loaded; the next deployment cleans up"
+)
 @pytest.mark.slow
 def test_the_next_deployment_sweeps_what_a_killed_one_left(
     versions: Versions, tmp_path: Path

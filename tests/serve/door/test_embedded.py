@@ -164,6 +164,7 @@ def test_what_a_process_cannot_take_yet_waits_and_is_not_sent_once_it_is_abandon
     while_running(repository, use)
 
 
+@pytest.mark.fault("a file of the artifact is damaged", "an error that names the file")
 def test_a_damaged_artifact_is_not_served(onnx_artifact: Artifact, tmp_path: Path) -> None:
     repository = write_repository(onnx_artifact, tmp_path / "models", CONFIG)
     (graph,) = repository.glob("*/*/artifact/model.onnx")

@@ -49,6 +49,10 @@ def ask_until_told_to_leave(port: int) -> list[int]:
         connection.close()
 
 
+@pytest.mark.fault(
+    "the door is told to leave (SIGTERM)",
+    "readiness is 503 at once; what callers have sent is answered",
+)
 def test_keep_alive_callers_lose_nothing(running: Server) -> None:
     port = running.config.http_port
     with ThreadPoolExecutor(CALLERS + 1) as pool:
@@ -59,6 +63,10 @@ def test_keep_alive_callers_lose_nothing(running: Server) -> None:
     assert len(statuses) > 3 * CALLERS and {*statuses} == {200}
 
 
+@pytest.mark.fault(
+    "the door is told to leave (SIGTERM)",
+    "readiness is 503 at once; what callers have sent is answered",
+)
 def test_readiness_ends_before_the_door_does(running: Server) -> None:
     """A request that it has begun to read holds it."""
     port = running.config.http_port
@@ -78,6 +86,7 @@ def test_readiness_ends_before_the_door_does(running: Server) -> None:
         stopping.result(20)
 
 
+@pytest.mark.fault("a process behind the door hangs", "requests get 503 until it has started again")
 @pytest.mark.slow
 def test_a_stub_that_stands_still_is_started_again(running: Server) -> None:
     port, before = running.config.http_port, family_of(running)
@@ -89,6 +98,7 @@ def test_a_stub_that_stands_still_is_started_again(running: Server) -> None:
     assert "the server does not answer, and is ended" in running.log_file.read_text()
 
 
+@pytest.mark.fault("the door itself stands still for a while", "nothing is started again for it")
 @pytest.mark.slow
 def test_a_door_that_stood_still_blames_nobody(running: Server) -> None:
     assert running.door is not None
@@ -108,6 +118,7 @@ def wait_for_readiness(port: int, status: int, timeout_s: float) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.fault("the door is killed", "everything behind it ends with it")
 def test_everything_ends_with_a_killed_door(running: Server) -> None:
     assert running.door is not None
     family = family_of(running)

@@ -168,6 +168,10 @@ def asked_over_grpc(content: bytes) -> Asked | None:
     return None
 
 
+@pytest.mark.fault(
+    "a request is an attack that is known",
+    "it is refused; no process ends or hangs ([list](#attacks))",
+)
 @pytest.mark.server
 @pytest.mark.parametrize("name", HTTP_ATTACKS)
 def test_http_attacks(served: Server, local: Classifier, name: str) -> None:
@@ -177,6 +181,10 @@ def test_http_attacks(served: Server, local: Classifier, name: str) -> None:
     assert answer is not None and answer.status == status and answer.error
 
 
+@pytest.mark.fault(
+    "a request is an attack that is known",
+    "it is refused; no process ends or hangs ([list](#attacks))",
+)
 @pytest.mark.server
 @pytest.mark.parametrize("name", GRPC_ATTACKS)
 def test_grpc_attacks(served: Server, local: Classifier, stub: Any, name: str) -> None:
@@ -187,6 +195,10 @@ def test_grpc_attacks(served: Server, local: Classifier, stub: Any, name: str) -
     assert refused.value.code().name in (status, "RESOURCE_EXHAUSTED")
 
 
+@pytest.mark.fault(
+    "20,000 requests are random or damaged",
+    "each is refused, or answered right; no process ends, memory stays",
+)
 @pytest.mark.server
 @counts
 def test_any_json(served: Server, local: Classifier, count: int) -> None:
@@ -203,6 +215,10 @@ def test_any_json(served: Server, local: Classifier, count: int) -> None:
         attack()
 
 
+@pytest.mark.fault(
+    "20,000 requests are random or damaged",
+    "each is refused, or answered right; no process ends, memory stays",
+)
 @pytest.mark.server
 @counts
 def test_mutated_http(served: Server, local: Classifier, count: int) -> None:
@@ -274,6 +290,10 @@ def message_of(content: Mapping[str, Any], raw: bool) -> bytes:
     return bytes(request.SerializeToString())
 
 
+@pytest.mark.fault(
+    "20,000 requests are random or damaged",
+    "each is refused, or answered right; no process ends, memory stays",
+)
 @pytest.mark.server
 @counts
 def test_any_message(served: Server, local: Classifier, call: Any, count: int) -> None:
@@ -286,6 +306,10 @@ def test_any_message(served: Server, local: Classifier, call: Any, count: int) -
         attack()
 
 
+@pytest.mark.fault(
+    "20,000 requests are random or damaged",
+    "each is refused, or answered right; no process ends, memory stays",
+)
 @pytest.mark.server
 @counts
 def test_mutated_messages(served: Server, local: Classifier, call: Any, count: int) -> None:
@@ -303,12 +327,19 @@ def test_mutated_messages(served: Server, local: Classifier, call: Any, count: i
         attack()
 
 
+NO_ROOM = ("the queue is full", "RST_STREAM with error code 7")
+"""Of refusals that may be sent again: of the backend, and of HTTP/2 (REFUSED_STREAM), by which grpc
+answers one that resets many streams."""
+
+
 def fine_message() -> Any:
     return service_pb2.ModelInferRequest.FromString(MESSAGE)
 
 
+@pytest.mark.fault(
+    "100,000 gRPC calls expire, and 100,000 are cancelled", "no process ends, and memory stays"
+)
 @pytest.mark.server
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("count", [500, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_calls_that_expire_or_are_cancelled(
     served: Server, local: Classifier, stub: Any, count: int
@@ -329,11 +360,14 @@ def test_calls_that_expire_or_are_cancelled(
                 except grpc.FutureCancelledError:
                     statuses["CANCELLED"] += 1
                 except grpc.RpcError as error:
-                    is_full = "the queue is full" in error.details()
-                    statuses["FULL" if is_full else error.code().name] += 1
-    assert {*statuses} <= {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "FULL"}
+                    is_refused = any(words in error.details() for words in NO_ROOM)
+                    statuses["NO ROOM" if is_refused else error.code().name] += 1
+    assert {*statuses} <= {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "NO ROOM"}
 
 
+@pytest.mark.fault(
+    "the own `timeout` of a request passes in the queue", "504 for that request, and no alert"
+)
 @pytest.mark.server
 def test_a_request_whose_own_timeout_passes_in_the_queue(
     served: Server, local: Classifier, stub: Any
@@ -368,6 +402,7 @@ def test_a_request_whose_own_timeout_passes_in_the_queue(
     )
 
 
+@pytest.mark.fault("the client has gone", "its request is not run, and leaves nothing in memory")
 @pytest.mark.server
 def test_clients_that_vanish_leave_nothing_behind(served: Server, local: Classifier) -> None:
     """They send a full request of long texts, and go: nobody pays for it, and memory is bounded."""
@@ -385,6 +420,7 @@ def test_clients_that_vanish_leave_nothing_behind(served: Server, local: Classif
         assert memory(served) < before + 384 * MB
 
 
+@pytest.mark.fault("many send the largest requests at once", "some get 503; memory is bounded")
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -427,6 +463,7 @@ def part_of(server: Server, part: str) -> psutil.Process:
     )
 
 
+@pytest.mark.fault("a process behind the door hangs", "requests get 503 until it has started again")
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("seconds", [2, 8, 30])

@@ -84,6 +84,7 @@ def test_metrics_are_those_of_the_door_and_the_engine() -> None:
     assert text.endswith("of_the_engine 1\n")
 
 
+@pytest.mark.fault("strangers scan the server", "they are counted, and fill no disk")
 def test_what_strangers_send_is_counted_and_has_no_line(tmp_path: Path) -> None:
     file, keys = tmp_path / "access.log", tmp_path / "keys"
     keys.write_text(new_key("reader")[1])
@@ -134,6 +135,9 @@ def samples(records: Records, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
+@pytest.mark.fault(
+    "the disk of the access log is full", "lines are lost and counted; requests are answered"
+)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this file")
 def test_a_full_disk_loses_lines_and_says_how_many(capfd: pytest.CaptureFixture[str]) -> None:
     records = Records(Path("/dev/full"))

@@ -206,6 +206,10 @@ def test_one_that_fails_at_everything_is_started_again() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.fault(
+    "what runs the model ends again and again",
+    "it is started again 10 times in 10 minutes, then `serve` ends",
+)
 def test_restarts_have_an_end() -> None:
     async def run() -> None:
         fake = Fake()
