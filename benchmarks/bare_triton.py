@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from bertender.core.errors import ServingError
 from serve.repository.config_pbtxt import CONFIG_NAME
 from serve.server.addresses import free_ports
 from serve.server.installation import find_installation
-from serve.server.launch import failure_reason, launch
+from serve.server.launch import GRPC_HEADER, failure_reason, launch, restricted
 from serve.server.workspace import REPOSITORY, Workspace
 
 HOST = "127.0.0.1"
@@ -40,31 +40,38 @@ class BareTriton:
 
 
 @contextmanager
-def bare_triton(models: Path, folder: Path) -> Iterator[BareTriton]:
-    """Serve a repository inside the block, on free loopback ports.
+def bare_triton(
+    models: Path, folder: Path, *, ports: Mapping[str, int] | None = None, token: str = ""
+) -> Iterator[BareTriton]:
+    """Serve a repository inside the block, on loopback ports.
 
     Args:
         models: the repository.
         folder: for what Triton needs while it runs; it is removed.
+        ports: by their options; the others are free ones.
+        token: opens its routes of gRPC; they are open without one.
 
     Raises:
         ServingError: it is not ready in time.
     """
-    _, ports = free_ports(HOST, dict.fromkeys(PORTS, 0))
-    options = {**ports, **{name.replace("port", "address"): HOST for name in ports}}
+    _, taken = free_ports(HOST, {**dict.fromkeys(PORTS, 0), **(ports or {})})
+    options: dict[str, object] = {name.replace("port", "address"): HOST for name in taken}
+    options |= taken
+    if token:
+        options["grpc-restricted-protocol"] = restricted()
     log, names = folder.with_suffix(".log"), [each.parent.name for each in _configs(models)]
     with Workspace(folder) as workspace:
         installation = find_installation()
         installation.assemble(workspace.path)
         (workspace.path / REPOSITORY).symlink_to(models.resolve())
         triton = launch(
-            installation, workspace, names, log, log_max_bytes=2**26, options=options, token=""
+            installation, workspace, names, log, log_max_bytes=2**26, options=options, token=token
         )
         try:
-            running = BareTriton(ports["http-port"], ports["grpc-port"])
+            running = BareTriton(taken["http-port"], taken["grpc-port"])
             with tritonclient.grpc.InferenceServerClient(f"{HOST}:{running.grpc_port}") as client:
                 deadline = time.monotonic() + READY_TIMEOUT_S
-                while not _is_ready(client, names):
+                while not _is_ready(client, names, {GRPC_HEADER: token}):
                     if triton.poll() is not None or time.monotonic() > deadline:
                         raise ServingError(f"Triton is not ready: {failure_reason(log)}")
                     time.sleep(0.1)
@@ -79,8 +86,10 @@ def _configs(models: Path) -> list[Path]:
     return sorted(models.glob(f"*/{CONFIG_NAME}"))
 
 
-def _is_ready(client: tritonclient.grpc.InferenceServerClient, models: list[str]) -> bool:
+def _is_ready(
+    client: tritonclient.grpc.InferenceServerClient, models: list[str], headers: Mapping[str, str]
+) -> bool:
     try:
-        return all(client.is_model_ready(name) for name in models)
+        return all(client.is_model_ready(name, headers=headers) for name in models)
     except InferenceServerException:  # it does not listen yet
         return False

@@ -26,6 +26,9 @@ QUEUED_BATCHES = 4
 
 PORT_FIELDS = ("http_port", "grpc_port", "metrics_port")
 
+TRITON_SCHEME = "grpc://"
+"""Begins the address of a Triton that something else starts."""
+
 STANDARD_OUTPUT = Path("-")
 """A log that is no file, but goes where the rest of the output goes."""
 
@@ -34,6 +37,7 @@ SERVER_SETTINGS = frozenset(
         *PORT_FIELDS,
         *("host", "behind_proxy", "tritonserver", "admin_token_file", "ready_timeout_s"),
         *("log_file", "log_max_mb", "restart"),
+        *("triton", "triton_token_file"),
         *("server", "tls_certificate", "tls_key", "api_keys", "allow_origin", "access_log"),
         "otlp_endpoint",
         "page",
@@ -98,7 +102,8 @@ ServedRuntimeName = Annotated[str, SERVED_RUNTIMES.validator()]
 
 
 def _lacks_backend(config: ServeConfig) -> bool:
-    if config.triton_backend is None or not config.starts_server or config.server == "embedded":
+    is_ours = config.starts_server and config.server != "embedded" and config.triton is None
+    if config.triton_backend is None or not is_ours:
         return False
     try:
         return not find_installation(config.tritonserver).has_backend(config.triton_backend)
@@ -146,6 +151,23 @@ RULES: Mapping[str, Rule[ServeConfig]] = {
         "--server embedded runs no Triton. Leave it out, or choose --server triton.",
         settings=frozenset({"tritonserver"}),
         against="server",
+    ),
+    "a Triton elsewhere without Triton": Rule(
+        lambda config: config.server == "embedded",
+        "--server embedded asks no Triton. Leave them out, or choose --server triton.",
+        settings=frozenset({"triton", "triton_token_file"}),
+        against="server",
+    ),
+    "a binary for a Triton that is not started": Rule(
+        lambda config: config.triton is not None,
+        "--triton starts none. Leave it out.",
+        settings=frozenset({"tritonserver", "log_max_mb"}),
+        against="triton",
+    ),
+    "a token of no Triton": Rule(
+        lambda config: config.triton is None,
+        "it is the token of the Triton of --triton. Set that, too.",
+        settings=frozenset({"triton_token_file"}),
     ),
     "a setting of Triton without Triton": Rule(
         lambda config: config.server == "embedded",
@@ -197,6 +219,15 @@ class ServeConfig(Config):
         None,
         description="another server than that of the wheel, laid out as in NVIDIA's container: "
         "ROOT/bin/tritonserver",
+    )
+    triton: str | None = Field(
+        None,
+        pattern=rf"^{TRITON_SCHEME}[^/\s]+:\d+$",
+        description="start no Triton, and ask this one, as grpc://127.0.0.1:8001; it serves what "
+        "--repository-only writes of the same artifacts",
+    )
+    triton_token_file: Path | None = Field(
+        None, description="the token of its --grpc-restricted-protocol; by default it asks for none"
     )
     http_port: int = Field(8000, ge=0, le=65535, description="HTTP port; 0 takes any free one")
     grpc_port: int | None = Field(
@@ -324,7 +355,7 @@ class ServeConfig(Config):
 
         A server or a runtime that is set explicitly needs its Triton, and its absence is an error.
         """
-        if self.server is not None or self.tritonserver is not None or self.triton_backend:
+        if self.server or self.tritonserver or self.triton or self.triton_backend:
             return self.server == "embedded"
         return not is_installed()  # one that is there and does not run is an error
 

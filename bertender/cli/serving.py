@@ -59,7 +59,8 @@ def serve_command() -> Callable[..., None]:
         values: dict[str, Any],
         as_json: JsonFlag = False,
     ) -> None:
-        from serve.repository.write import models_by_name, write_repository
+        from serve.repository.write import model_names, models_by_name, write_repository
+        from serve.server.launch import attached_command
         from serve.server.server import serve_forever
 
         config = ServeCommandConfig.parse(settings_of(ServeCommandConfig, values))
@@ -81,9 +82,19 @@ def serve_command() -> Callable[..., None]:
 
             written = write_repository(models, config.repository_only, config)
             not_tried = try_repository(written, config)
-            state = {"repository": str(written), "not_tried": not_tried}
+            command_line = shlex.join(attached_command(written, model_names(written)))
+            state = {
+                "repository": str(written),
+                "not_tried": not_tried,
+                "tritonserver": command_line,
+            }
             tried = f"not tried here: {not_tried}" if not_tried else "a server classified with it"
-            _print_state(as_json, state, f"model repository: {written}\n{tried}")
+            lines = [
+                f"model repository: {written}",
+                tried,
+                f"for `bertender serve --triton grpc://127.0.0.1:8001`: {command_line}",
+            ]
+            _print_state(as_json, state, "\n".join(lines))
             return
         serve_forever(
             models, config, on_ready=lambda server: _ready(server, config.profile, as_json)

@@ -8,6 +8,7 @@ import errno
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from serve.door.grpc_front import grpc_server, listen
 from serve.door.http import http_app, metrics_app
 from serve.door.http_server import Server, http_server
 from serve.door.service import Door, DoorSettings
-from serve.door.watch import WatchedEngine
+from serve.door.watch import Patience, WatchedEngine
 from serve.page import Page
 from serve.server.addresses import is_loopback, listening_error, with_ports
 from serve.server.launch import IN_FLIGHT_TIMEOUT_S, admin_token
@@ -48,6 +49,10 @@ def engine_of(repository: Path, config: ServeConfig, workspace: Workspace) -> En
     """Return what runs the models of a repository; it is not started yet."""
     if config.is_embedded:
         return EmbeddedEngine(repository, config, log_file_of(config, workspace))
+    if config.triton is not None:
+        from serve.door.attached import AttachedEngine
+
+        return AttachedEngine(repository, config)
     from serve.door.triton import TritonEngine
     from serve.server.triton import Triton
 
@@ -76,7 +81,14 @@ class Process:
         self.config = config
         self.repository = repository
         artifacts = Artifacts(repository)
-        self.engine = WatchedEngine(engine, artifacts.golden, restarts=config.restart)
+        is_ours = config.triton is None  # what another starts may be away for as long as it likes
+        self.engine = WatchedEngine(
+            engine,
+            artifacts.golden,
+            restarts=config.restart or not is_ours,
+            patience=None if is_ours else Patience(restarts=sys.maxsize),
+            again="it starts again" if is_ours else "the door waits for it",
+        )
         check_tls(config)
         token = None if config.admin_token_file is None else admin_token(config.admin_token_file)
         settings = DoorSettings(

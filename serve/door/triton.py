@@ -72,86 +72,32 @@ RESTRICTED = "This protocol is restricted"
 CALLER, WAIT_MS, NUMBER, ABANDON = "caller", "wait_ms", "number", "abandon"
 
 
-class TritonEngine(Engine):
-    """See the module.
+class AskedTriton(Engine):
+    """Triton as it is asked, whoever starts it.
 
     Args:
-        triton: its processes.
+        names: of the models that must be ready.
+        token: opens its routes; empty where they are open.
     """
 
-    def __init__(self, triton: Triton) -> None:
-        self.triton = triton
-        self.metadata = ((GRPC_HEADER, triton.token),)
+    def __init__(self, names: Sequence[str], token: str) -> None:
+        self.names = names
+        self.metadata = ((GRPC_HEADER, token),) if token else ()
         self.channel: grpc.aio.Channel | None = None
         self.stub: Any = None
         self.ended: asyncio.Future[None] | None = None
-        self._launching: asyncio.Future[None] | None = None
         self._models: dict[str, Model] = {}
         self._calls: dict[int, asyncio.Task[tuple[Tensor, ...]]] = {}
         self._abandoned: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Start Triton, and return once its models are ready.
-
-        Raises:
-            ServingError: it ended, or was not ready in time.
-            ConfigError, ModelError: as `Triton.launch`.
-        """
-        for left in reversed(range(LAUNCHES)):
-            try:
-                await self._launch()
-                break
-            except ServingError as error:
-                # another process was quicker at the port for its metrics
-                if not left or PORT_IN_USE not in str(error):
-                    raise
-        await self._check_closed()
-        await self._refresh()
-
-    async def _launch(self) -> None:
-        """Start Triton, and wait until its models are ready."""
-        await self._close()
-        self._launching = asyncio.ensure_future(asyncio.to_thread(self.triton.launch))
-        await asyncio.shield(self._launching)
-        self._watch_end()
-        self.channel = grpc.aio.insecure_channel(self.triton.grpc_address, CHANNEL)
+    def _open(self, address: str) -> None:
+        self.channel = grpc.aio.insecure_channel(address, CHANNEL)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
-        await self._until_ready()
-
-    def _watch_end(self) -> None:
-        """Let `ended` have a result once the supervisor has ended."""
-        assert self.triton.supervisor is not None
-        loop = asyncio.get_running_loop()
-        self.ended = ended = loop.create_future()
-        descriptor = os.pidfd_open(self.triton.supervisor.pid)
-
-        def note() -> None:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-            if not ended.done():
-                ended.set_result(None)
-
-        loop.add_reader(descriptor, note)
-
-    async def _until_ready(self) -> None:
-        assert self.ended is not None
-        timeout_s = self.triton.config.ready_timeout_s
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        while not await self._are_ready():
-            if self.ended.done():
-                raise ServingError(f"the server did not start: {self.triton.reason}")
-            if loop.time() > deadline:
-                raise ServingError(
-                    f"the server was not ready within {timeout_s:g} s: {self.triton.reason} Give "
-                    "it longer with --ready-timeout-s."
-                )
-            await asyncio.sleep(POLL_S)
 
     async def _are_ready(self) -> bool:
         try:
             await self.stub.ServerLive(messages.ServerLiveRequest(), metadata=self.metadata)
-            for name in self.triton.models:
+            for name in self.names:
                 request = messages.ModelReadyRequest(name=name)
                 if not (await self.stub.ModelReady(request, metadata=self.metadata)).ready:
                     return False
@@ -159,43 +105,10 @@ class TritonEngine(Engine):
             return False
         return True
 
-    async def _check_closed(self) -> None:
-        """Ask it without the token: a server must refuse that before it is used."""
-        try:
-            await self.stub.ServerLive(messages.ServerLiveRequest())
-        except grpc.aio.AioRpcError as error:
-            if RESTRICTED in (error.details() or ""):
-                return
-        raise ServingError(
-            "the server answers a request without the token: its routes are not closed, so it was "
-            "stopped. Use another version of the server, which knows --grpc-restricted-protocol."
-        )
-
-    async def stop(self) -> None:
-        """End Triton; the workspace goes with it."""
-        await self._close()
-        if self._launching is not None:  # whoever waited for it may have gone
-            await asyncio.wait({self._launching})
-        await asyncio.to_thread(self.triton.end)
-
-    def hurry(self) -> None:
-        """Do not let `stop` wait."""
-        self.triton.hurry()
-
-    async def kill(self) -> None:
-        await asyncio.to_thread(self.triton.kill)
-
     async def _close(self) -> None:
         if self.channel is not None:
             await self.channel.close()
         self.channel = None
-
-    async def died(self) -> str:
-        assert self.ended is not None and self.triton.supervisor is not None
-        await asyncio.shield(self.ended)
-        status = await asyncio.to_thread(self.triton.supervisor.wait)
-        reason = await asyncio.to_thread(lambda: self.triton.reason)
-        return f"status {status}: {reason.rstrip('.')}"
 
     async def models(self) -> Mapping[str, Model]:
         return self._models
@@ -279,7 +192,7 @@ class TritonEngine(Engine):
         )
         return RefusedError(UNAVAILABLE, reason, RETRY_AFTER_S) if is_connected else away()
 
-    async def repository(self) -> Sequence[ModelState]:
+    async def _states(self) -> Sequence[ModelState]:
         index = await self._answer(self.stub.RepositoryIndex, messages.RepositoryIndexRequest())
         return [
             ModelState(each.name, each.version, each.state, each.reason) for each in index.models
@@ -288,28 +201,10 @@ class TritonEngine(Engine):
     def is_ready(self) -> bool:
         return bool(self._models)
 
-    async def load(self, model: str) -> None:
-        # as its folder is: no files or settings that a request brings
-        request = messages.RepositoryModelLoadRequest(model_name=model)
-        try:
-            await self._answer(self.stub.RepositoryModelLoad, request)
-            if not model.endswith(CANDIDATE_SUFFIX):
-                self.triton.models = tuple(dict.fromkeys((*self.triton.models, model)))
-        finally:
-            await self._refresh()
-
-    async def unload(self, model: str) -> None:
-        request = messages.RepositoryModelUnloadRequest(model_name=model)
-        try:
-            await self._answer(self.stub.RepositoryModelUnload, request)
-            self.triton.models = tuple(each for each in self.triton.models if each != model)
-        finally:
-            await self._refresh()
-
     async def _refresh(self) -> None:
         """Look up the models that take requests, without those that others call."""
         versions: dict[str, int] = {}
-        for each in await self.repository():
+        for each in await self._states():
             if each.state == "READY":
                 versions[each.name] = max(int(each.version), versions.get(each.name, 0))
         models = {}
@@ -319,6 +214,130 @@ class TritonEngine(Engine):
             if "artifact" in config.parameters:
                 models[name] = model_of(config, str(version))
         self._models = models
+
+
+class TritonEngine(AskedTriton):
+    """A Triton that the door starts and ends.
+
+    Args:
+        triton: its processes.
+    """
+
+    def __init__(self, triton: Triton) -> None:
+        super().__init__(triton.models, triton.token)
+        self.triton = triton
+        self._launching: asyncio.Future[None] | None = None
+
+    async def start(self) -> None:
+        """Start Triton, and return once its models are ready.
+
+        Raises:
+            ServingError: it ended, or was not ready in time.
+            ConfigError, ModelError: as `Triton.launch`.
+        """
+        for left in reversed(range(LAUNCHES)):
+            try:
+                await self._launch()
+                break
+            except ServingError as error:
+                # another process was quicker at the port for its metrics
+                if not left or PORT_IN_USE not in str(error):
+                    raise
+        await self._check_closed()
+        await self._refresh()
+
+    async def _launch(self) -> None:
+        """Start Triton, and wait until its models are ready."""
+        await self._close()
+        self._launching = asyncio.ensure_future(asyncio.to_thread(self.triton.launch))
+        await asyncio.shield(self._launching)
+        self._watch_end()
+        self._open(self.triton.grpc_address)
+        await self._until_ready()
+
+    def _watch_end(self) -> None:
+        """Let `ended` have a result once the supervisor has ended."""
+        assert self.triton.supervisor is not None
+        loop = asyncio.get_running_loop()
+        self.ended = ended = loop.create_future()
+        descriptor = os.pidfd_open(self.triton.supervisor.pid)
+
+        def note() -> None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            if not ended.done():
+                ended.set_result(None)
+
+        loop.add_reader(descriptor, note)
+
+    async def _until_ready(self) -> None:
+        assert self.ended is not None
+        timeout_s = self.triton.config.ready_timeout_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not await self._are_ready():
+            if self.ended.done():
+                raise ServingError(f"the server did not start: {self.triton.reason}")
+            if loop.time() > deadline:
+                raise ServingError(
+                    f"the server was not ready within {timeout_s:g} s: {self.triton.reason} Give "
+                    "it longer with --ready-timeout-s."
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def _check_closed(self) -> None:
+        """Ask it without the token: a server must refuse that before it is used."""
+        try:
+            await self.stub.ServerLive(messages.ServerLiveRequest())
+        except grpc.aio.AioRpcError as error:
+            if RESTRICTED in (error.details() or ""):
+                return
+        raise ServingError(
+            "the server answers a request without the token: its routes are not closed, so it was "
+            "stopped. Use another version of the server, which knows --grpc-restricted-protocol."
+        )
+
+    async def stop(self) -> None:
+        """End Triton; the workspace goes with it."""
+        await self._close()
+        if self._launching is not None:  # whoever waited for it may have gone
+            await asyncio.wait({self._launching})
+        await asyncio.to_thread(self.triton.end)
+
+    def hurry(self) -> None:
+        """Do not let `stop` wait."""
+        self.triton.hurry()
+
+    async def kill(self) -> None:
+        await asyncio.to_thread(self.triton.kill)
+
+    async def died(self) -> str:
+        assert self.ended is not None and self.triton.supervisor is not None
+        await asyncio.shield(self.ended)
+        status = await asyncio.to_thread(self.triton.supervisor.wait)
+        reason = await asyncio.to_thread(lambda: self.triton.reason)
+        return f"status {status}: {reason.rstrip('.')}"
+
+    async def repository(self) -> Sequence[ModelState]:
+        return await self._states()
+
+    async def load(self, model: str) -> None:
+        # as its folder is: no files or settings that a request brings
+        request = messages.RepositoryModelLoadRequest(model_name=model)
+        try:
+            await self._answer(self.stub.RepositoryModelLoad, request)
+            if not model.endswith(CANDIDATE_SUFFIX):
+                self.names = self.triton.models = tuple(dict.fromkeys((*self.names, model)))
+        finally:
+            await self._refresh()
+
+    async def unload(self, model: str) -> None:
+        request = messages.RepositoryModelUnloadRequest(model_name=model)
+        try:
+            await self._answer(self.stub.RepositoryModelUnload, request)
+            self.names = self.triton.models = tuple(each for each in self.names if each != model)
+        finally:
+            await self._refresh()
 
     async def metrics(self) -> str:
         return await asyncio.to_thread(self._metrics)

@@ -68,6 +68,7 @@ class WatchedEngine(Engine):
         golden: name of a model -> an example that it takes.
         restarts: whether it is started again; if not, its first end is the end.
         patience: how long it waits.
+        again: what the log says of it.
     """
 
     def __init__(
@@ -77,11 +78,13 @@ class WatchedEngine(Engine):
         *,
         restarts: bool = True,
         patience: Patience | None = None,
+        again: str = "it starts again",
     ) -> None:
         self.engine = engine
         self.golden = golden
         self.restarts = restarts
         self.patience = patience or Patience()
+        self.again = again
         self.is_up = False
         self.silent_s: dict[str, float] = defaultdict(float)
         """Of each model, seconds for which an answer was due and none came."""
@@ -144,7 +147,7 @@ class WatchedEngine(Engine):
                         f"{reason.rstrip('.')}. It was started again {times} times within "
                         f"{minutes:g} minutes, and is not once more."
                     )
-                logger.warning("the model server ended, %s; it starts again", reason)
+                logger.warning("the model server ended, %s; %s", reason, self.again)
                 await asyncio.sleep(delay_s)
                 self._restarts.inc()
                 try:

@@ -49,8 +49,13 @@ def door_options(host: str, metrics_port: int) -> dict[str, object]:
         "grpc-port": port,
         "metrics-address": host,
         "metrics-port": metrics_port,
-        "grpc-restricted-protocol": f"{','.join(CATEGORIES)}:{HTTP_HEADER}={TOKEN_MARK}",
+        "grpc-restricted-protocol": restricted(),
     }
+
+
+def restricted(token: str = TOKEN_MARK) -> str:
+    """Return the value of the option that closes all routes of gRPC to who has not the token."""
+    return f"{','.join(CATEGORIES)}:{HTTP_HEADER}={token}"
 
 
 def launch(
@@ -108,20 +113,39 @@ def command(
         "model-repository": REPOSITORY,
         "backend-directory": BACKENDS,
         "backend-config": f"python,shm-region-prefix-name={workspace.shared_memory}",
+        **listening,
+    }
+    return _command(str(installation.binary), models, options)
+
+
+def attached_command(repository: Path, models: Sequence[str]) -> list[str]:
+    """Return the command line of a Triton that `bertender serve --triton` asks: it has a loopback
+    address, no HTTP, and another port for metrics than the door."""
+    options = {
+        "model-repository": repository,
+        "allow-http": "false",
+        "grpc-address": "127.0.0.1",
+        "grpc-port": 8001,
+        "metrics-port": 8003,
+    }
+    return _command("tritonserver", models, options)
+
+
+def _command(binary: str, models: Sequence[str], options: Mapping[str, object]) -> list[str]:
+    of_every_start = {
         "exit-timeout-secs": IN_FLIGHT_TIMEOUT_S,
         # else the server is not ready while `bertender deploy` loads a model next to the others
         "strict-readiness": "false",
         # other ways to the same routes, which an environment variable may open
         "allow-sagemaker": "false",
         "allow-vertex-ai": "false",
-        **listening,
     }
     return [
-        str(installation.binary),
+        binary,
         "--disable-auto-complete-config",  # completing would start the stub twice
         "--model-control-mode=explicit",  # its routes are closed to who has no token
         *(f"--load-model={name}" for name in models),
-        *(f"--{name}={value}" for name, value in options.items()),
+        *(f"--{name}={value}" for name, value in {**options, **of_every_start}.items()),
     ]
 
 

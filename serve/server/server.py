@@ -194,7 +194,7 @@ class Server:
         log_file = self.log_file
         self.log_start = begin_log(log_file)
         self.workspace.create()  # which also frees the shared memory of servers that were killed
-        if not self.config.is_embedded:
+        if not self.config.is_embedded and self.config.triton is None:
             Triton(self.repository, self.config, self.workspace).check()
         read, write = os.pipe()
         self._reports = os.fdopen(read, encoding="utf-8")

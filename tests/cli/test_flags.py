@@ -164,6 +164,7 @@ FLAGS = [
 UNLIKE_THEIR_DEFAULT = {
     "problem_type": "token_classification",
     "server": "embedded",
+    "triton": "grpc://127.0.0.1:8001",
     "otlp_endpoint": "http://127.0.0.1:4318",
     "allow_origin": "https://example.com",
     "across": "layer",

@@ -115,7 +115,7 @@ KEYS: dict[str, Collection[str]] = {
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
     "compare": {"circumstances", "rows", "constant", "noise_floor"},
     "compress": {"config", "candidates", "probes", "verdict"},
-    "serve": {"repository", "not_tried"},
+    "serve": {"repository", "not_tried", "tritonserver"},
     "deploy": {"model", "version", "digest", "state", "golden", "repository", "earlier_versions"},
     "classify": {"label", "score", "logits"},
     "loadtest": {"config", "runs", "limit", "environment", "load"},

@@ -21,6 +21,7 @@ OF_THE_ENCODER = {"gpu"}
 """What is refused but for a runtime whose graph is another Triton model, and is in that alone: see
 test_triton_onnxruntime.py."""
 TLS = ("tls_certificate", "tls_key")
+PAIRS = (TLS, ("triton", "triton_token_file"))
 """Settings that need each other."""
 FIELDS = sorted(ServeConfig.model_fields.keys() - OF_THE_ENCODER)
 OTHER_VALUES = {
@@ -37,6 +38,8 @@ OTHER_VALUES = {
     "otlp_endpoint": "http://127.0.0.1:4318",
     **dict.fromkeys(("access_log", "api_keys"), "a file"),
     **dict.fromkeys(TLS, "a file"),
+    "triton": "grpc://127.0.0.1:8001",
+    "triton_token_file": "token",
 }
 """For those that no number can be added to."""
 
@@ -50,7 +53,8 @@ def other_value(name: str) -> Any:
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_repository_takes_every_setting_or_refuses_it(name: str, onnx_artifact: Artifact) -> None:
     """A setting changes what is written, or it is a row of the table and refused by its name."""
-    values = {each: other_value(each) for each in (TLS if name in TLS else (name,))}
+    pair = next((each for each in PAIRS if name in each), (name,))
+    values = {each: other_value(each) for each in pair}
     assert ServeConfig.parse(values) != ServeConfig()
     repository = {**values, "repository_only": "models"}
     if name in SERVER_SETTINGS:

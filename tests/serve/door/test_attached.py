@@ -1,0 +1,127 @@
+"""The door in front of a Triton that something else starts: it asks, waits, and starts nothing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from benchmarks.bare_triton import BareTriton, bare_triton
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ServingError
+from bertender.models.classifier import Classifier
+from serve.client.endpoint import classify
+from serve.config import ServeConfig
+from serve.repository.write import Models, write_repository
+from serve.server.server import Server, serving
+from tests.serve.door.raw_http import get
+from tests.serve.processes import TRITON_NAME, family_of
+from tests.served import ANY_PORTS
+
+pytestmark = pytest.mark.server
+
+TOKEN = "a-token-of-32-letters-or-a-few-more"
+
+
+@pytest.fixture(scope="module")
+def repository(onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("attached") / "models"
+    return write_repository(onnx_artifact, folder, ServeConfig(threads_per_instance=1))
+
+
+@pytest.fixture
+def triton(repository: Path, tmp_path: Path) -> Iterator[BareTriton]:
+    with bare_triton(repository, tmp_path / "triton") as running:
+        yield running
+
+
+def attached(url: str, **settings: object) -> ServeConfig:
+    return ServeConfig.parse({**ANY_PORTS, "triton": url, "ready_timeout_s": 20, **settings})
+
+
+def status(server: Server) -> int:
+    return get(server.config.http_port, "/v2/health/ready").status
+
+
+def wait_for(server: Server, wanted: int, timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while (found := status(server)) != wanted:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+
+def test_it_answers_and_follows_whether_triton_is_there(
+    triton: BareTriton, repository: Path, onnx_artifact: Artifact, local: Classifier, tmp_path: Path
+) -> None:
+    texts = [("apple saw",), ("plum",)]
+    logits = local.logits(texts)
+    expected = [local.labels[int(row.argmax())] for row in np.stack(logits)]
+    with serving(onnx_artifact, attached(triton.grpc_url)) as server:
+        assert not family_of(server), "it starts no process"
+        assert [each.label for each in classify(texts, server.http_url)] == expected
+        assert get(server.config.metrics_port, "/metrics").status == 200
+        (process,) = [each for each in psutil.process_iter() if is_of(each, triton)]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            wait_for(server, 503)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        wait_for(server, 200)
+        process.kill()
+        wait_for(server, 503)
+        assert get(server.config.http_port, "/v2/health/live").status == 200
+        port = {"grpc-port": triton.grpc_port}
+        with bare_triton(repository, tmp_path / "again", ports=port):
+            wait_for(server, 200)
+            assert [each.label for each in classify(texts, server.http_url)] == expected
+
+
+def is_of(process: psutil.Process, triton: BareTriton) -> bool:
+    return process.name() == TRITON_NAME and any(
+        each.endswith(f"grpc-port={triton.grpc_port}") for each in process.cmdline()
+    )
+
+
+def test_it_has_the_token_that_triton_asks_for(
+    repository: Path, onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    with bare_triton(repository, tmp_path / "triton", token=TOKEN) as triton:
+        with pytest.raises(ServingError, match="asks for another token"):
+            start(onnx_artifact, attached(triton.grpc_url))
+        start(onnx_artifact, attached(triton.grpc_url, triton_token_file=file))
+
+
+def start(models: Models, config: ServeConfig) -> None:
+    with serving(models, config):
+        pass
+
+
+def test_a_triton_without_the_model_is_refused(
+    triton: BareTriton, pair_artifact: Artifact, onnx_artifact: Artifact
+) -> None:
+    with pytest.raises(ServingError, match="'classifier' is not of the artifact"):
+        start(pair_artifact, attached(triton.grpc_url))
+    with pytest.raises(ServingError, match=r"models other were not ready within 1 s"):
+        start({"other": onnx_artifact}, attached(triton.grpc_url, ready_timeout_s=1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"server": "embedded"}, "asks no Triton"),
+        ({"tritonserver": "bin/tritonserver"}, "starts none"),
+        ({"triton_token_file": "missing"}, "triton_token_file=missing: .*No such file"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    onnx_artifact: Artifact, settings: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        start(onnx_artifact, attached("grpc://127.0.0.1:1", **settings))
