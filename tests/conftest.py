@@ -20,13 +20,14 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # before torch is imported: tiny models are slower on more threads, and far slower beside other work
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# fixtures import what loads PyTorch, which takes seconds: the process that hands out the tests
+# needs none
 from bertender.core import machine as load
 from bertender.core.artifact import Artifact
 from bertender.core.progress import show_progress
 from bertender.tasks.task import Task
 from quantize import integers
 from tests.quick import repeats
-from tests.toys import tiny_bert, tiny_tokenizer, toy_task, write_model
 
 # no test times what it calls: a machine that is busy is no fault of the code
 settings.register_profile("no deadline", deadline=None)
@@ -79,6 +80,8 @@ def no_bars() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def task() -> Task:
+    from tests.toys import toy_task
+
     return toy_task()
 
 
@@ -112,6 +115,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 @pytest.fixture(scope="session")
 def teacher(once: Once, task: Task) -> Artifact:
     """A torch artifact of the tiny BERT."""
+    from tests.toys import tiny_bert, tiny_tokenizer, write_model
 
     def fill(folder: Path) -> None:
         tokenizer = tiny_tokenizer()

@@ -6,7 +6,9 @@ A test that ends its server, or that needs other settings, starts one of its own
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -84,18 +86,27 @@ def texts() -> tuple[Example, ...]:
     return (*toy_task(train_size=297).train.examples, *long)
 
 
+@pytest.fixture(scope="session")
+def engines(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Server]]:
+    """Start the server of an engine where none runs: it takes seconds, and lasts for all files."""
+    with ExitStack() as servers:
+
+        @cache
+        def running_engine(engine: str) -> Server:
+            settings = {"max_batch_size": 16, "server": engine, "page": True}
+            folder = tmp_path_factory.mktemp("served")
+            return servers.enter_context(running(onnx_artifact, folder, **settings))
+
+        yield running_engine
+
+
 @pytest.fixture(scope="session", params=["triton", "embedded"])
-def served(
-    onnx_artifact: Artifact,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Iterator[Server]:
+def served(engines: Callable[[str], Server], request: pytest.FixtureRequest) -> Server:
     """A running server of the tiny ONNX model, on free ports, with a page, and with each engine
     behind its door."""
-    folder = tmp_path_factory.mktemp("served")
-    settings = {"max_batch_size": 16, "server": request.param, "page": True}
-    with running(onnx_artifact, folder, **settings) as server:
-        yield server
+    return engines(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -121,20 +132,29 @@ def guarded(
         yield server
 
 
+@pytest.fixture(scope="session")
+def marked_runtimes(
+    onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Server]]:
+    """Start the marked server of a runtime where none runs, for all files."""
+    with ExitStack() as servers:
+
+        @cache
+        def running_runtime(runtime: str) -> Server:
+            folder = tmp_path_factory.mktemp("marked")
+            settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE, "queue_timeout_ms": 3000}
+            settings |= {"runtime": runtime}
+            if runtime == ENCODER_RUNTIME:
+                settings |= {"tritonserver": lay_out_with_encoders(folder / "root")}
+            return servers.enter_context(marked_server(onnx_artifact, folder, **settings))
+
+        yield running_runtime
+
+
 @pytest.fixture(scope="session", params=[DEFAULT_RUNTIME, ENCODER_RUNTIME])
-def marked(
-    onnx_artifact: Artifact,
-    tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
-) -> Iterator[Server]:
+def marked(marked_runtimes: Callable[[str], Server], request: pytest.FixtureRequest) -> Server:
     """A running server with a short queue, whose runs obey marked words."""
-    folder = tmp_path_factory.mktemp("marked")
-    settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE, "queue_timeout_ms": 3000}
-    settings |= {"runtime": request.param}
-    if request.param == ENCODER_RUNTIME:
-        settings |= {"tritonserver": lay_out_with_encoders(folder / "root")}
-    with marked_server(onnx_artifact, folder, **settings) as server:
-        yield server
+    return marked_runtimes(request.param)
 
 
 @pytest.fixture(scope="session")
