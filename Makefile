@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow docs lint ruff format types layers install clean
+.PHONY: demo test test-slow quick docs lint ruff format types layers install clean
 
 install: $(VENV)/.installed
 
@@ -34,11 +34,17 @@ types:
 layers:
 	$(BIN)/lint-imports
 
-# a worker each for two cores; the tests of a file share what its fixtures make
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+# three workers for two cores, as tests wait for servers; the tests of a file share what its fixtures
+# make; in the order of folders, so that no long file of few tests comes last
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-test: lint
-	$(PYTEST) -m 'not slow'
+# mypy takes one core for a minute: the tests begin beside it
+test: install
+	@$(MAKE) --no-print-directory --jobs 5 --output-sync=target types ruff format layers quick
+
+# the + shows its lines as they come
+quick: install
+	+$(PYTEST) -m 'not slow'
 
 # what takes long, or goes a path that `make test` has gone
 test-slow: install

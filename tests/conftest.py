@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,16 @@ def exported(once: Once, teacher: Artifact, task: Task) -> Artifact:
         once("exported-teacher", lambda folder: export(teacher, task, config, folder / "onnx"))
         / "onnx"
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage among imports: nearly all stays, and a seventh of the time is won."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

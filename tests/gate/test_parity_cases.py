@@ -167,7 +167,15 @@ def test_every_question_is_in_a_case() -> None:
         assert {row for case in cases for batch in case.batches for row in batch} == set(range(21))
 
 
-@pytest.mark.parametrize(("texts", "passes"), [(1, True), (2, True), (3, False), (5, False)])
+@pytest.mark.parametrize(
+    ("texts", "passes"),
+    [
+        pytest.param(1, True, marks=pytest.mark.slow),
+        (2, True),
+        (3, False),
+        pytest.param(5, False, marks=pytest.mark.slow),
+    ],
+)
 def test_edge_texts_are_judged_by_most_of_them(
     lively: Classifier, task: Task, texts: int, passes: bool
 ) -> None:

@@ -215,7 +215,7 @@ def test_a_key_is_in_no_result(
     caplog.set_level(logging.DEBUG)
     (tmp_path / "texts.txt").write_text("apple\nsaw drill\n", encoding="utf-8")
     out, input_file = tmp_path / "out.json", tmp_path / "texts.txt"
-    load = ("--input", input_file, "--concurrency", "1", "--duration-s", "0.2", "--warmup-s", "0")
+    load = ("--input", input_file, "--concurrency", "1", "--duration-s", "1", "--warmup-s", "0")
     with SERVERS["http"](script := Script(["ok", "ok", "refuse"])) as url:
         files = ("--api-key-file", key_file)
         result = succeed("-v", "loadtest", url, *load, "--out", out, *files)
