@@ -15,7 +15,7 @@ from benchmarks.changes import ResampledChange, resampled_change
 from benchmarks.harness import Row, Run
 from bertender.comparison.records import speedup_over_processes
 from bertender.core.machine import Speedup, processor_name
-from bertender.metrics import UNKNOWN, Change, LabelSet
+from bertender.metrics.metric import UNKNOWN, Change, LabelSet
 
 DASH = "-"
 TASKS = {"sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "rte": "RTE", "ag-news": "AG News"}

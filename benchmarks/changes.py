@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertender.metrics import (
-    METRICS,
+from bertender.metrics import METRICS
+from bertender.metrics.metric import (
     POINTS,
     UNKNOWN,
     Change,

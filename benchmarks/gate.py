@@ -32,7 +32,8 @@ from bertender.core.errors import ModelError
 from bertender.gate.config import PARITY_TEXTS
 from bertender.gate.figures import Figures
 from bertender.gate.judge import CHECKS, TOLERANCES, check_parity, labelled_sample
-from bertender.metrics import LabelSet, paired_change
+from bertender.metrics import paired_change
+from bertender.metrics.metric import LabelSet
 from bertender.models.classifier import Classifier, onnx_file, open_classifier
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME

@@ -47,7 +47,8 @@ from bertender.core.machine import (
     environment,
     processor_name,
 )
-from bertender.metrics import Change, LabelSet, Score, paired_change
+from bertender.metrics import paired_change
+from bertender.metrics.metric import Change, LabelSet, Score
 from bertender.models.runtimes import (
     DEFAULT_RUNTIME,
     RUNTIMES,

@@ -15,7 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record, parts_of
 from bertender.core.findings import ChosenOn, ConstantFindings, ParitySummary, TextLengths
 from bertender.core.machine import Environment, MachineLoad, Speedup
-from bertender.metrics import Change, Score
+from bertender.metrics.metric import Change, Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
 MODEL_SUFFIXES = (".safetensors", ".onnx", ".onnx_data", ".onnx.data")

@@ -26,7 +26,7 @@ from bertender.comparison.records import (
 from bertender.core.findings import ChosenOn
 from bertender.core.machine import BUSY_SHARE, Speedup, has_int8_acceleration
 from bertender.core.progress import visible
-from bertender.metrics import Score
+from bertender.metrics.metric import Score
 from bertender.models.runtimes import RUNTIMES
 
 DASH = "-"

@@ -16,7 +16,7 @@ from bertender.compression.config import CompressConfig
 from bertender.core.config import Record
 from bertender.core.findings import ChosenOn
 from bertender.core.machine import Environment, MachineLoad
-from bertender.metrics import Score
+from bertender.metrics.metric import Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
 
 MODEL = "model"

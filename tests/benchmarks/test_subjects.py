@@ -27,7 +27,7 @@ from benchmarks import (
 from benchmarks.harness import Run, grouped, read_runs, recorded
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
-from bertender.metrics import Score
+from bertender.metrics.metric import Score
 from bertender.tasks.task import Task
 from bertender.text.batch import Tokenize
 from bertender.text.tokenizer import load_tokenizer

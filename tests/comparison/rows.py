@@ -14,7 +14,7 @@ from bertender.comparison.records import (
 )
 from bertender.core.findings import ParitySummary
 from bertender.core.machine import Environment, MachineLoad, Speedup
-from bertender.metrics import Change, Score
+from bertender.metrics.metric import Change, Score
 
 
 def conditions(**changes: object) -> Conditions:

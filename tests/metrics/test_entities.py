@@ -6,7 +6,9 @@ import pytest
 from seqeval.metrics import f1_score
 
 from bertender.core.errors import DataError
-from bertender.metrics import METRICS, LabelSet, entity_counts, entity_f1, paired_change
+from bertender.metrics import METRICS, paired_change
+from bertender.metrics.metric import LabelSet
+from bertender.metrics.tags import entity_counts, entity_f1
 
 TRUTH = (("O", "B-x", "I-x", "O"), ("B-y", "B-y"), ("O",))
 

@@ -7,14 +7,9 @@ import pytest
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from bertender.core.errors import DataError, UnknownNameError
-from bertender.metrics import (
-    METRICS,
-    Counts,
-    Score,
-    count_labels,
-    paired_change,
-    score,
-)
+from bertender.metrics import METRICS, paired_change, score
+from bertender.metrics.labels import Counts, count_labels
+from bertender.metrics.metric import Score
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from tests.quick import quick
 

@@ -1,0 +1,94 @@
+"""METRICS: scores, and paired changes of scores, each with a 95 % interval.
+
+The values are scikit-learn's, SciPy's and seqeval's, the intervals Wilson's or a bootstrap's. These
+libraries are imported where they compute: records and settings name metrics without waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bertender.core.config import Table
+from bertender.metrics.labels import F1, Accuracy, Matthews
+from bertender.metrics.metric import (
+    POINTS,
+    UNKNOWN,
+    Change,
+    LabelSet,
+    Metric,
+    Rows,
+    Score,
+    percentiles,
+)
+from bertender.metrics.numbers import MeanAbsoluteError, Pearson, Spearman
+from bertender.metrics.sets import ExactMatch, Jaccard, MacroF1, MicroF1
+from bertender.metrics.tags import EntityF1
+
+METRICS = Table[Metric](
+    "metric",
+    {
+        "accuracy": Accuracy(),
+        "f1": F1(),
+        "matthews": Matthews(),
+        "pearson": Pearson(),
+        "spearman": Spearman(),
+        "mean_absolute_error": MeanAbsoluteError(),
+        "micro_f1": MicroF1(),
+        "macro_f1": MacroF1(),
+        "jaccard": Jaccard(),
+        "exact_match": ExactMatch(),
+        "entity_f1": EntityF1(),
+    },
+)
+
+
+def score(
+    metric: str,
+    label_ids: Rows,
+    predictions: Rows,
+    *,
+    label_count: int | None = None,
+    labels: Sequence[str] = (),
+    seed: int = 0,
+) -> Score:
+    """Return a metric's value and 95 % interval.
+
+    Args:
+        metric: a name of METRICS.
+        label_ids: the true label of each row.
+        predictions: the predicted label of each row.
+        label_count: how many labels the task has; None counts those that occur.
+        labels: their names, for metrics that read names.
+        seed: what the bootstrap draws from.
+
+    Raises:
+        UnknownNameError: there is no such metric.
+        DataError: there are no rows, not as many predictions as labels, or ids of other labels.
+    """
+    value, low, high = METRICS[metric].score(
+        label_ids, predictions, LabelSet(label_count, labels), seed
+    )
+    return Score(metric=metric, value=value, low=low, high=high, n=len(label_ids))
+
+
+def paired_change(
+    metric: str,
+    label_ids: Rows,
+    reference_predictions: Rows,
+    candidate_predictions: Rows,
+    labels: LabelSet = UNKNOWN,
+    *,
+    seed: int = 0,
+) -> Change:
+    """Return what the candidate gains over the reference, in points, by a paired bootstrap.
+
+    Both models predict the same rows, so most of a score's uncertainty (which rows were drawn)
+    is common to both and cancels: this interval is narrower than the two scores' intervals suggest.
+    Other arguments and errors are those of `score`; `labels` are those of the task.
+    """
+    models = [reference_predictions, candidate_predictions]
+    (before, after), (reference, candidate) = METRICS[metric].resampled(
+        label_ids, models, labels, seed
+    )
+    low, high = percentiles(POINTS * (candidate - reference))
+    return Change(value=POINTS * (after - before), low=low, high=high)

@@ -1,0 +1,106 @@
+"""Metric: a score of predictions, with a 95 % interval, and its paired change.
+
+Resampling rows with replacement and counting how often each was drawn is the same as drawing these
+counts from a multinomial, so a bootstrap here draws counts and never touches the rows again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from bertender.core.config import Record
+from bertender.core.errors import DataError
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+Rows: TypeAlias = Sequence[Any] | IntArray
+"""The labels of the rows, or predictions of them."""
+
+POINTS = 100.0
+"""A metric point is a hundredth of the metric."""
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+
+
+class Score(Record):
+    """A metric's value on n rows, with its 95 % interval."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+class Change(Record):
+    """Candidate minus reference on the same rows, in metric points, with its 95 % interval."""
+
+    value: float = Field(description="in points: 1.0 is a hundredth of the metric")
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """The labels of a task, as far as they are known."""
+
+    count: int | None = None
+    """None counts those that occur."""
+    names: Sequence[str] = ()
+
+
+UNKNOWN = LabelSet()
+
+
+class Metric(ABC):
+    """A row of METRICS."""
+
+    more_is_better: ClassVar[bool] = True
+
+    @abstractmethod
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        """Return the value and its interval."""
+
+    @abstractmethod
+    def resampled(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
+    ) -> tuple[list[float], list[FloatArray]]:
+        """Return the value of each model's predictions, and its values (resamples,)."""
+
+
+def percentiles(values: FloatArray) -> tuple[float, float]:
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def drawn(rows: int, seed: int) -> FloatArray:
+    """Return how often each resample draws each row, (resamples, rows)."""
+    chances = np.full(rows, 1 / rows)
+    return np.random.default_rng(seed).multinomial(rows, chances, size=RESAMPLES) * 1.0
+
+
+def divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
+    """Return quotients, 0 where there is nothing to divide by."""
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+
+
+def check_aligned(label_ids: Rows, predictions: Sequence[Rows]) -> None:
+    """Raise DataError where there are no rows, or not one prediction for each."""
+    if not len(label_ids):
+        raise DataError("no rows to score: the split is empty. Give at least one labelled example.")
+    for each in predictions:
+        if len(each) != len(label_ids):
+            raise DataError(
+                f"{len(label_ids)} labels and {len(each)} predictions cannot be compared: there "
+                "must be one prediction a row, in the order of the labels."
+            )

@@ -1,0 +1,109 @@
+"""The score of taggers: how many whole entities they find."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertender.core.errors import DataError
+from bertender.metrics.metric import (
+    FloatArray,
+    IntArray,
+    LabelSet,
+    Metric,
+    Rows,
+    Score,
+    drawn,
+    percentiles,
+)
+
+OUTSIDE = "O"
+SCHEME_TAG = re.compile(f"{OUTSIDE}|[BIESLUM](-.+)?", re.DOTALL)
+"""A tag of BIO, or, of a finished tagger, of IOBES, BILOU or BMES."""
+SAME_AS = {"L": "E", "U": "S", "M": "I"}
+"""Prefixes of BILOU and BMES -> those of IOBES."""
+
+Sentence = Sequence[str]
+"""The tags of a sentence."""
+
+EntityCounts = FloatArray
+"""Entities that are right, true and predicted, (sentences, 3)."""
+
+
+class EntityF1(Metric):
+    """How many whole entities a tagger finds, with a bootstrap interval over sentences.
+
+    An entity counts when its type and its first and last word are right (Tjong Kim Sang and De
+    Meulder 2003, arXiv cs/0306050). The value is seqeval's, which reads tags as CoNLL's script
+    does. Where tags are plain, such as parts of speech, each word whose tag is not O counts as one
+    entity. Predictions are the numbers of tags, one for each word of a sentence.
+    """
+
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        truth, predicted = (_tags(numbers, known.names) for numbers in (label_ids, predictions))
+        f1 = entity_f1(truth, predicted, seed=seed)
+        return f1.value, f1.low, f1.high
+
+    def resampled(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
+    ) -> tuple[list[float], list[FloatArray]]:
+        truth = _tags(label_ids, known.names)
+        counts = [entity_counts(truth, _tags(each, known.names)) for each in predictions]
+        whole, draws = np.ones((1, len(truth))), drawn(len(truth), seed)
+        values = [float(_f1_of_sums(whole @ each)[0]) for each in counts]
+        return values, [_f1_of_sums(draws @ each) for each in counts]
+
+
+def entity_f1(truth: Sequence[Sentence], predicted: Sequence[Sentence], *, seed: int = 0) -> Score:
+    """Return the F1 of entities over all sentences, with a bootstrap interval over sentences.
+
+    Args:
+        truth: the tags of each sentence.
+        predicted: a tagger's, one for each word.
+        seed: what the bootstrap draws from.
+
+    Raises:
+        DataError: there are no sentences, or not one tag for each word.
+    """
+    if not truth or [len(tags) for tags in truth] != [len(tags) for tags in predicted]:
+        raise DataError(
+            f"{len(predicted)} predicted sentences cannot be scored against {len(truth)}: there "
+            "must be some, and one tag for each of their words."
+        )
+    from seqeval.metrics import f1_score
+
+    value = f1_score(list(map(list, truth)), list(map(list, predicted)), zero_division=0)
+    counts = entity_counts(truth, predicted)
+    low, high = percentiles(_f1_of_sums(drawn(len(counts), seed) @ counts))
+    return Score(metric="entity_f1", value=float(value), low=low, high=high, n=len(truth))
+
+
+def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> EntityCounts:
+    """Return the entities that are right, true and predicted in each sentence, (sentences, 3)."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    pairs = [
+        (set(get_entities(list(tags))), set(get_entities(list(ours))))
+        for tags, ours in zip(truth, predicted, strict=True)
+    ]
+    return np.array([(len(a & b), len(a), len(b)) for a, b in pairs], dtype=np.float64)
+
+
+def _tags(sentences: Sequence[Sequence[int]] | IntArray, names: Sequence[str]) -> list[list[str]]:
+    """Return the names of tags; a word with a plain tag, of no scheme, is an entity of its own."""
+    if all(map(SCHEME_TAG.fullmatch, names)):  # B, I, E and S are what `get_entities` reads
+        names = [f"{SAME_AS.get(name[0], name[0])}{name[1:]}" for name in names]
+    else:
+        names = [name if name == OUTSIDE else f"B-{name}" for name in names]
+    return [[names[number] for number in numbers] for numbers in sentences]
+
+
+def _f1_of_sums(counts: EntityCounts) -> FloatArray:
+    """Return the F1 of each row of sums, (rows, 3) -> (rows,)."""
+    right, true, predicted = counts.T
+    shares = np.divide(2 * right, true + predicted, out=np.zeros_like(right), where=right > 0)
+    return np.asarray(shares)
