@@ -7,23 +7,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bertender.comparison.accuracy import evaluate, found_constant, warn_early
+from bertender.comparison.accuracy import evaluate, found_constant, predict, warn_early
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings, ScoreFindings
-from bertender.metrics import Score
+from bertender.metrics.metric import Score
 from bertender.models.classifier import Classifier, TorchPredictor
+from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.training.config import JudgedConfig, TrainingConfig
 from bertender.training.examples import length_findings
+from bertender.training.heads import output_layer
 
 logger = logging.getLogger(__name__)
+
+FEWEST_EXAMPLES = 5
+"""Of a label, for a threshold of its own: that of fewer would be chance."""
 
 
 def as_classifier(
@@ -66,15 +73,62 @@ def final_score(
 ) -> ScoreFindings:
     """Return the held-out score of a trained model, and whether it predicts one label there.
 
+    The thresholds of sets of labels are fitted first, on texts that score nothing.
+
     Args:
         model: it is scored here, once.
         tokenizer: its tokenizer.
         task: training and held-out examples.
         more: other fields of ScoreFindings.
     """
+    if task.problem is MULTI_LABEL:
+        more["thresholds"] = fit_thresholds(model, tokenizer, task)
     score, predictions = evaluated(model, tokenizer, task, task.dev)
     constant = found_constant(task, task.dev, predictions)
     return ScoreFindings(chosen_on=task.chosen_on, score=score.value, constant=constant, **more)
+
+
+def fit_thresholds(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
+) -> dict[str, float]:
+    """Move the logit of each label so that it is above 0 where that gives the best F1 of the label.
+
+    The layer's biases are lowered by the thresholds, so that whoever opens the model decides alike.
+    Labels with fewer than FEWEST_EXAMPLES keep theirs.
+
+    Args:
+        model: a classifier of sets of labels.
+        tokenizer: its tokenizer.
+        task: its texts to choose by, or, where the held-out ones would be, those to learn from.
+
+    Returns:
+        The thresholds, in logits, by label; none where the model has no biases that can be moved.
+    """
+    split = task.selection if len(task.selection) else task.train
+    layer = output_layer(model, len(task.labels))
+    if not len(split) or layer is None or layer.bias is None:
+        return {}
+    logits = predict(as_classifier(model, tokenizer, task), split.examples)
+    truth = np.zeros(logits.shape, dtype=bool)
+    for row, numbers in enumerate(split.label_ids):
+        truth[row, list(numbers)] = True
+    found = [best_threshold(*columns) for columns in zip(logits.T, truth.T, strict=True)]
+    with torch.no_grad():
+        layer.bias.sub_(torch.tensor(found, dtype=layer.bias.dtype, device=layer.bias.device))
+    return dict(zip(task.labels, found, strict=True))
+
+
+def best_threshold(logits: npt.NDArray[np.float32], truth: npt.NDArray[np.bool_]) -> float:
+    """Return the threshold of one label's logits (texts,) with the best F1; 0 where few have it."""
+    if truth.sum() < FEWEST_EXAMPLES or truth.all():
+        return 0.0
+    order = np.argsort(-logits, kind="stable")
+    hits, chosen = np.cumsum(truth[order]), np.arange(1, len(order) + 1)
+    ordered = logits[order].astype(np.float64)
+    f1 = 2 * hits[:-1] / (chosen[:-1] + truth.sum())
+    f1[ordered[:-1] == ordered[1:]] = 0.0  # no threshold lies between equal ones
+    best = int(f1.argmax())
+    return float((ordered[best] + ordered[best + 1]) / 2)
 
 
 def artifact_at(source: str) -> Artifact | None:

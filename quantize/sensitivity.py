@@ -36,8 +36,9 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import AccuracyError, BertenderError, ModelError
 from bertender.core.findings import Curvature, SensitivityFindings
 from bertender.core.progress import progress_bar, track
-from bertender.models.classifier import load_torch_classifier
-from bertender.training.examples import TensorBatch
+from bertender.models.classifier import load_torch_classifier, model_inputs
+from bertender.text.tokenizer import load_tokenizer
+from bertender.training.examples import TensorBatch, token_dataset
 from bertender.training.heads import HEADS
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.integers import INTEGERS, affine
@@ -203,8 +204,8 @@ def by_curvature(
     generator = torch.Generator().manual_seed(context.config.seed)
     parts = []
     with progress_bar("curvature", PARTS * len(nodes)) as bar:
-        for batch, labels in _parts(context):
-            loss = head.hard_loss(head.logits(model(**batch)), {"labels": labels})
+        for batch in _parts(context):
+            loss = head.hard_loss(head.logits(model(**model_inputs(model, batch))), batch)
             gradients = torch.autograd.grad(loss, weights, create_graph=True)
             parts.append(estimator(gradients, weights, generator))
             bar.advance(len(nodes))
@@ -254,16 +255,14 @@ def _exported_from(context: QuantizationContext) -> Artifact:
     )
 
 
-def _parts(context: QuantizationContext) -> Iterator[tuple[TensorBatch, torch.Tensor]]:
-    """Yield some training examples, a batch and its labels for each part."""
-    count = context.config.sensitivity_texts
-    texts, labels = context.texts(count, ""), context.drawn(count).label_ids
-    size = -(-len(texts.examples) // PARTS)
-    for start in range(0, len(texts.examples), size):
-        batch = texts.encode(texts.examples[start : start + size])
-        aligned = context.task.problem.align(labels[start : start + size], batch)
-        arrays = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}
-        yield arrays, torch.from_numpy(aligned)
+def _parts(context: QuantizationContext) -> Iterator[TensorBatch]:
+    """Yield some training examples, a batch for each part."""
+    tokenizer = load_tokenizer(context.source.path, context.config.max_length)
+    split = context.drawn(context.config.sensitivity_texts)
+    examples = token_dataset(split, tokenizer, context.task.problem_type)
+    size = -(-len(split) // PARTS)
+    for start in range(0, len(split), size):
+        yield examples.collate([examples[row] for row in range(len(split))[start : start + size]])
 
 
 def _weights(

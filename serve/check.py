@@ -14,6 +14,7 @@ from bertender.core.config import Record
 from bertender.core.errors import RuntimeMissingError, ServerMissingError, ServingError
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import check_installed
+from bertender.problems.problem import Outputs
 from bertender.text.batch import Example
 from serve.client.endpoint import Classification, Endpoint
 from serve.config import SERVED_RUNTIMES, EndpointConfig, ServeCommandConfig, ServeConfig
@@ -29,7 +30,7 @@ class Served(Record):
 
     text: tuple[str, ...]
     answer: Classification
-    true_label: str | tuple[str, ...] | None = Field(
+    true_label: str | float | tuple[str, ...] | None = Field(
         None, description="that of the data, where it is known"
     )
 
@@ -45,7 +46,7 @@ def check_endpoint(
     artifact: Artifact,
     examples: Sequence[Example],
     config: EndpointConfig,
-    true_labels: Sequence[str | tuple[str, ...]] | None = None,
+    true_labels: Sequence[str | float | tuple[str, ...]] | None = None,
 ) -> EndpointCheck:
     """Serve an artifact on free loopback ports, classify some texts through it, and stop it.
 
@@ -91,7 +92,7 @@ def _difference(local: Classifier, served: Sequence[Served]) -> float:
             f"{LARGEST_DIFFERENCE:g}. Check that both run the same onnxruntime: bertender doctor."
         )
     for row, own, mine in zip(served, outputs, logits, strict=True):
-        decoded = problem.decode(problem.choose(mine), own.places, row.text)
+        decoded = problem.decode(Outputs(mine.astype(np.float32), own.places), row.text)
         name = problem.by_names(decoded, local.labels)
         if row.answer.label != name:
             raise ServingError(

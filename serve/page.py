@@ -19,7 +19,6 @@ from starlette.routing import BaseRoute, Route
 from bertender.core.artifact import Artifact, lineage
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError
-from bertender.problems import PROBLEMS
 from serve.config import BackendParameters
 from serve.door.engine import FAILED, Model, RefusedError
 from serve.door.http import connection_of
@@ -62,7 +61,7 @@ class About(Record):
     task: str
     labels: tuple[str, ...]
     inputs: Mapping[str, str] = Field(description="of a request: name -> column of the task")
-    labels_words: bool
+    problem_type: str
     lineage: tuple[Ancestor, ...] = Field(description="the served artifact first")
 
 
@@ -118,7 +117,7 @@ class Page:
             task=task.name,
             labels=task.labels,
             inputs=dict(zip(model.inputs, task.text_columns, strict=True)),
-            labels_words=PROBLEMS[task.problem_type].labels_words,
+            problem_type=task.problem_type,
             lineage=tuple(_ancestor(each) for each in lineage(artifact)),
         )
 

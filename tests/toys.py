@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -127,6 +127,55 @@ class ToyNamedTask(NamedTask):
 
     def unlabelled(self) -> tuple[Example, ...]:
         return self.texts
+
+
+def drawn_words(generator: torch.Generator, words: Sequence[str], count: int) -> list[str]:
+    return [words[pick] for pick in torch.randint(0, len(words), (count,), generator=generator)]
+
+
+def number_task(train_size: int = 400, dev_size: int = 40) -> Task:
+    """How much of a text is about fruit, as a number from 200 to 240? The mean is far from 0."""
+    generator = torch.Generator().manual_seed(12)
+
+    def split(size: int) -> Split:
+        examples, numbers = [], []
+        for fruit, tools in torch.randint(0, 4, (size, 2), generator=generator).tolist():
+            words = [
+                *drawn_words(generator, FRUIT, fruit),
+                *drawn_words(generator, TOOLS, tools + (fruit + tools == 0)),
+            ]
+            order = torch.randperm(len(words), generator=generator).tolist()
+            examples.append((" ".join(words[place] for place in order),))
+            numbers.append(200 + 40 * fruit / len(words))
+        return Split(tuple(examples), tuple(numbers))
+
+    return Task(
+        *("share", ("number",), "pearson", ("text",), split(train_size), split(dev_size)),
+        problem_type="regression",
+    )
+
+
+def set_task(train_size: int = 400, dev_size: int = 40) -> Task:
+    """Is a text about fruit, about tools, about both, or about neither?"""
+    generator = torch.Generator().manual_seed(13)
+
+    def split(size: int) -> Split:
+        examples, sets = [], []
+        for fruit, tools in torch.randint(0, 2, (size, 2), generator=generator).tolist():
+            words = [
+                "number",
+                *drawn_words(generator, FRUIT, 2 * fruit),
+                *drawn_words(generator, TOOLS, 2 * tools),
+            ]
+            order = torch.randperm(len(words), generator=generator).tolist()
+            examples.append((" ".join(words[place] for place in order),))
+            sets.append(tuple(number for number, there in enumerate((fruit, tools)) if there))
+        return Split(tuple(examples), tuple(sets))
+
+    return Task(
+        *("topics", ("fruit", "tools"), "micro_f1", ("text",), split(train_size), split(dev_size)),
+        problem_type="multi_label_classification",
+    )
 
 
 def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:

@@ -132,14 +132,13 @@ def lines_of(
 ) -> Iterable[str]:
     """Return the lines that show a prediction, as its problem type has them; what a text or a label
     would do to a terminal, or to the lines, is escaped."""
-    labels = (
-        [classification.label] if isinstance(classification.label, str) else classification.label
-    )
-    scores = (
-        [classification.score] if isinstance(classification.score, float) else classification.score
-    )
-    shown = [f"{score:.4f}" for score in scores]
-    return problem.lines([*map(visible, labels)], shown, tuple(visible(text) for text in example))
+    texts = tuple(visible(text) for text in example)
+    label, score = classification.label, classification.score
+    if isinstance(label, float):
+        return problem.lines([f"{label:.4f}"], [], texts)
+    labels = [label] if isinstance(label, str) else label
+    scores = score if isinstance(score, tuple) else [score]
+    return problem.lines([*map(visible, labels)], [f"{each:.4f}" for each in scores], texts)
 
 
 def _read(text_columns: int) -> Texts:

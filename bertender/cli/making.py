@@ -285,8 +285,10 @@ def show_endpoint(output: Path) -> None:
     """Print a saved check of an endpoint."""
     from serve.check import EndpointCheck
 
-    def shown(label: str | tuple[str, ...] | None) -> str:
-        """Return a label, or several; a dash for none."""
+    def shown(label: str | float | tuple[str, ...] | None) -> str:
+        """Return a label, or several, or a number; a dash for none."""
+        if isinstance(label, float):
+            return f"{label:.4g}"
         return (label if isinstance(label, str) else " ".join(label or ())) or "-"
 
     rows = []
@@ -294,13 +296,14 @@ def show_endpoint(output: Path) -> None:
     for served in check.served:
         label, score = served.answer.label, served.answer.score
         # the texts of an example, or its sentence where words have labels
-        text = (" | " if isinstance(label, str) else " ").join(served.text)
-        scores = (score,) if isinstance(score, float) else score
+        text = (" " if isinstance(label, tuple) else " | ").join(served.text)
+        scores = (score,) if isinstance(score, float) else score or ()
         lowest = f"{min(scores):.3f}" if scores else "-"
         rows.append((text, shown(label), lowest, shown(served.true_label)))
     right = sum(served.answer.label == served.true_label for served in check.served)
     print_rows(("held-out text", "label", "score", "true label"), rows)
-    print_words(f"{right} of {len(rows)} labelled as in the data")
+    if not any(isinstance(served.answer.label, float) for served in check.served):
+        print_words(f"{right} of {len(rows)} labelled as in the data")
     print_words(
         f"served by Triton and stopped; logits within {check.max_abs_difference:.1g} of the local "
         "model's"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ConstantError, DataError, ModelError
 from bertender.core.findings import ConstantFindings, ScoreFindings
 from bertender.core.progress import progress_bar
-from bertender.metrics import Score, score
+from bertender.metrics import score
+from bertender.metrics.metric import Score
 from bertender.models.classifier import Classifier
-from bertender.problems.problem import NO_LABEL, Outputs
+from bertender.problems.problem import Outputs
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Encode, Example, length_buckets
@@ -106,11 +106,8 @@ def evaluate(
             "again."
         )
     problem, labels = classifier.problem, classifier.labels
-    decoded = [
-        problem.decode(problem.choose(each.logits), each.places, example)
-        for each, example in zip(outputs, split.examples, strict=True)
-    ]
-    predictions = problem.gather(decoded)
+    pairs = zip(outputs, split.examples, strict=True)
+    predictions = problem.gather([problem.decode(each, example) for each, example in pairs])
     measured = score(metric, split.label_ids, predictions, label_count=len(labels), labels=labels)
     return measured, predictions
 
@@ -131,9 +128,9 @@ def word_count(example: Example) -> int:
 
 
 class ConstantRow(Record):
-    """One label for every text, scored as a model is: the control that reads no text."""
+    """One answer to every text, scored as a model is: the control that reads no text."""
 
-    label: str = Field(description="the most frequent one of the training texts")
+    label: str = Field(description="the best one by the training texts: the most frequent, or mean")
     score: Score
 
     @property
@@ -143,37 +140,23 @@ class ConstantRow(Record):
 
 
 def constant_row(task: Task) -> ConstantRow:
-    """Return the score of the most frequent training label on the held-out texts."""
-    problem, count = task.problem, len(task.labels)
-    label_ids = [each for own in task.calibration.label_ids for each in problem.labels_of(own)]
-    label = most_frequent(label_ids)
-    predictions = [problem.constant(label, count, example) for example in task.dev.examples]
+    """Return the score of the best answer by the training examples on the held-out texts."""
+    answer, answered = task.problem.constant(task.calibration.label_ids, task.labels)
+    predictions = [answered(example) for example in task.dev.examples]
     measured = score(
-        task.metric, task.dev.label_ids, predictions, label_count=count, labels=task.labels
+        task.metric,
+        task.dev.label_ids,
+        predictions,
+        label_count=len(task.labels),
+        labels=task.labels,
     )
-    return ConstantRow(label=task.labels[label], score=measured)
+    return ConstantRow(label=answer, score=measured)
 
 
-def most_frequent(label_ids: Sequence[int]) -> int:
-    """Return the most frequent label, the lowest of several."""
-    counts = Counter(label_ids)
-    return min(counts, key=lambda label: (-counts[label], label))
-
-
-def found_constant(task: Task, split: Split, predictions: Iterable[Any]) -> ConstantFindings | None:
-    """Return the label that is predicted everywhere; None where labels differ, or should not."""
-    predicted = _labels_in(task, predictions)
-    truth = Counter(label for own in split.label_ids for label in task.problem.labels_of(own))
-    del truth[NO_LABEL]
-    if len(predicted) != 1 or len(truth) < 2:
-        return None
-    (label,) = predicted
-    count = truth.total()
-    return ConstantFindings(label=task.labels[label], share=truth[label] / count, n=count)
-
-
-def _labels_in(task: Task, predictions: Iterable[Any]) -> set[int]:
-    return {int(label) for each in predictions for label in task.problem.labels_of(each)}
+def found_constant(task: Task, split: Split, predictions: Sequence[Any]) -> ConstantFindings | None:
+    """Return the answer that is given everywhere; None where answers differ, or should not."""
+    found = task.problem.same_everywhere(predictions, split.label_ids, task.labels)
+    return found and ConstantFindings(label=found.answer, share=found.share, n=found.labels)
 
 
 def is_fault(constant: ConstantFindings, score: float) -> bool:
@@ -187,7 +170,7 @@ def is_fault(constant: ConstantFindings, score: float) -> bool:
     return others >= FEWEST_OTHERS and (constant.share < SKEWED or score <= 0)
 
 
-def warn_early(task: Task, split: Split, predictions: Iterable[Any], config: JudgedConfig) -> None:
+def warn_early(task: Task, split: Split, predictions: Sequence[Any], config: JudgedConfig) -> None:
     """Log a warning where a model that is being trained predicts one label everywhere."""
     constant = found_constant(task, split, predictions)
     if constant and not config.allow_constant:
@@ -236,13 +219,11 @@ def check_teacher_varied(
         otherwise: the end of the message: how to go on all the same, where that can be set.
     """
     texts = sample(task.choices, TEACHER_TEXTS, task.problem)
-    seen: set[int] = set()
-    for start in range(0, len(texts), TEXTS_AT_ONCE):
-        _, predictions = evaluate(classifier, texts.after(start).first(TEXTS_AT_ONCE), task.metric)
-        seen |= _labels_in(task, predictions)
-        if len(seen) > 1:
-            return
     if not len(texts):
+        return
+    few = texts.first(TEXTS_AT_ONCE)
+    _, predictions = evaluate(classifier, few, task.metric)
+    if len(few) > 1 and found_constant(task, few, predictions) is None:
         return
     found, predictions = evaluate(classifier, texts, task.metric)
     constant = found_constant(task, texts, predictions)

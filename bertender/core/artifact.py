@@ -421,7 +421,9 @@ class GoldenText(Record):
     """
 
     example: tuple[str, ...] = Field(description="as the model reads it: its text, or its words")
-    label: str | tuple[str, ...] = Field(description="one, one for each word, or all of a text")
+    label: str | float | tuple[str, ...] = Field(
+        description="one, one for each word, or all of a text; or a number"
+    )
     logits: tuple[tuple[float, ...], ...] = Field(description="(rows, labels)")
     places: tuple[int, ...] = Field(description="(rows,): what each row is a prediction of")
     tokens: int = Field(description="that the model reads of it")

@@ -57,6 +57,11 @@ class ScoreFindings(Part):
     constant: ConstantFindings | None = Field(
         None, description="where the model predicts one label for all held-out texts"
     )
+    thresholds: dict[str, float] | None = Field(
+        None,
+        description="of sets of labels, by label, in logits: fitted on texts that score nothing, "
+        "and part of the model, so that a label is in the set above 0",
+    )
 
 
 class Gain(Part):

@@ -7,7 +7,7 @@ same texts in every case.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,8 @@ from bertender.core.config import Record
 from bertender.core.errors import ModelError
 from bertender.core.progress import Bar, progress_bar
 from bertender.gate.cases import BATCH_SIZES, Case, Question, arrange, ask, questions_of
-from bertender.metrics import Change, LabelSet, paired_change
+from bertender.metrics import paired_change
+from bertender.metrics.metric import Change, LabelSet
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -34,12 +35,6 @@ Reply = tuple[int, int, npt.NDArray[np.float32]]
 """(case, text, the candidate's logits)"""
 
 NOBODY: IntArray = np.empty(0, dtype=np.int64)
-LEAST_SPREAD = 0.05
-"""Share of the root mean square of the centred logits."""
-LEAST_SPREAD_LOGITS = 0.05
-"""In logits. Where two move in opposite directions, each by a fifth of it, as the median text of 8
-bits may, a probability changes by half a hundredth at most: p (1 - p) times the 0.02 by which their
-distance changes."""
 ROUNDING = 1e-5
 """Share of the largest logit that rounding in float32 may add to each."""
 STRONG = 0.25
@@ -54,10 +49,8 @@ class PairedLogits:
     """Finite logits side by side; each array has one row for a prediction of the candidate: of a
     text, or of a word.
 
-    `scale` is the largest absolute logit of the reference, over all texts; `spread` the standard
-    deviation over the task's texts of its logits, all labels together, without what changes no
-    probability; `size` is the root mean square over labels of their averages, plus one spread: how
-    far from a tie a text is that is one spread farther than the average.
+    `scale` is the largest absolute logit of the reference, over all texts; `size` and `spread` are
+    those of its logits over the task's texts (`Problem.size_and_spread`).
     """
 
     texts: tuple[Question, ...]
@@ -94,14 +87,14 @@ class PairedLogits:
 
     @cached_property
     def gaps(self) -> FloatArray:
-        """How far the reference is from another prediction (rows,)."""
-        return 2 * self.problem.margin(self.expected)
+        """How far the reference is from another decision (rows, decisions)."""
+        return 2 * self.problem.margins(self.expected)
 
     @cached_property
     def agrees(self) -> BoolArray:
-        """Whether the predictions are equal (rows,)."""
-        first, second = (self.problem.choose(each) for each in (self.expected, self.actual))
-        return np.asarray((first == second).all(axis=tuple(range(1, first.ndim))))
+        """Whether the decisions are equal (rows, decisions)."""
+        first, second = (self.problem.decisions(each) for each in (self.expected, self.actual))
+        return np.asarray(first == second)
 
     @cached_property
     def moved(self) -> FloatArray:
@@ -182,10 +175,10 @@ class PairedLogits:
         places = np.split(self.places[case], starts[1:])
 
         def predictions(logits: FloatArray) -> list[Any]:
-            chosen = np.split(self.problem.choose(logits)[case], starts[1:])
+            of_texts = np.split(logits[case].astype(np.float32), starts[1:])
             return [
-                self.problem.decode(labels, own, self.texts[text].example)
-                for text, labels, own in zip(texts, chosen, places, strict=True)
+                self.problem.decode(Outputs(own, place), self.texts[text].example)
+                for text, own, place in zip(texts, of_texts, places, strict=True)
             ]
 
         return paired_change(
@@ -254,10 +247,9 @@ def pair_logits(
     finite = np.isfinite(expected).all(axis=1) & np.isfinite(actual).all(axis=1)
     right = stacked([each.logits for each in known])
     owners = [text for text, each in zip(texts, known, strict=True) for _ in each.places]
-    probable = reference.problem.probable
-    size, spread = _size_and_spread(
-        probable, stacked([each.logits for each in known[: len(examples)]])
-    )
+    own_texts = stacked([each.logits for each in known[: len(examples)]])
+    own_texts = own_texts[np.isfinite(own_texts).all(axis=1)]
+    size, spread = reference.problem.size_and_spread(own_texts) if len(own_texts) else (0.0, 0.0)
     return PairedLogits(
         texts=texts,
         cases=cases,
@@ -318,23 +310,6 @@ def _logits_at(outputs: Outputs, places: IntArray) -> npt.NDArray[np.float32]:
     return outputs.logits[[rows[place] for place in places.tolist()]]
 
 
-def _size_and_spread(
-    probable: Callable[[FloatArray], FloatArray], logits: FloatArray
-) -> tuple[float, float]:
-    """Return the size of finite logits (texts, labels), and their spread over texts; 0 of none.
-
-    Of a model that hardly distinguishes texts, the spread is a share of the logits, or what hardly
-    changes a probability: what rounding adds to so little decides nothing.
-    """
-    finite = probable(logits[np.isfinite(logits).all(axis=1)])
-    if not len(finite):
-        return 0.0, 0.0
-    average = float(np.sqrt(np.square(finite.mean(axis=0)).mean()))
-    spread = float(np.sqrt(finite.var(axis=0).mean()))
-    spread = max(spread, LEAST_SPREAD * float(np.hypot(average, spread)), LEAST_SPREAD_LOGITS)
-    return average + spread, spread
-
-
 def _non_finite(who: str, logits: FloatArray, texts: Sequence[Question]) -> list[str]:
     """Return how many predictions are not finite; `texts` are those of the logits' rows."""
     broken = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
@@ -391,7 +366,9 @@ class Figures(Record):
     correlation_high: float | None = Field(
         None, description="the upper end of its 95 % interval, in the worst arrangement"
     )
-    agreement: float | None = Field(None, description="share of equal predictions, of all rows")
+    agreement: float | None = Field(
+        None, description="share of equal predictions, of all rows; None of numbers"
+    )
     decided_agreement: float | None = Field(
         None, description="without near-ties, in the worst arrangement"
     )
@@ -420,13 +397,13 @@ def measure_figures(
 
     Args:
         paired: the logits.
-        decided: whether the reference's prediction is not a near-tie (rows,).
+        decided: whether the reference's decision is not a near-tie (rows, decisions).
         truth: of the texts.
     """
     relative, agrees = paired.relative_differences, paired.agrees
     cases, edges = paired.rows_of_cases(edge=False), paired.rows_of_cases(edge=True)
     strong = paired.cosines[~np.isnan(paired.cosines)]
-    agreements = [agrees[decided & case] for case in cases if (decided & case).any()]
+    agreements = [agrees[case][decided[case]] for case in cases if decided[case].any()]
     correlations = [
         (value, _high_correlation(value, int(case.sum())))
         for case in cases
@@ -445,7 +422,7 @@ def measure_figures(
         common_shift=largest(paired.relative_shifts),
         correlation=_least(value for value, _ in correlations),
         correlation_high=_least(high for _, high in correlations),
-        agreement=float(agrees.mean()) if len(paired) else None,
+        agreement=float(agrees.mean()) if agrees.size else None,
         decided_agreement=_least(each.mean() for each in agreements),
         decided_agreement_high=_least(map(_high_share, agreements)),
         score_change=_least(change.value for change in changes),

@@ -20,7 +20,7 @@ from pydantic import Field
 from bertender.core.artifact import GoldenText, GoldenTexts
 from bertender.core.config import Record
 from bertender.gate.figures import PairedLogits
-from bertender.gate.judge import TOLERANCES, Parity, Tolerance, decided_rows, parity_sample
+from bertender.gate.judge import TOLERANCES, Parity, Tolerance, decided_by, parity_sample
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example
@@ -60,7 +60,7 @@ def golden_texts(
     for example in examples:
         batch = classifier.encode([example])
         (outputs,) = classifier.outputs_of(batch)
-        decoded = problem.decode(problem.choose(outputs.logits), outputs.places, example)
+        decoded = problem.decode(outputs, example)
         rows = outputs.logits.tolist()
         golden = GoldenText(
             example=example,
@@ -83,7 +83,7 @@ def golden_texts(
 class GoldenPrediction:
     """A model's prediction for a golden text."""
 
-    label: str | tuple[str, ...]
+    label: str | float | tuple[str, ...]
     logits: npt.NDArray[np.float64]
     """(rows, labels), at the places of the golden text"""
 
@@ -157,11 +157,12 @@ def _other_labels(
     bounds: Tolerance,
 ) -> Iterator[str]:
     """Yield the texts with another prediction, unless it was a near-tie."""
-    decided = decided_rows(paired, bounds)
+    decided = decided_by(paired, bounds)
     for row, prediction in predictions.items():
         own = paired.text_ids == row
-        turned = bool((decided & own & ~paired.agrees).any())
-        misnamed = bool(decided[own].all()) and prediction.label != golden.texts[row].label
+        turned = bool((decided[own] & ~paired.agrees[own]).any())
+        is_decided = decided.shape[1] > 0 and bool(decided[own].all())  # a number only moves
+        misnamed = is_decided and prediction.label != golden.texts[row].label
         if turned or misnamed:
             moved = float(paired.differences[own].max())
             yield (
@@ -192,5 +193,5 @@ def _name(row: int, golden: GoldenTexts) -> str:
     return f"golden text {row + 1} of {len(golden.texts)} (label {_shown(text.label)})"
 
 
-def _shown(label: str | tuple[str, ...]) -> str:
-    return repr(label if isinstance(label, str) else " ".join(label))
+def _shown(label: str | float | tuple[str, ...]) -> str:
+    return repr(" ".join(label) if isinstance(label, tuple) else label)

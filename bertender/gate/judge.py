@@ -193,8 +193,8 @@ TOLERANCES = Table(
 )
 
 
-def decided_rows(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
-    """Return whether the reference's prediction is not a near-tie (rows,)."""
+def decided_by(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
+    """Return whether the reference's decision is not a near-tie (rows, decisions)."""
     if tolerance.tie_spreads is not None:
         # logits that each move by d can turn a prediction whose gap is within 2 d
         return np.asarray(paired.gaps / 2 > tolerance.tie_spreads * paired.spread)
@@ -262,8 +262,8 @@ def _badness(paired: PairedLogits, decided: BoolArray) -> Mapping[str, FloatArra
         "p95_difference_low": of_texts,
         "edge_difference": relative * paired.edge_rows,
         "correlation_high": of_texts,
-        "decided_agreement_high": paired.gaps * (decided & turned),
-        "score_change_high": paired.gaps * turned,
+        "decided_agreement_high": (paired.gaps * (decided & turned)).max(axis=1, initial=0.0),
+        "score_change_high": (paired.gaps * turned).max(axis=1, initial=0.0),
     }
 
 
@@ -351,7 +351,7 @@ def check_parity(
         paired = pair_logits(reference, candidate, examples, batch_sizes=batch_sizes, seed=seed)
     else:
         paired = no_logits(len(reference.labels))
-    decided = decided_rows(paired, tolerance)
+    decided = decided_by(paired, tolerance)
     figures = measure_figures(paired, decided, truth)
     of_cases = [paired.case_ids == index for index in range(len(paired.cases))]
     return Parity(
@@ -369,7 +369,7 @@ def check_parity(
                 name=case.name,
                 rows=int(rows.sum()),
                 max_abs_difference=largest(paired.differences[rows]),
-                agreement=float(paired.agrees[rows].mean()) if rows.any() else None,
+                agreement=float(own.mean()) if (own := paired.agrees[rows]).size else None,
             )
             for case, rows in zip(paired.cases, of_cases, strict=True)
         ),

@@ -114,7 +114,8 @@ def open_classifier(
     # as counted in training: of two classes it keeps two rows of numbers where one was fitted
     parameters = _recorded_parameters(artifact)
     predictor = BagOfWordsPredictor(artifact.path)
-    return Classifier(artifact.name, task.labels, keep_text, predictor, parameters)
+    problem = problem_of(artifact)
+    return Classifier(artifact.name, task.labels, keep_text, predictor, parameters, problem)
 
 
 def onnx_classifier(

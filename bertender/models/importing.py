@@ -46,6 +46,7 @@ from bertender.core.findings import Findings
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem, are_unnamed
+from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import OUTSIDE, TOKEN_CLASSIFICATION
 
@@ -65,7 +66,7 @@ HUB_SUFFIXES = (".json", ".txt", ".model")
 """Suffixes of the config and the tokenizer."""
 
 HEADS_OF: Mapping[str, Problem[Any]] = {
-    "ForSequenceClassification": SINGLE_LABEL,
+    "ForSequenceClassification": SINGLE_LABEL,  # or of another kind of texts, by its config
     "ForTokenClassification": TOKEN_CLASSIFICATION,
 }
 """End of a class's name -> the kind of problem of its head."""
@@ -455,7 +456,12 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
     if by_class[0] is not SINGLE_LABEL:
         return by_class[0]
     if config.num_labels == 1:
-        stated = stated or "regression"
+        stated = REGRESSION.name
+    elif stated == REGRESSION.name:
+        raise ModelError(
+            f"{found.source} predicts {config.num_labels} numbers of a text (problem_type "
+            f"{stated!r}), and bertender knows models of one. Make one for each of them."
+        )
     if stated is not None and stated not in PROBLEMS:
         raise ModelError(
             f"{found.source} has problem_type {stated!r} and {config.num_labels} logits, and this "

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,6 +30,12 @@ NO_LABEL = -100
 FILL_IN = "Fill it in, or leave the row out"
 NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 """NUL, and halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
+LEAST_SPREAD = 0.05
+"""Share of the root mean square of the centred logits."""
+LEAST_SPREAD_LOGITS = 0.05
+"""In logits. Where two move in opposite directions, each by a fifth of it, as the median text of 8
+bits may, a probability changes by half a hundredth at most: p (1 - p) times the 0.02 by which their
+distance changes."""
 SHOWN_CHARACTERS = 60
 """Of a value in a message: a cell may hold a list of a thousand numbers."""
 
@@ -56,12 +63,22 @@ class Columns(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """The logits of one example, a row for each of its predictions."""
+    """What a model says of one example, a row for each of its predictions."""
 
     logits: FloatArray
-    """(rows, labels)"""
+    """(rows, labels); of a number, which is no logit, (1, 1)"""
     places: IntArray
     """(rows,): what each row is a prediction of, such as the number of a word."""
+
+
+class Constant(NamedTuple):
+    """One answer to all texts."""
+
+    answer: str
+    share: float
+    """Of the true labels that it is."""
+    labels: int
+    """True labels: one a text, or one a word where words have labels."""
 
 
 class Tensor(NamedTuple):
@@ -80,9 +97,11 @@ class Tensor(NamedTuple):
 class Problem(ABC, Generic[Target]):
     """A kind of problem: how its examples are read, encoded, decoded, scored and served.
 
-    `Target` is what an example is labelled with: the number of a label, or one for each word. A
-    row of logits is a prediction: one an example, or one a word. The methods with a body here are
-    those of a softmax over labels.
+    `Target` is what an example is labelled with: the number of a label, one for each word, a truth
+    for each label, or a number. A row of logits is a prediction: one an example, or one a word.
+    What a row decides may be equal to what another one does, or not: its decisions. A softmax has
+    one a row, a set of labels one for each label, and a number none. The methods with a body here
+    are those of a softmax over labels.
     """
 
     name: str
@@ -102,6 +121,8 @@ class Problem(ABC, Generic[Target]):
     """An example may have a second text."""
     labels_words: bool = False
     """An example is a sentence of words, each with a label; its files are read as such."""
+    names_labels: bool = True
+    """Its data name labels; those of a number name none, and its model has one output."""
     separator: str = " | "
     """Between the strings of an example where one is shown."""
     tokenizer_settings: Mapping[str, Any]
@@ -116,6 +137,10 @@ class Problem(ABC, Generic[Target]):
         Raises:
             CellError: a cell cannot be used.
         """
+
+    def label_columns(self, column: str) -> tuple[str, ...]:
+        """Return the columns that have the labels, given what the user has named."""
+        return (column,)
 
     @abstractmethod
     def label_names(self, found: Sequence[Any]) -> tuple[str, ...]:
@@ -134,8 +159,17 @@ class Problem(ABC, Generic[Target]):
         """Return the numbers of a target's labels."""
 
     @abstractmethod
-    def constant(self, label: int, labels: int, example: Example) -> Target:
-        """Return the target that is one label wherever there is a prediction to make."""
+    def constant(
+        self, targets: Sequence[Target], labels: Sequence[str]
+    ) -> tuple[str, Callable[[Example], Target]]:
+        """Return the best answer that reads no text, given the targets of training examples: its
+        name, and a function that gives it to an example."""
+
+    @abstractmethod
+    def same_everywhere(
+        self, predictions: Sequence[Target], targets: Sequence[Target], labels: Sequence[str]
+    ) -> Constant | None:
+        """Return the one answer of all predictions, where the targets are several."""
 
     @abstractmethod
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
@@ -160,28 +194,39 @@ class Problem(ABC, Generic[Target]):
         """Return the outputs of each example of a batch."""
 
     @abstractmethod
-    def decode(self, label_ids: IntArray, places: IntArray, example: Example) -> Target:
-        """Return the prediction for an example, from what `choose` returns and its places."""
-
-    @abstractmethod
-    def align(self, targets: Sequence[Target], batch: Batch) -> IntArray:
-        """Return the labels next to the logits of a batch; NO_LABEL where there is none."""
+    def decode(self, outputs: Outputs, example: Example) -> Target:
+        """Return the prediction for an example."""
 
     def gather(self, predictions: Sequence[Target]) -> Any:
         """Return the predictions of all examples as one value, such as an array."""
         return tuple(predictions)
 
-    def choose(self, logits: npt.NDArray[Any]) -> IntArray:
-        """Return the number of the predicted label of each row, (rows, labels) -> (rows,)."""
-        return np.asarray(logits.argmax(axis=1), dtype=np.int64)
+    def decisions(self, logits: npt.NDArray[Any]) -> IntArray:
+        """Return the decisions of each row, (rows, labels) -> (rows, decisions)."""
+        return np.asarray(logits.argmax(axis=1), dtype=np.int64)[:, None]
 
-    def margin(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return how far each logit must move, at least, to turn a prediction, (rows,).
+    def margins(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return how far each logit must move, at least, to turn a decision, (rows, decisions).
 
         Of a softmax it is half the distance of the two largest: they swap where both move so far.
         """
         ordered = np.sort(logits, axis=1)
-        return np.asarray(ordered[:, -1] - ordered[:, -2]) / 2
+        return np.asarray(ordered[:, -1:] - ordered[:, -2:-1]) / 2
+
+    def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
+        """Return the units of differences of finite logits (rows, labels), over texts.
+
+        The spread is the standard deviation over texts, all labels together, without what changes
+        no probability. The size is how far from a tie a text is that is one spread farther than
+        the average. Of a model that hardly distinguishes texts, the spread is a share of the
+        logits, or what hardly changes a probability: what rounding adds to so little decides
+        nothing.
+        """
+        probable = self.probable(logits)
+        average = float(np.sqrt(np.square(probable.mean(axis=0)).mean()))
+        spread = float(np.sqrt(probable.var(axis=0).mean()))
+        spread = max(spread, LEAST_SPREAD * float(np.hypot(average, spread)), LEAST_SPREAD_LOGITS)
+        return average + spread, spread
 
     def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return logits (rows, labels) less what changes no probability: the mean of each row."""
@@ -234,6 +279,24 @@ class Problem(ABC, Generic[Target]):
         self, labels: Sequence[str], scores: Sequence[str], example: Example
     ) -> Iterable[str]:
         """Return the lines that show a prediction; the scores are as they are to be shown."""
+
+
+def most_frequent(label_ids: Iterable[int]) -> int:
+    """Return the most frequent label, the lowest of several."""
+    counts = Counter(label_ids)
+    return min(counts, key=lambda label: (-counts[label], label))
+
+
+def one_label(
+    predicted: Iterable[int], truth: Iterable[int], labels: Sequence[str]
+) -> Constant | None:
+    """Return the one label of all predictions, where the true labels are several."""
+    found, counts = set(predicted), Counter(truth)
+    del counts[NO_LABEL]
+    if len(found) != 1 or len(counts) < 2:
+        return None
+    (label,) = found
+    return Constant(labels[label], counts[label] / counts.total(), counts.total())
 
 
 def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from bertender.core.errors import DataError
 from bertender.problems.problem import (
-    NO_LABEL,
     CellError,
     Columns,
+    Constant,
     FloatArray,
     IntArray,
     Outputs,
@@ -27,6 +27,8 @@ from bertender.problems.problem import (
     Tensor,
     Tensors,
     checked_text,
+    most_frequent,
+    one_label,
     shown,
     softmax_of_largest,
     usable_cell,
@@ -101,8 +103,18 @@ class TokenClassification(Problem[Tags]):
     def labels_of(self, target: Tags) -> Tags:
         return target
 
-    def constant(self, label: int, labels: int, example: Example) -> Tags:
-        return (label,) * len(example)
+    def constant(
+        self, targets: Sequence[Tags], labels: Sequence[str]
+    ) -> tuple[str, Callable[[Example], Tags]]:
+        """Return the most frequent tag, for each word."""
+        tag = most_frequent(itertools.chain.from_iterable(targets))
+        return labels[tag], lambda example: (tag,) * len(example)
+
+    def same_everywhere(
+        self, predictions: Sequence[Tags], targets: Sequence[Tags], labels: Sequence[str]
+    ) -> Constant | None:
+        predicted, truth = map(itertools.chain.from_iterable, (predictions, targets))
+        return one_label(predicted, truth, labels)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
         words = itertools.chain.from_iterable(itertools.cycle(examples))
@@ -124,20 +136,11 @@ class TokenClassification(Problem[Tags]):
         words = _words_of(batch)  # (batch, seq)
         return [Outputs(logits[row][own >= 0], own[own >= 0]) for row, own in enumerate(words)]
 
-    def decode(self, label_ids: IntArray, places: IntArray, example: Example) -> Tags:
+    def decode(self, outputs: Outputs, example: Example) -> Tags:
         """Return a tag for each word; one that the model does not see is outside of any."""
         tags = np.zeros(len(example), dtype=np.int64)  # `label_names` has O first
-        tags[places] = label_ids
+        tags[outputs.places] = outputs.logits.argmax(axis=1)
         return tuple(tags.tolist())
-
-    def align(self, targets: Sequence[Tags], batch: Batch) -> IntArray:
-        """Return the tag of each token that begins a word, (batch, seq)."""
-        words = _words_of(batch)
-        labels = np.full(words.shape, NO_LABEL, dtype=np.int64)
-        for row, tags in enumerate(targets):
-            begun = words[row] >= 0
-            labels[row, begun] = np.asarray(tags)[words[row, begun]]
-        return labels
 
     def to_example(self, texts: tuple[str, ...]) -> Example:
         """Return the words of a sentence."""

@@ -214,7 +214,7 @@ class Baseline(Stage):
     name = "baseline"
     summary = "Train the bag-of-words control that a teacher must beat."
     sources = (0,)
-    problem_types = ("single_label_classification",)
+    problem_types = ("single_label_classification", "multi_label_classification", "regression")
 
     @property
     def config(self) -> type[BagOfWordsConfig]:

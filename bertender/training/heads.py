@@ -6,13 +6,17 @@ PyTorch is imported in the functions: methods and their settings name losses wit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bertender.core.config import Table
 from bertender.models.classifier import model_inputs
 from bertender.problems import PROBLEMS
+from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import NO_LABEL
+from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
@@ -24,7 +28,12 @@ if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
     TensorBatch = dict[str, torch.Tensor]
+    Divergence = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 
+SPREAD = "spread"
+"""A column: the standard deviation of the numbers to learn, the unit of their losses."""
+NO_MORE = -1
+"""Instead of a label beyond the last of a set."""
 WORD_STARTS = "word_starts"
 """A token column: 1 at the first token of each word, where words have labels."""
 
@@ -34,7 +43,7 @@ Columns = dict[str, Sequence[Any]]
 class Head(ABC):
     """The head of a kind of problem, and its losses.
 
-    The methods with a body here are those of a softmax over labels, one for each text.
+    The methods with a body here are those of a softmax over labels.
     """
 
     problem: str
@@ -78,12 +87,23 @@ class Head(ABC):
         return logits
 
     def soft_loss(
-        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch, temperature: float
+        self,
+        student: torch.Tensor,
+        teacher: torch.Tensor,
+        batch: TensorBatch,
+        temperature: float,
+        divergence: Divergence | None = None,
     ) -> torch.Tensor:
-        """Return the divergence from the teacher's predictions; arguments are two models' logits,
-        the batch and the temperature."""
+        """Return the distance from the teacher's predictions.
+
+        Args:
+            student, teacher: logits of the two models.
+            batch: that they are of.
+            temperature: above 0; larger is softer.
+            divergence: of distributions (rows, classes); by default `soft_labels`.
+        """
         ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
-        return soft_labels(ours, theirs, temperature)
+        return (divergence or soft_labels)(ours, theirs, temperature)
 
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
         """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
@@ -91,11 +111,8 @@ class Head(ABC):
         return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))
 
 
-class LabelHead(Head):
-    """One label for each text or pair of texts."""
-
-    problem = SINGLE_LABEL.name
-    one_label = True
+class TextHead(Head):
+    """One row of logits for each text or pair of texts."""
 
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
@@ -103,7 +120,89 @@ class LabelHead(Head):
         texts = [list(column) for column in zip(*split.examples, strict=True)]
         longest = longest_input(tokenizer)
         tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
-        return tokens, {"labels": split.label_ids}
+        return tokens, self.columns(split.label_ids)
+
+    def columns(self, targets: Sequence[Any]) -> Columns:
+        """Return the columns of labels."""
+        return {"labels": targets}
+
+
+class LabelHead(TextHead):
+    """One label of several."""
+
+    problem = SINGLE_LABEL.name
+    one_label = True
+
+
+class SetHead(TextHead):
+    """Any number of labels, each there or not by a probability of its own.
+
+    A prediction is of a label, and drawn from two classes: a softmax over 0 and a logit is the
+    logit's sigmoid, so that all that learns distributions learns these.
+    """
+
+    problem = MULTI_LABEL.name
+    padding: Mapping[str, int] = {"labels": NO_MORE}
+
+    def columns(self, targets: Sequence[Sequence[int]]) -> Columns:
+        return {"labels": [list(target) or [NO_MORE] for target in targets]}
+
+    def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the binary cross-entropy with the labels, the mean over texts and labels."""
+        import torch
+        from torch.nn import functional
+
+        numbers = batch["labels"]  # (batch, labels of the largest set)
+        truth = torch.zeros(len(logits), logits.shape[-1] + 1, device=logits.device)
+        truth.scatter_(1, numbers.where(numbers != NO_MORE, logits.shape[-1]), 1.0)
+        return functional.binary_cross_entropy_with_logits(precise(logits), truth[:, :-1])
+
+    def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        import torch
+
+        return torch.stack([torch.zeros_like(logits), logits], dim=-1).flatten(0, -2)
+
+
+class NumberHead(TextHead):
+    """A number. Losses are in standard deviations of the numbers to learn, so that prices weigh as
+    much as similarities do."""
+
+    problem = REGRESSION.name
+
+    def columns(self, targets: Sequence[float]) -> Columns:
+        spread = float(np.std(targets)) or 1.0
+        return {
+            "labels": [float(target) for target in targets],
+            SPREAD: [spread] * len(targets),
+        }
+
+    def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the mean squared error."""
+        return self._distance(logits, batch["labels"][:, None], batch)
+
+    def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the numbers in standard deviations, (batch, 1)."""
+        return precise(logits) / batch[SPREAD][:, None]
+
+    def soft_loss(
+        self,
+        student: torch.Tensor,
+        teacher: torch.Tensor,
+        batch: TensorBatch,
+        temperature: float,
+        divergence: Divergence | None = None,
+    ) -> torch.Tensor:
+        """Return the mean squared distance: a number is no distribution, and nothing is softened.
+
+        A softmax over one number is 1, and a divergence of it always 0.
+        """
+        return self._distance(student, teacher.detach(), batch)
+
+    def _distance(
+        self, numbers: torch.Tensor, wanted: torch.Tensor, batch: TensorBatch
+    ) -> torch.Tensor:
+        moved = (precise(numbers) - precise(wanted)) / batch[SPREAD][:, None]
+        return moved.square().mean()
 
 
 class TagHead(Head):
@@ -129,7 +228,50 @@ class TagHead(Head):
         return logits[batch[WORD_STARTS].bool()]
 
 
-HEADS = Table[Head]("head", {head.problem: head for head in (LabelHead(), TagHead())})
+HEADS = Table[Head](
+    "head",
+    {head.problem: head for head in (LabelHead(), SetHead(), NumberHead(), TagHead())},
+)
+
+
+def is_labelled(labels: Any) -> bool:
+    """Return whether an example has labels, given its target or its value of their column.
+
+    A number is one, and so is a set of none.
+    """
+    values = np.asarray(labels)
+    return values.dtype.kind == "f" or not values.size or bool((values != NO_LABEL).any())
+
+
+def output_layer(model: torch.nn.Module, outputs: int) -> torch.nn.Linear | None:
+    """Return the layer that gives a classifier's logits: the last with so many outputs."""
+    import torch
+
+    layers = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
+    return next((each for each in reversed(layers) if each.out_features == outputs), None)
+
+
+def begin_numbers(
+    model: torch.nn.Module, targets: Sequence[float], source: torch.nn.Module | None = None
+) -> None:
+    """Let a new head give numbers about the mean, as far from it as those to learn.
+
+    Args:
+        model: a classifier of numbers.
+        targets: those to learn.
+        source: what the model starts from; a head that it has from there and that has learned,
+            whose bias is not 0 any more, keeps its weights.
+    """
+    import torch
+
+    layer, known = output_layer(model, 1), output_layer(source or model, 1)
+    if layer is None or layer.bias is None:
+        return
+    if known is not None and torch.equal(known.weight, layer.weight) and bool(known.bias.any()):
+        return
+    with torch.no_grad():
+        layer.weight *= float(np.std(targets)) or 1.0
+        layer.bias.fill_(float(np.mean(targets)))
 
 
 def precise(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -32,11 +31,11 @@ from bertender.core.findings import EarlierPhase, TrainingFindings
 from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
 from bertender.models.own_models import not_finite
-from bertender.problems.problem import NO_LABEL
 from bertender.text.batch import POOLINGS, BatchLimits, BatchPlan, plan_batches
 from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.heads import SPREAD, is_labelled, output_layer
 
 logger = logging.getLogger(__name__)
 
@@ -152,9 +151,9 @@ def train(
     report = trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)
     if is_main_process():
         labels = examples.columns.get("labels", ())
-        is_labelled = any(np.any(np.not_equal(each, NO_LABEL)) for each in labels)
         # a teacher alone labels the others
-        _warn_of_idle_losses(report, description, unread=() if is_labelled else ("hard",))
+        unread = () if any(map(is_labelled, labels)) else ("hard",)
+        _warn_of_idle_losses(report, description, unread)
     return report
 
 
@@ -230,6 +229,8 @@ class PlannedTrainer(SafeCheckpoints):
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         model: Any = self.model
         optimizer: Any = self.create_optimizer()  # type: ignore[no-untyped-call]
+        if (spreads := self.examples.columns.get(SPREAD)) is not None:
+            _learn_numbers(optimizer, model, float(spreads[0]))
         _split_by_rate(optimizer, model, self.rates)
         scheduler: Any = self.create_scheduler(num_training_steps, optimizer)
         _pace(scheduler, optimizer, self.rates, num_training_steps)
@@ -335,6 +336,24 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
     # one process, one device, as the plan lays it out: more GPUs are for `accelerate launch`
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
+
+
+def _learn_numbers(optimizer: torch.optim.Optimizer, model: nn.Module, spread: float) -> None:
+    """Let the layer that gives numbers learn in their unit.
+
+    AdamW moves each weight by about the learning rate, whatever the loss. A layer whose output is
+    `spread` times as large learns alike where it moves by `spread` times that, and its weights
+    decay by as much as before.
+    """
+    layer = output_layer(model, 1)
+    own = [] if layer is None else [*layer.parameters()]
+    groups: list[dict[str, Any]] = []
+    for group in optimizer.param_groups:
+        others = [each for each in group["params"] if all(each is not one for one in own)]
+        mine = [each for each in group["params"] if any(each is one for one in own)]
+        scaled = {"lr": group["lr"] * spread, "weight_decay": group["weight_decay"] / spread}
+        groups += [{**group, "params": others}, {**group, "params": mine, **scaled}]
+    optimizer.param_groups[:] = [group for group in groups if group["params"]]
 
 
 def _split_by_rate(optimizer: torch.optim.Optimizer, model: nn.Module, rates: Rates) -> None:

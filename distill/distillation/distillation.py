@@ -8,17 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Stopwatch, Timing
 from bertender.core.build_once import in_order
 from bertender.core.errors import ModelError
-from bertender.problems.problem import NO_LABEL
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import HEADS
+from bertender.training.heads import HEADS, is_labelled
 from bertender.training.loop import (
     NO_RATES,
     LossParts,
@@ -233,5 +231,5 @@ def check_compatible(method: Method, student: PreTrainedModel, teacher: PreTrain
 def labelled(examples: TokenDataset) -> TokenDataset:
     """Return what a phase can learn from that reads labels alone."""
     columns = examples.columns["labels"]
-    has_label = [bool(np.any(np.not_equal(labels, NO_LABEL))) for labels in columns]
+    has_label = [*map(is_labelled, columns)]
     return examples if all(has_label) else examples.where(has_label)

@@ -26,11 +26,12 @@ from bertender.core.artifact import Artifact, check_writable, write_timing
 from bertender.core.build_once import work_directory
 from bertender.core.findings import ControlFindings, ControlRun, Findings, Gain
 from bertender.core.machine import on_main_process
-from bertender.metrics import LabelSet, paired_change
+from bertender.metrics import paired_change
+from bertender.metrics.metric import LabelSet
 from bertender.models.families import FAMILIES, encoder_layers, family_name
-from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
+from bertender.training.heads import is_labelled
 from bertender.training.loop import training_findings
 from distill.distillation.config import DistillConfig, FilteredConfig, StudentConfig
 from distill.distillation.distillation import Trained, phase_settings
@@ -246,4 +247,4 @@ def weights_that_run(model: PreTrainedModel) -> int:
 
 def _labelled(distillation: OnTask) -> int:
     labels = distillation.texts.learned.train.label_ids
-    return sum(label != NO_LABEL for label in labels)
+    return sum(map(is_labelled, labels))

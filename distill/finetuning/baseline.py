@@ -1,20 +1,27 @@
-"""The bag of words: TF-IDF with logistic regression, the control that a teacher must beat."""
+"""The bag of words: TF-IDF with a linear model, the control that a teacher must beat."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import save_file
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 
 from bertender.comparison.accuracy import check_varied, found_constant
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import DataError
 from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics import score
+from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.problem import Outputs
+from bertender.problems.regression import REGRESSION
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
 from distill.finetuning.config import BagOfWordsConfig
 
@@ -30,11 +37,13 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     check_labels_present(task)
     vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)
     features = vectorizer.fit_transform(_texts(task.train))
-    model = LogisticRegression(
-        C=config.inverse_regularisation, max_iter=1000, random_state=config.seed
+    linear = FITTED[task.problem_type](features, task, config)
+    logits = vectorizer.transform(_texts(task.dev)) @ linear.coefficients.T + linear.intercepts
+    place, problem = np.zeros(1, dtype=np.int64), task.problem
+    rows = zip(logits.astype(np.float32), task.dev.examples, strict=True)
+    predictions = problem.gather(
+        [problem.decode(Outputs(row[None], place), example) for row, example in rows]
     )
-    model.fit(features, task.train.label_ids)
-    predictions = model.predict(vectorizer.transform(_texts(task.dev)))
     label_count, labels = len(task.labels), task.labels
     measured = score(
         task.metric, task.dev.label_ids, predictions, label_count=label_count, labels=labels
@@ -52,10 +61,62 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
         config=config,
         seed=config.seed,
     ) as draft:
-        _write(draft.directory, vectorizer, model)
-        parameters = int(model.coef_.size + model.intercept_.size)
+        _write(draft.directory, vectorizer, linear)
+        parameters = int(linear.coefficients.size + linear.intercepts.size)
         draft.findings = Findings(parameters=parameters, scores=scores)
     return Artifact.load(out)
+
+
+class Linear(NamedTuple):
+    """A fitted linear model."""
+
+    coefficients: npt.NDArray[np.float64]
+    """(labels, features)"""
+    intercepts: npt.NDArray[np.float64]
+    """(labels,)"""
+
+
+def _logistic(features: Any, targets: Sequence[int], config: BagOfWordsConfig) -> Linear:
+    """Return logistic regression, a row of coefficients for each label."""
+    model = LogisticRegression(
+        C=config.inverse_regularisation, max_iter=1000, random_state=config.seed
+    )
+    model.fit(features, targets)
+    if len(model.classes_) == 2:  # scikit-learn keeps one row, for the second class
+        return Linear(
+            np.vstack([-model.coef_ / 2, model.coef_ / 2]),
+            np.concatenate([-model.intercept_ / 2, model.intercept_ / 2]),
+        )
+    return Linear(model.coef_, model.intercept_)
+
+
+def _one_label(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    return _logistic(features, task.train.label_ids, config)
+
+
+def _sets(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    """Return a logistic regression for each label."""
+    own = []
+    for label in range(len(task.labels)):
+        there = [int(label in target) for target in task.train.label_ids]
+        both = _logistic(features, there, config)
+        own.append(Linear(both.coefficients[1] * 2, both.intercepts[1] * 2))
+    return Linear(*(np.stack(parts) for parts in zip(*own, strict=True)))
+
+
+def _numbers(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    """Return ridge regression."""
+    model = Ridge(alpha=1 / config.inverse_regularisation, random_state=config.seed)
+    model.fit(features, task.train.label_ids)
+    return Linear(model.coef_[None], np.array([model.intercept_]))
+
+
+FITTED: Mapping[str, Callable[[Any, Task, BagOfWordsConfig], Linear]] = {
+    SINGLE_LABEL.name: _one_label,
+    MULTI_LABEL.name: _sets,
+    REGRESSION.name: _numbers,
+}
+"""The linear model of each kind of problem."""
 
 
 def _texts(split: Split) -> list[str]:
@@ -64,7 +125,9 @@ def _texts(split: Split) -> list[str]:
 
 def check_labels_present(task: Task) -> None:
     """Raise DataError unless every label has a training example: the baseline learns no other."""
-    present = set(task.train.label_ids)
+    if not task.problem.names_labels:
+        return
+    present = {label for target in task.train.label_ids for label in task.problem.labels_of(target)}
     missing = [label for index, label in enumerate(task.labels) if index not in present]
     if missing:
         raise DataError(
@@ -73,15 +136,11 @@ def check_labels_present(task: Task) -> None:
         )
 
 
-def _write(directory: Path, vectorizer: TfidfVectorizer, model: LogisticRegression) -> None:
-    coefficients, intercepts = model.coef_, model.intercept_
-    if len(model.classes_) == 2:  # scikit-learn keeps one row, for the second class
-        coefficients = np.vstack([-coefficients / 2, coefficients / 2])
-        intercepts = np.concatenate([-intercepts / 2, intercepts / 2])
+def _write(directory: Path, vectorizer: TfidfVectorizer, linear: Linear) -> None:
     arrays = {
         "idf": vectorizer.idf_,
-        "coefficients": coefficients,
-        "intercepts": intercepts,
+        "coefficients": linear.coefficients,
+        "intercepts": linear.intercepts,
     }
     # safetensors writes memory as it lies, and scikit-learn's arrays lie column by column
     contiguous = {name: np.ascontiguousarray(a, dtype=np.float32) for name, a in arrays.items()}

@@ -22,7 +22,11 @@ class BagOfWordsConfig(JudgedConfig):
     panel: ClassVar[str] = "Training"
 
     longest_ngram: int = Field(2, ge=1, description="count runs of up to so many words")
-    inverse_regularisation: float = Field(10.0, gt=0, description="C of the logistic regression")
+    inverse_regularisation: float = Field(
+        10.0,
+        gt=0,
+        description="C of the logistic regression, 1 over alpha of the ridge regression of numbers",
+    )
     seed: int = Field(0, ge=0, description="seed of the solver")
 
 

@@ -158,14 +158,15 @@ class SoftLabels(_OfLogits):
     weight: float
     temperature: float
     loss: Loss = soft_labels
-    """(student logits, teacher logits, temperature) -> scalar"""
+    """(student logits, teacher logits, temperature) -> scalar, of kinds of problems whose
+    predictions are distributions"""
     head: Head = HEADS[SINGLE_LABEL.name]
     """Head of both models."""
     name: str = "soft"
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
-        return self.loss(ours, theirs, self.temperature)
+        mine, theirs = student.logits, teacher.logits
+        return self.head.soft_loss(mine, theirs, batch, self.temperature, self.loss)
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,15 @@ MOST_REQUEST_BYTES = 512 * 1024
 class Classification(Record):
     """Prediction of the endpoint for one example."""
 
-    label: str | tuple[str, ...] = Field(description="one, one for each word, or all of a text")
-    score: float | tuple[float, ...]
-    logits: tuple[float, ...] | tuple[tuple[float, ...], ...]
+    label: str | float | tuple[str, ...] = Field(
+        description="one, one for each word, or all of a text; or a number"
+    )
+    score: float | tuple[float, ...] | None = Field(
+        description="probability of each label; None of a number"
+    )
+    logits: tuple[float, ...] | tuple[tuple[float, ...], ...] = Field(
+        description="or the number itself"
+    )
     truncated: bool = Field(
         False, description="whether the text was longer than the model's input, and was cut"
     )
@@ -133,7 +139,8 @@ class ServedModel:
         self, responses: Sequence[ResponseTensors], examples: Sequence[Example]
     ) -> list[Classification]:
         """Return the predictions that responses hold for examples, both in their order."""
-        rows = ((tensors, row) for tensors in responses for row in range(len(tensors["LABEL"])))
+        first = self.problem.response_tensors[0].name
+        rows = ((tensors, row) for tensors in responses for row in range(len(tensors[first])))
         return [
             Classification(
                 **self.problem.read_response(tensors, row, example),

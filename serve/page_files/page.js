@@ -46,20 +46,27 @@ function softmax(logits) {
   return exponents.map((each) => each / sum);
 }
 
+function sigmoid(logits) {
+  return logits.map((each) => 1 / (1 + Math.exp(-each)));
+}
+
 function wordsOf(text) {
   const isMarked = text.startsWith(WORD_MARK);
   return isMarked ? text.slice(1).split(WORD_MARK) : text.trim().split(/\s+/);
 }
 
-// One a text, or one a word: the scores, the most probable first.
+// One a text, or one a word: the scores, the most probable first. A number has none.
 function predictions(about, text, outputs) {
   const of = (name) => outputs.find((output) => output.name === name).data;
+  const kind = about.problem_type;
+  if (kind === "regression") return [{ word: of("NUMBER")[0].toPrecision(4), scores: [] }];
+  const isSet = kind === "multi_label_classification";
   const [labels, logits] = [of("LABEL"), of("LOGITS")];
-  return (about.labels_words ? wordsOf(text) : [null]).map((word, place) => {
+  return (kind === "token_classification" ? wordsOf(text) : [null]).map((word, place) => {
     const start = place * about.labels.length;
-    const own = softmax(logits.slice(start, start + about.labels.length));
+    const own = (isSet ? sigmoid : softmax)(logits.slice(start, start + about.labels.length));
     const scores = about.labels.map((label, number) => (
-      { label, probability: own[number], predicted: label === labels[place] }
+      { label, probability: own[number], predicted: isSet ? logits[number] > 0 : label === labels[place] }
     ));
     return { word, scores: scores.sort((one, other) => other.probability - one.probability) };
   });

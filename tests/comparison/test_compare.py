@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bertender.comparison.accuracy import constant_row, evaluate, most_frequent
+from bertender.comparison.accuracy import constant_row, evaluate
 from bertender.comparison.compare import compare, row_names, texts_chosen_on
 from bertender.comparison.latency import TimedModel
 from bertender.comparison.records import CompareConfig, Comparison
@@ -25,6 +25,7 @@ from bertender.core.findings import Findings
 from bertender.core.machine import CpuSeconds, MachineLoad, environment
 from bertender.gate.judge import TOLERANCES, check_parity
 from bertender.models.classifier import Classifier, open_classifier
+from bertender.problems.problem import most_frequent
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from tests.toys import FRUIT, TOOLS, NoConfig

@@ -431,7 +431,7 @@ def test_damage_in_one_arrangement_is_not_averaged_away() -> None:
     assert any("decided_agreement_high" in failure for failure in parity.failures)
 
 
-def test_near_ties_may_swap_and_decided_rows_may_not() -> None:
+def test_near_ties_may_swap_and_decided_ones_may_not() -> None:
     gap = 2 * scale("float32", 1.0) - 1e-4
 
     def with_gap(sign: int) -> Answer:

@@ -208,7 +208,7 @@ def test_a_key_is_typed_and_kept_nowhere(
 @NEEDS_CHROMIUM
 def test_words_have_their_own_scores(served: Server, tmp_path: Path) -> None:
     """As the model of a tagger answers."""
-    tagger = {"labels": ["a", "b"], "labels_words": True}
+    tagger = {"labels": ["a", "b"], "problem_type": "token_classification"}
     outputs = [
         {"name": "LABEL", "data": ["a", "b"]},
         {"name": "LOGITS", "data": [0, 0, 0, float(np.log(3))]},

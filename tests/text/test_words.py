@@ -87,7 +87,7 @@ def tagger(max_length: int = 64) -> Classifier:
 def tagged(sentences: list[tuple[str, ...]], max_length: int = 64) -> list[tuple[int, ...]]:
     found = predict_outputs(tagger(max_length), sentences, tokens_per_batch=80)
     return [
-        TOKEN_CLASSIFICATION.decode(each.logits.argmax(1), each.places, sentence)
+        TOKEN_CLASSIFICATION.decode(each, sentence)
         for each, sentence in zip(found, sentences, strict=True)
     ]
 

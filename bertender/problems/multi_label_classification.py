@@ -1,0 +1,185 @@
+"""MULTI_LABEL: a text, or a pair of texts, has a set of labels, which may be empty.
+
+A label is in the set where its logit is above 0. A threshold of a label that was fitted on data is
+part of the model (its bias is lower by it), so that every program that opens it decides alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.problems.problem import (
+    CellError,
+    Columns,
+    Constant,
+    FloatArray,
+    IntArray,
+    Outputs,
+    Tensor,
+    Tensors,
+    checked_text,
+    shown,
+    usable_cell,
+)
+from bertender.problems.text_problem import TextProblem
+from bertender.text.batch import Example
+
+SEPARATOR = re.compile(r"[,;|]")
+"""Between the labels of a cell that is text."""
+YES_OR_NO: Mapping[str, bool] = {"1": True, "true": True, "0": False, "false": False}
+"""Cells of a column that is a label; case does not matter."""
+NONE = "none"
+"""The empty set in words."""
+
+LabelSet = tuple[int, ...]
+"""The numbers of the labels of a set, in rising order."""
+
+
+class MultiLabelClassification(TextProblem[LabelSet]):
+    """A text, or a pair of texts, has a set of labels."""
+
+    name = "multi_label_classification"
+    summary = "a text, or a pair of texts, has any number of labels"
+    columns = Columns(("text",), "labels")
+    metrics = ("micro_f1", "macro_f1", "jaccard", "exact_match")
+    response_tensors = (
+        Tensor("LABEL", "TYPE_STRING", (-1,)),
+        Tensor("SCORE", "TYPE_FP32", (-1,)),
+        Tensor("LOGITS", "TYPE_FP32", (None,)),
+    )
+    model_settings: Mapping[str, Any] = {"problem_type": "multi_label_classification"}
+
+    def label_columns(self, column: str) -> tuple[str, ...]:
+        return tuple(each.strip() for each in column.split(","))
+
+    def read_label(self, values: Mapping[str, object], column: str) -> tuple[str, ...]:
+        """Return the names of the labels: those in a cell, or of the columns that say yes."""
+        several = self.label_columns(column)
+        if len(several) > 1:
+            return tuple(name for name in several if _is_yes(values, name))
+        value = usable_cell(values, column)
+        if isinstance(value, str):
+            value = [each for each in SEPARATOR.split(value) if each.strip()]
+        elif isinstance(value, np.ndarray):
+            value = value.tolist()
+        if not isinstance(value, list | tuple):
+            raise CellError(
+                column,
+                f"{shown(value)} is no set of labels. Give a list of names, or names by commas; "
+                "where each label has a column of 0 and 1, name them all by commas",
+            )
+        names = [checked_text(each, column) for each in value]
+        if repeated := [name for name, count in Counter(names).items() if count > 1]:
+            raise CellError(column, f"the label {repeated[0]!r} is there twice")
+        return tuple(names)
+
+    def label_names(self, found: Sequence[Sequence[str]]) -> tuple[str, ...]:
+        """Return the labels by alphabet."""
+        return tuple(sorted({name for names in found for name in names}))
+
+    def number(self, label: Sequence[str], numbers: Mapping[str, int]) -> LabelSet:
+        return tuple(sorted(numbers[name] for name in label))
+
+    def by_names(self, target: LabelSet, labels: Sequence[str]) -> tuple[str, ...]:
+        return tuple(labels[number] for number in target)
+
+    def labels_of(self, target: LabelSet) -> LabelSet:
+        return target
+
+    def constant(
+        self, targets: Sequence[LabelSet], labels: Sequence[str]
+    ) -> tuple[str, Callable[[Example], LabelSet]]:
+        """Return the labels that at least half of the texts have; else the most frequent one."""
+        counts = Counter(number for target in targets for number in target)
+        answer = tuple(sorted(n for n, count in counts.items() if 2 * count >= len(targets)))
+        answer = answer or tuple(number for number, _ in counts.most_common(1))
+        return _in_words(answer, labels), lambda example: answer
+
+    def same_everywhere(
+        self, predictions: Sequence[LabelSet], targets: Sequence[LabelSet], labels: Sequence[str]
+    ) -> Constant | None:
+        found = set(predictions)
+        if len(found) != 1 or len(set(targets)) < 2:
+            return None
+        (answer,) = found
+        share = sum(target == answer for target in targets) / len(targets)
+        return Constant(_in_words(answer, labels), share, len(targets))
+
+    def decode(self, outputs: Outputs, example: Example) -> LabelSet:
+        return tuple(np.flatnonzero(outputs.logits[0] > 0).tolist())
+
+    def decisions(self, logits: npt.NDArray[Any]) -> IntArray:
+        """Return whether each label is in the set, (rows, labels)."""
+        return np.asarray(logits > 0, dtype=np.int64)
+
+    def margins(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.abs(logits)
+
+    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the logits: each has a probability of its own."""
+        return logits
+
+    def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
+        """Return the mean over texts of the KL divergence of all their labels."""
+        first, second = (np.asarray(each, dtype=np.float64) for each in (reference, candidate))
+        yes = _sigmoid(first)
+        found = yes * (_log_sigmoid(first) - _log_sigmoid(second))
+        found += (1 - yes) * (_log_sigmoid(-first) - _log_sigmoid(-second))
+        return float(found.sum(axis=1).mean())
+
+    def probabilities(self, logits: FloatArray) -> FloatArray:
+        return np.asarray(_sigmoid(logits.astype(np.float64)), dtype=np.float32)
+
+    def response(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[Example],
+        labels: npt.NDArray[np.object_],
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return (batch, labels of the largest set) tensors; what is beyond a set is empty."""
+        logits = np.concatenate([each.logits for each in outputs])
+        shape = len(logits), max(1, int((logits > 0).sum(axis=1).max()))
+        names = np.full(shape, b"", dtype=np.object_)
+        scores = np.zeros(shape, dtype=np.float32)
+        for row, own in enumerate(logits):
+            chosen = np.flatnonzero(own > 0)
+            names[row, : len(chosen)] = labels[chosen]
+            scores[row, : len(chosen)] = self.probabilities(own[chosen])
+        return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
+
+    def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
+        labels = tuple(label.decode() for label in tensors["LABEL"][row] if label)
+        return {
+            "label": labels,
+            "score": tuple(tensors["SCORE"][row, : len(labels)].tolist()),
+            "logits": tuple(tensors["LOGITS"][row].tolist()),
+        }
+
+
+def _is_yes(values: Mapping[str, object], column: str) -> bool:
+    value = usable_cell(values, column)
+    text = f"{value:g}" if isinstance(value, float) else str(value).strip().lower()
+    if text not in YES_OR_NO:
+        raise CellError(column, f"{shown(value)} does not say whether the text has it. Give 0 or 1")
+    return YES_OR_NO[text]
+
+
+def _in_words(numbers: Iterable[int], labels: Sequence[str]) -> str:
+    return ", ".join(labels[number] for number in numbers) or NONE
+
+
+def _sigmoid(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.exp(_log_sigmoid(logits))
+
+
+def _log_sigmoid(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.asarray(-np.logaddexp(0.0, -logits))
+
+
+MULTI_LABEL = MultiLabelClassification()

@@ -1,0 +1,139 @@
+"""REGRESSION: a text, or a pair of texts, has a number, such as a similarity or a rating.
+
+A model's output is the number itself, in the unit of the data, so that every program that opens it
+reads the same; `bertender.training.heads` has how it learns numbers of any size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.problems.problem import (
+    FILL_IN,
+    CellError,
+    Constant,
+    IntArray,
+    Outputs,
+    Tensor,
+    Tensors,
+    shown,
+    usable_cell,
+)
+from bertender.problems.text_problem import TextProblem
+from bertender.text.batch import Example
+
+SAME = 1e-3
+"""Standard deviations of the true numbers within which numbers are one answer."""
+LEAST_SPREAD = 1e-6
+"""Share of the largest number: less over texts is rounding."""
+
+
+class Regression(TextProblem[float]):
+    """A text, or a pair of texts, has a number."""
+
+    name = "regression"
+    summary = "a text, or a pair of texts, has a number"
+    metrics = ("pearson", "spearman")
+    response_tensors = (Tensor("NUMBER", "TYPE_FP32", (1,)),)
+    names_labels = False
+    model_settings: Mapping[str, Any] = {"problem_type": "regression"}
+
+    def read_label(self, values: Mapping[str, object], column: str) -> float:
+        value = usable_cell(values, column)
+        if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+            raise CellError(column, f"{shown(value)} is no number. Give one, such as 3.5")
+        try:
+            number = float(value)
+        except ValueError:
+            comma = " with a point before its decimals" if "," in str(value) else ""
+            raise CellError(column, f"{shown(value)} is no number. Give one{comma}") from None
+        if not math.isfinite(number):
+            raise CellError(column, f"{shown(value)} is no finite number. {FILL_IN}")
+        return number
+
+    def label_names(self, found: Sequence[float]) -> tuple[str, ...]:
+        """Return the name of the one output."""
+        return ("number",)
+
+    def number(self, label: float, numbers: Mapping[str, int]) -> float:
+        return label
+
+    def by_names(self, target: float, labels: Sequence[str]) -> float:
+        return target
+
+    def labels_of(self, target: float) -> tuple[int, ...]:
+        """Return no labels: numbers are no classes that a sample could lose."""
+        return ()
+
+    def constant(
+        self, targets: Sequence[float], labels: Sequence[str]
+    ) -> tuple[str, Callable[[Example], float]]:
+        """Return the mean, which has the least squared error."""
+        mean = float(np.mean(targets))
+        return f"{mean:.4g}", lambda example: mean
+
+    def same_everywhere(
+        self, predictions: Sequence[float], targets: Sequence[float], labels: Sequence[str]
+    ) -> Constant | None:
+        spread = float(np.std(targets))
+        if len(predictions) < 2 or not spread or np.ptp(predictions) > SAME * spread:
+            return None
+        answer = float(np.mean(predictions))
+        share = float(np.mean(np.abs(np.subtract(targets, answer)) <= SAME * spread))
+        return Constant(f"{answer:.4g}", share, len(targets))
+
+    def decode(self, outputs: Outputs, example: Example) -> float:
+        return float(outputs.logits[0, 0])
+
+    def gather(self, predictions: Sequence[float]) -> npt.NDArray[np.float64]:
+        return np.asarray(predictions, dtype=np.float64)
+
+    def decisions(self, logits: npt.NDArray[Any]) -> IntArray:
+        """Return none: a number is near another one, and not right or wrong."""
+        return np.empty((len(logits), 0), dtype=np.int64)
+
+    def margins(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.empty((len(logits), 0))
+
+    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the numbers: all that moves one changes the answer."""
+        return logits
+
+    def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
+        """Return the standard deviation over texts, twice: a number has no tie that its size would
+        be the distance from."""
+        spread = max(float(logits.std()), LEAST_SPREAD * float(np.abs(logits).max()))
+        return spread, spread
+
+    def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
+        """Return the mean squared difference, in variances of the reference."""
+        moved = np.subtract(candidate, reference, dtype=np.float64)
+        return float(np.square(moved).mean() / (np.var(reference, dtype=np.float64) or 1.0))
+
+    def response(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[Example],
+        labels: npt.NDArray[np.object_],
+    ) -> dict[str, npt.NDArray[Any]]:
+        return {"NUMBER": np.concatenate([each.logits for each in outputs])}
+
+    def joined_logits(self, responses: Sequence[Tensors]) -> npt.NDArray[np.float32]:
+        return np.concatenate([tensors["NUMBER"] for tensors in responses])
+
+    def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
+        """Return one line for a text, with its number."""
+        return [f"{labels[0]}\t{' | '.join(example)}"]
+
+    def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
+        number = float(tensors["NUMBER"][row, 0])
+        return {"label": number, "score": None, "logits": (number,)}
+
+
+REGRESSION = Regression()

@@ -1,0 +1,84 @@
+"""TextProblem: what the kinds of problems have in common that answer for a text, or a pair."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from bertender.problems.problem import (
+    Columns,
+    FloatArray,
+    Outputs,
+    Problem,
+    Tensors,
+    text_of_cell,
+)
+from bertender.text.batch import Batch, Example, Tokenize, keep_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from bertender.text.tokenizer import FileTokenizer
+
+Target = TypeVar("Target")
+
+
+class TextProblem(Problem[Target]):
+    """A text, or a pair of texts, has one row of logits."""
+
+    columns = Columns(("text",), "label")
+    model_class = "AutoModelForSequenceClassification"
+    onnx_task = "text-classification"
+    takes_pairs = True
+    tokenizer_settings: Mapping[str, Any] = {}
+
+    def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Any]:
+        example = tuple(text_of_cell(values, column) for column in columns.texts)
+        return example, self.read_label(values, columns.label)
+
+    @abstractmethod
+    def read_label(self, values: Mapping[str, object], column: str) -> Any:
+        """Return what a row of a file is labelled with.
+
+        Raises:
+            CellError: the cell cannot be used.
+        """
+
+    def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
+        longest = []
+        for texts in zip(*examples, strict=True):
+            words = [word for text in texts for word in text.split()] or ["a"]
+            longest.append(" ".join(itertools.islice(itertools.cycle(words), tokens)))
+        return tuple((text.split() or ["a"])[0] for text in examples[0]), tuple(longest)
+
+    def encoder(
+        self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
+    ) -> Tokenize:
+        return Tokenize(tokenizer, max_length)
+
+    def keep_text(self, examples: Sequence[Example]) -> Batch:
+        return keep_text(examples)
+
+    def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
+        return len(batch), labels
+
+    def outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
+        place = np.zeros(1, dtype=np.int64)
+        return [Outputs(row[None], place) for row in logits]
+
+    def to_example(self, texts: tuple[str, ...]) -> Example:
+        return texts
+
+    def to_texts(self, example: Example) -> tuple[str, ...]:
+        return example
+
+    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
+        return np.concatenate([tensors["LOGITS"] for tensors in responses])
+
+    def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
+        """Return one line for a text, with all its labels."""
+        return [f"{','.join(labels) or '-'}\t{','.join(scores) or '-'}\t{' | '.join(example)}"]

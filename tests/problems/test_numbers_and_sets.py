@@ -1,0 +1,288 @@
+"""Numbers and sets of labels: how they are read, learned, decided, judged and shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertender.comparison.accuracy import constant_row, evaluate, found_constant
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, DataError
+from bertender.gate.judge import TOLERANCES, check_parity
+from bertender.models.classifier import Classifier, open_classifier
+from bertender.models.importing import open_artifact
+from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.problem import Outputs
+from bertender.problems.regression import REGRESSION
+from bertender.tasks.loading import load_task
+from bertender.tasks.task import TaskConfig, with_model_labels
+from bertender.text.batch import keep_text
+from bertender.training.examples import token_dataset
+from bertender.training.heads import HEADS, begin_numbers, is_labelled, output_layer
+from distill.distillation.config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning.baseline import train_bag_of_words
+from distill.finetuning.config import BagOfWordsConfig
+from distill.trained import best_threshold, fit_thresholds
+from tests.fake_predictor import FakePredictor
+from tests.toys import number_task, set_task, tiny_bert, tiny_tokenizer, write_model
+
+PLACE = np.zeros(1, dtype=np.int64)
+
+
+def loaded(path: Path, problem_type: str, **settings: Any) -> Any:
+    config = TaskConfig(train=path, dev=path, problem_type=problem_type, select=0, **settings)
+    return load_task(config)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_numbers_are_read_as_they_stand(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\nfine,4.5\ndull,-1e2\n")
+    task = loaded(path, "regression")
+    assert (task.labels, task.metric, task.train.label_ids) == (("number",), "pearson", (4.5, -100))
+    assert all(map(is_labelled, task.train.label_ids)), "-100 is a number like others"
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [("good", "'good' is no number"), ('"3,5"', "a point before its decimals"), ("inf", "finite")],
+)
+def test_what_is_no_number_is_named(cell: str, said: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", f"text,label\nfine,4.5\ndull,{cell}\n")
+    with pytest.raises(DataError, match=rf"line 3, column 'label'.*{said}"):
+        loaded(path, "regression")
+
+
+def test_decimals_ask_for_the_kind_of_numbers(tmp_path: Path) -> None:
+    rows = "".join(f"text {row},{row / 7:.3f}\n" for row in range(40))
+    path = write(tmp_path / "a.csv", f"text,label\n{rows}")
+    with pytest.raises(DataError, match="--problem-type regression"):
+        load_task(TaskConfig(train=path, dev=path))
+
+
+SETS = {
+    "a.jsonl": '{"text": "one", "labels": ["joy", "anger"]}\n{"text": "two", "labels": []}\n',
+    "a.csv": 'text,labels\none,"joy, anger"\ntwo,\n',
+    "b.tsv": "text\tlabels\none\tjoy|anger\ntwo\t\n",
+}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_sets_are_lists_or_names_by_commas(name: str, tmp_path: Path) -> None:
+    task = loaded(write(tmp_path / name, SETS[name]), "multi_label_classification")
+    assert (task.labels, task.metric) == (("anger", "joy"), "micro_f1")
+    assert task.train.label_ids == ((0, 1), ())
+    assert all(map(is_labelled, task.train.label_ids)), "a set of none is an answer"
+
+
+def test_each_label_may_have_a_column(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "Tweet\tjoy\tanger\none\t1\t0\ntwo\t1\t1\nthree\t0\t0\n")
+    settings: dict[str, Any] = {"text_column": "Tweet", "label_column": "joy,anger"}
+    task = loaded(path, "multi_label_classification", **settings)
+    assert task.train.label_ids == ((1,), (0, 1), ())
+    wrong = write(tmp_path / "b.tsv", "Tweet\tjoy\tanger\none\t1\t0\ntwo\t1\tyes\n")
+    with pytest.raises(DataError, match="line 3, column 'anger': 'yes' does not say"):
+        loaded(wrong, "multi_label_classification", **settings)
+    with pytest.raises(ConfigError, match="must be different columns"):
+        loaded(path, "multi_label_classification", text_column="joy", label_column="joy,anger")
+
+
+@pytest.mark.parametrize("values", [["joy", "joy"], ["joy", ""], ["joy", 3], 7])
+def test_what_is_no_set_is_named(values: Any, tmp_path: Path) -> None:
+    rows = [{"text": "a", "labels": ["anger"]}, {"text": "b", "labels": values}]
+    path = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match="line 2, column 'labels'"):
+        loaded(path, "multi_label_classification")
+
+
+def test_an_oracle_decodes_to_its_targets() -> None:
+    for task in (number_task(20, 20), set_task(20, 20)):
+        for target, example in zip(task.dev.label_ids, task.dev.examples, strict=True):
+            logits = (
+                np.array([[target]])
+                if task.problem is REGRESSION
+                else np.array([[1.0 if label in target else -1.0 for label in range(2)]])
+            )
+            outputs = Outputs(logits.astype(np.float32), PLACE)
+            assert task.problem.decode(outputs, example) == pytest.approx(target)
+
+
+def test_the_control_is_the_mean_or_the_frequent_labels() -> None:
+    numbers = number_task()
+    mean = constant_row(numbers)
+    assert float(mean.label) == pytest.approx(np.mean(numbers.train.label_ids), abs=0.05)
+    assert mean.score.value == 0
+    answer, answered = MULTI_LABEL.constant([(0,), (0, 1), (0,), ()], ("a", "b"))
+    assert (answer, answered(("text",))) == ("a", (0,))
+
+
+def test_one_answer_to_all_texts_is_found() -> None:
+    numbers, sets = number_task(), set_task()
+    same = [210.0001] * len(numbers.dev)
+    found = found_constant(numbers, numbers.dev, same)
+    assert found is not None and found.label == "210"
+    assert found_constant(numbers, numbers.dev, list(numbers.dev.label_ids)) is None
+    empty = found_constant(sets, sets.dev, [()] * len(sets.dev))
+    assert empty is not None and empty.label == "none"
+    assert empty.share == pytest.approx(sets.dev.label_ids.count(()) / len(sets.dev))
+
+
+def test_a_number_that_differs_has_a_loss_in_spreads() -> None:
+    """A softmax over one number would always agree."""
+    head, spread = HEADS["regression"], 40.0
+    batch = {"labels": torch.tensor([200.0, 240.0]), "spread": torch.full((2,), spread)}
+    student, teacher = torch.tensor([[220.0], [240.0]]), torch.tensor([[200.0], [240.0]])
+    assert float(head.hard_loss(student, batch)) == pytest.approx((20 / 40) ** 2 / 2)
+    assert float(head.soft_loss(student, teacher, batch, 2.0)) == pytest.approx((20 / 40) ** 2 / 2)
+
+
+def test_sets_have_torchs_loss_and_the_divergence_of_their_probabilities() -> None:
+    head = HEADS["multi_label_classification"]
+    logits, teacher = torch.tensor([[0.5, -2.0, 1.0]]), torch.tensor([[1.0, -1.0, -1.0]])
+    batch = {"labels": torch.tensor([[2, 0, -1]])}
+    truth = torch.tensor([[1.0, 0.0, 1.0]])
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, truth)
+    torch.testing.assert_close(head.hard_loss(logits, batch), expected)
+    p, q = teacher.sigmoid(), logits.sigmoid()
+    by_hand = (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).mean()
+    torch.testing.assert_close(head.soft_loss(logits, teacher, batch, 1.0), by_hand)
+    assert MULTI_LABEL.divergence(teacher.numpy(), logits.numpy()) == pytest.approx(
+        float(by_hand) * 3, abs=1e-6
+    )
+
+
+def test_sets_of_all_sizes_make_a_batch() -> None:
+    task = set_task(40, 8)
+    examples = token_dataset(task.train, tiny_tokenizer(), task.problem_type)
+    batch = examples.collate([examples[row] for row in range(8)])
+    for row, target in zip(batch["labels"].tolist(), task.train.label_ids, strict=False):
+        assert tuple(label for label in row if label >= 0) == target
+
+
+def test_a_new_head_gives_numbers_about_the_mean() -> None:
+    model = tiny_bert(len(tiny_tokenizer()), ("number",))
+    layer = output_layer(model, 1)
+    assert layer is model.classifier
+    torch.nn.init.zeros_(layer.bias)
+    before = layer.weight.detach().clone()
+    begin_numbers(model, [100.0, 140.0])
+    assert float(layer.bias) == 120
+    torch.testing.assert_close(layer.weight.detach(), before * 20)
+    begin_numbers(model, [0.0, 1.0])
+    assert float(layer.bias) == 120, "one that has learned stays"
+
+
+def numbers_of(outputs: list[float]) -> Classifier:
+    logits = {f"text {row}": [value] for row, value in enumerate(outputs)}
+    edge = [outputs[0]]  # to the texts that the gate adds
+    return Classifier(
+        "numbers",
+        ("number",),
+        keep_text,
+        FakePredictor(
+            lambda batch: np.array([logits.get(text, edge) for (text,) in batch.examples])
+        ),
+        0,
+        REGRESSION,
+    )
+
+
+@pytest.mark.parametrize(
+    ("moved", "passes"), [(lambda each: each + 0.05, True), (lambda each: each + 3.0, False)]
+)
+@pytest.mark.parametrize("level", [0.0, 1000.0])
+def test_numbers_are_judged_in_their_spread_wherever_they_lie(
+    moved: Any, passes: bool, level: float
+) -> None:
+    """A shift of all of them is no small thing because they are large."""
+    outputs = (level + np.random.default_rng(0).normal(0, 1, 60)).tolist()
+    examples = [(f"text {row}",) for row in range(60)]
+    parity = check_parity(
+        numbers_of(outputs), numbers_of([*map(moved, outputs)]), examples, TOLERANCES["int8"]
+    )
+    assert parity.passed is passes, parity.failures
+    assert parity.agreement is None and parity.near_ties == 0
+
+
+def test_a_near_tie_of_one_label_leaves_the_others_judged() -> None:
+    logits = np.array([[3.0, 0.01], [-3.0, -0.01]])
+    margins, decisions = MULTI_LABEL.margins(logits), MULTI_LABEL.decisions(logits)
+    assert margins.tolist() == [[3.0, 0.01], [3.0, 0.01]]
+    assert decisions.tolist() == [[1, 1], [0, 0]]
+
+
+def test_the_best_threshold_of_a_label() -> None:
+    logits = np.array([4, 3, 2, 1, 0, -1, -2, -3], dtype=np.float32)
+    truth = np.array([1, 1, 1, 1, 1, 0, 0, 0], dtype=bool)
+    assert best_threshold(logits, truth) == -0.5
+    assert best_threshold(logits, np.roll(truth, 0) & False) == 0, "no text has it"
+
+
+def test_thresholds_become_part_of_the_model() -> None:
+    task = set_task(80, 40)
+    model = tiny_bert(len(tiny_tokenizer()), task.labels)
+    before = model.classifier.bias.detach().clone()
+    found = fit_thresholds(model, tiny_tokenizer(), task)
+    assert [*found] == [*task.labels]
+    moved = before - model.classifier.bias.detach()
+    torch.testing.assert_close(moved, torch.tensor([*found.values()], dtype=torch.float32))
+
+
+def test_a_finished_model_of_a_number_comes_in(tmp_path: Path) -> None:
+    model = tiny_bert(len(tiny_tokenizer()), ("LABEL_0",))
+    model.save_pretrained(tmp_path / "plain")
+    tiny_tokenizer().save_pretrained(tmp_path / "plain")
+    artifact = open_artifact(tmp_path / "plain")
+    assert artifact.card.task.problem_type == "regression"
+    task = with_model_labels(number_task(), artifact.card.task.labels, None, "it")
+    assert task.labels == ("LABEL_0",)
+    with pytest.raises(ConfigError, match="a number has no labels"):
+        with_model_labels(number_task(), ("LABEL_0",), "a=b", "it")
+
+
+def test_a_finished_model_of_sets_comes_in(tmp_path: Path) -> None:
+    model = tiny_bert(len(tiny_tokenizer()), ("joy", "anger"))
+    model.config.problem_type = "multi_label_classification"
+    model.save_pretrained(tmp_path / "plain")
+    tiny_tokenizer().save_pretrained(tmp_path / "plain")
+    artifact: Artifact = open_artifact(tmp_path / "plain")
+    assert artifact.card.task.problem_type == "multi_label_classification"
+    assert artifact.card.task.labels == ("joy", "anger")
+    several = replace(set_task(), labels=("anger", "joy"))
+    renumbered = with_model_labels(several, ("joy", "anger"), None, "it")
+    first = several.train.label_ids.index((0,))
+    assert renumbered.train.label_ids[first] == (1,)
+
+
+@pytest.mark.parametrize("task", [number_task(), set_task()], ids=lambda task: task.name)
+def test_the_bag_of_words_learns_them(task: Any, tmp_path: Path) -> None:
+    baseline = train_bag_of_words(task, BagOfWordsConfig(), tmp_path / "baseline")
+    assert baseline.card.findings.scores is not None
+    found, _ = evaluate(open_classifier(baseline), task.dev, task.metric)
+    assert found.value == pytest.approx(baseline.card.findings.scores.score, abs=1e-6)
+    assert found.value > 0.8
+
+
+@pytest.mark.parametrize("method", ["static", "bilstm"])
+def test_a_student_with_a_head_of_its_own_begins_about_the_mean(
+    method: str, tmp_path: Path
+) -> None:
+    """From 0, its loss would be that of the mean, which few steps reach."""
+    task = number_task(64, 16)
+    model = tiny_bert(len(tiny_tokenizer()), task.labels)
+    begin_numbers(model, task.train.label_ids)
+    teacher = write_model(model, tiny_tokenizer(), task, tmp_path / "teacher")
+    config = DistillConfig(method=method, epochs=1, allow_constant=True, precision="fp32")
+    student = distill(teacher, task, config, tmp_path / "student")
+    training = student.card.findings.training
+    assert training is not None and training.losses[0]["logits"] < 5
