@@ -12,6 +12,7 @@ from typing import Any
 
 from bertender.core.errors import DataError, RowError
 from bertender.problems.problem import CellError, Columns, Problem, shown, text_of_cell
+from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.rows import OnBadRow, Row, SkippedRows, Table, lines_of, open_table, stop
 from bertender.tasks.task import Split, listed
@@ -75,7 +76,7 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
         DataError: there is one class only, and there must be several.
     """
     names = labelled.problem.label_names(labelled.labels)
-    if len(names) == 1 and several:
+    if len(names) == 1 and several and labelled.problem is SINGLE_LABEL:
         raise DataError(
             f"{labelled.path}, column {labelled.label_column!r}: all {len(labelled.labels)} rows "
             f"have the label {names[0]!r}. A classifier needs examples of at least two."
@@ -107,8 +108,8 @@ def check_classes(labelled: Labelled) -> None:
     raise DataError(
         f"{labelled.path}, column {labelled.label_column!r}: {len(counts)} different values in "
         f"{rows} rows look like {looks}, not like classes: {examples}, ... Is --label-column "
-        "right? Scores become classes by ranges, such as low and high. If each value is a class, "
-        f"add --problem-type {SINGLE_LABEL.name}."
+        f"right? A number to predict wants --problem-type {REGRESSION.name}. If each value is a "
+        f"class, add --problem-type {SINGLE_LABEL.name}."
     )
 
 
@@ -135,7 +136,7 @@ def read_labelled(
     """
     columns = Columns(tuple(text_columns), label_column)
     examples, labels, places, unusable = [], [], [], SkippedRows()
-    for row in table.rows((*text_columns, label_column)):
+    for row in table.rows((*text_columns, *problem.label_columns(label_column))):
         try:
             example, label = problem.read(row.values, columns)
         except CellError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameE
 from bertender.core.machine import DATA_VARIABLE, data_directory
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Columns, Problem
+from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.docs import draw, load_docs, load_further
@@ -46,6 +47,7 @@ class NamedTask(ABC):
     labels: tuple[str, ...]
     metric: str
     text_columns: tuple[str, ...]
+    problem_type: str = field(default=SINGLE_LABEL.name, kw_only=True)
 
     @abstractmethod
     def load(self) -> tuple[Split, Split]:
@@ -75,7 +77,7 @@ class DocsTask(NamedTask):
 
 @dataclass(frozen=True, kw_only=True)
 class GlueTask(NamedTask):
-    """A classification set of GLUE, and how local files and the hub's copy write it.
+    """A set of GLUE, and how local files and the hub's copy write it.
 
     Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
     Understanding", arXiv:1804.07461. The labels have the order of the hub's copy.
@@ -88,6 +90,8 @@ class GlueTask(NamedTask):
     file_labels: tuple[str, ...] = ("0", "1")
     file_columns: tuple[str, ...] = ()
     """For files without a header."""
+    held_out: tuple[str, str] = ("dev.tsv", "validation")
+    """The local file, and the hub's split."""
     unlabelled_file: str = ""
     """In the folder of local data sets."""
 
@@ -103,13 +107,14 @@ class GlueTask(NamedTask):
             HubUnreachableError: there are no local files, and no hub responds.
         """
         root = data_directory()
-        if root is None or not (root / self.folder).is_dir():
+        if root is None or not (root / self.folder / "train.tsv").is_file():
             return self.read_hub()
         splits = []
-        for name in ("train", "dev"):  # as GLUE's own download script makes them
-            path = root / self.folder / f"{name}.tsv"
+        problem = PROBLEMS[self.problem_type]
+        for name in ("train.tsv", self.held_out[0]):  # as GLUE's own download script makes them
+            path = root / self.folder / name
             table = read_delimited(path, delimiter="\t", quoted=False, columns=self.file_columns)
-            labelled = read_labelled(table, self.file_text_columns, self.file_label_column)
+            labelled = read_labelled(table, self.file_text_columns, self.file_label_column, problem)
             splits.append(labelled.split(self.file_labels, f"GLUE's {self.folder}"))
         train, dev = splits
         return train, dev
@@ -135,18 +140,19 @@ class GlueTask(NamedTask):
             data = datasets.load_dataset(repository, self.hub_name)
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             raise self._unreachable(str(error)) from None
-        return self._hub_split(data["train"]), self._hub_split(data["validation"])
+        return self._hub_split(data["train"]), self._hub_split(data[self.held_out[1]])
 
     def _hub_split(self, rows: Mapping[str, list[str]]) -> Split:
         columns = ([text.strip() for text in rows[column]] for column in self.text_columns)
-        return Split(tuple(zip(*columns, strict=True)), tuple(map(int, rows["label"])))
+        target = int if self.problem_type == SINGLE_LABEL.name else float
+        return Split(tuple(zip(*columns, strict=True)), tuple(map(target, rows["label"])))
 
     def _unreachable(self, reason: str) -> HubUnreachableError:
+        files = " and ".join(f"{self.folder}/{name}" for name in ("train.tsv", self.held_out[0]))
         return HubUnreachableError(
             f"the GLUE set {self.folder} is not on this machine, and the hub cannot be used: "
-            f"{reason}. Either set {DATA_VARIABLE} to a folder that holds {self.folder}/train.tsv "
-            f"and {self.folder}/dev.tsv, or go online (and unset HF_HUB_OFFLINE). Files of your "
-            "own: --train and --dev."
+            f"{reason}. Either set {DATA_VARIABLE} to a folder that holds {files}, or go online "
+            "(and unset HF_HUB_OFFLINE). Files of your own: --train and --dev."
         )
 
     def unlabelled(self) -> tuple[Example, ...]:
@@ -212,6 +218,59 @@ TASKS: Mapping[str, NamedTask] = {
         file_text_columns=("sentence1", "sentence2"),
         file_labels=("entailment", "not_entailment"),
     ),
+    "qnli": GlueTask(
+        "Does the sentence answer the question? (GLUE)",
+        ("entailment", "not_entailment"),
+        "accuracy",
+        ("question", "sentence"),
+        folder="QNLI",
+        hub_name="qnli",
+        file_text_columns=("question", "sentence"),
+        file_labels=("entailment", "not_entailment"),
+    ),
+    "qqp": GlueTask(
+        "Do these two questions ask the same? (GLUE)",
+        ("not_duplicate", "duplicate"),
+        "f1",
+        ("question1", "question2"),
+        folder="QQP",
+        hub_name="qqp",
+        file_text_columns=("question1", "question2"),
+        file_label_column="is_duplicate",
+    ),
+    "mnli": GlueTask(
+        "Does the second sentence follow from the first, or deny it? (GLUE, matched)",
+        ("entailment", "neutral", "contradiction"),
+        "accuracy",
+        ("premise", "hypothesis"),
+        folder="MNLI",
+        hub_name="mnli",
+        file_text_columns=("sentence1", "sentence2"),
+        file_label_column="gold_label",
+        file_labels=("entailment", "neutral", "contradiction"),
+        held_out=("dev_matched.tsv", "validation_matched"),
+    ),
+    "wnli": GlueTask(
+        "Does the second sentence, without its pronoun, follow from the first? (GLUE)",
+        ("not_entailment", "entailment"),
+        "accuracy",
+        ("sentence1", "sentence2"),
+        folder="WNLI",
+        hub_name="wnli",
+        file_text_columns=("sentence1", "sentence2"),
+    ),
+    "stsb": GlueTask(
+        "How similar are these two sentences, from 0 to 5? (GLUE)",
+        ("number",),
+        "pearson",
+        ("sentence1", "sentence2"),
+        problem_type=REGRESSION.name,
+        folder="STS-B",
+        hub_name="stsb",
+        file_text_columns=("sentence1", "sentence2"),
+        file_label_column="score",
+        file_labels=("number",),
+    ),
 }
 
 
@@ -234,7 +293,10 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
         task = load_files(config, has_model=has_model)
     else:
         row = TASKS[config.task]
-        task = Task(config.task, row.labels, row.metric, row.text_columns, *row.load())
+        task = Task(
+            *(config.task, row.labels, row.metric, row.text_columns, *row.load()),
+            problem_type=row.problem_type,
+        )
     splits = {"train": task.train, "dev": task.dev}
     data = {name: split.digest() for name, split in splits.items() if len(split)}
     # first, so that a text is on the same side whatever max_train is
@@ -315,7 +377,8 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
     found = {"task": task.name, **absolute, "select": share}
     plain = config.model_copy(update=found).model_dump(mode="json")
     # cards without it are of single labels, those of earlier versions included
-    is_usual = task.problem is SINGLE_LABEL and config.problem_type is None
+    is_named = not (config.train or config.dev)
+    is_usual = is_named or (task.problem is SINGLE_LABEL and config.problem_type is None)
     recorded = {} if is_usual else {"problem_type": task.problem_type}
     settings = {name: plain[name] for name in plain if name not in ("problem_type", "label_map")}
     return {**settings, **task.source, **recorded}
@@ -406,7 +469,8 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
     first = _column(config, "text_column", problem.columns.texts[0], there)
     label = _column(config, "label_column", problem.columns.label, there)
     columns = Columns((first, *pair), label)
-    if len({*columns.texts, label}) <= len(columns.texts):
+    labels = problem.label_columns(label)
+    if len({*columns.texts, *labels}) < len(columns.texts) + len(labels):
         paired = f"--pair-column {config.pair_column}, " if config.pair_column else ""
         raise ConfigError(
             f"{paired}--text-column {first} and --label-column {label} must be different columns."

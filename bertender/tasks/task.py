@@ -86,7 +86,9 @@ class TaskConfig(Config):
     text_column: str = Field("text", description="column of the text in your files")
     pair_column: str | None = Field(None, description="column of the second text, for pairs")
     label_column: str = Field(
-        "label", description="column of the label in your files; in CoNLL's by number, from 1"
+        "label",
+        description="column of the label in your files, several by commas where each is a label; "
+        "in CoNLL's by number, from 1",
     )
     label_map: Annotated[str | None, AfterValidator(check_label_map)] = Field(
         None,
@@ -95,8 +97,10 @@ class TaskConfig(Config):
     )
     problem_type: Annotated[str | None, PROBLEMS.validator()] = Field(
         None,
-        description="of your files: single_label_classification, or token_classification for "
-        "words with tags (CoNLL, JSONL with lists, seq.in); by default from the suffix",
+        description="of your files: single_label_classification, multi_label_classification (a "
+        "list of labels, names by commas, or a column of 0 and 1 for each), regression (a number), "
+        "or token_classification for words with tags (CoNLL, JSONL with lists, seq.in); by default "
+        "from the suffix",
     )
     skip_bad_rows: bool = Field(
         False, description="leave out rows of your files that cannot be used, and list them"
@@ -336,6 +340,10 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
     """
     if label_map is None and task.labels == tuple(labels):
         return task
+    if not task.problem.names_labels:
+        if label_map is not None:
+            raise ConfigError(f"label_map={label_map}: a number has no labels. Leave it out.")
+        return replace(task, labels=tuple(labels))
     own, problem = task.labels, task.problem
     if label_map is None:  # tags are in pairs, and O is among plain ones: some may not occur
         splits = (task.train, task.dev, task.selection)

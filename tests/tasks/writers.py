@@ -34,8 +34,41 @@ GLUE_LINES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "index\tsentence1\tsentence2\tlabel\n",
         ("0\tIt rains.\tIt is wet.\tentailment\n", "1\tIt rains.\tIt is dry.\tnot_entailment\n"),
     ),
+    "QNLI": (
+        "index\tquestion\tsentence\tlabel\n",
+        (
+            "0\tWho came?\tAnn came.\tentailment\n",
+            "1\tWho came?\tIt rains.\tnot_entailment\n",
+        ),
+    ),
+    "QQP": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n",
+        (
+            "5\t11\t12\tWho is it?\tWho was that?\t1\n",
+            "6\t13\t14\tWho is it?\tWhat is it?\t0\n",
+        ),
+    ),
+    "MNLI": (
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n",
+        (
+            "0\tIt rains.\tIt is wet.\tentailment\tentailment\n",
+            "1\tIt rains.\tIt is cold.\tneutral\tneutral\n",
+            "2\tIt rains.\tIt is dry.\tcontradiction\tcontradiction\n",
+        ),
+    ),
+    "WNLI": (
+        "index\tsentence1\tsentence2\tlabel\n",
+        ("5\tAnn ran. She won.\tAnn won.\t1\n", "6\tAnn ran. She won.\tEve won.\t0\n"),
+    ),
+    "STS-B": (
+        "index\tgenre\tfilename\tsentence1\tsentence2\tscore\n",
+        (
+            "0\tnews\tA\tA plane lands.\tAn air plane lands.\t4.750\n",
+            "1\tnews\tA\tA plane lands.\tA man eats.\t0.000\n",
+        ),
+    ),
 }
-"""The header and two rows of each set, as GLUE writes them."""
+"""The header and some rows of each set, as GLUE writes them."""
 
 
 def _delimited(path: Path, rows: Rows, delimiter: str) -> Path:
@@ -65,12 +98,13 @@ WRITERS: Mapping[str, Callable[[Path, Rows], Path]] = {
 
 
 def write_glue(root: Path, copies: int = 3) -> Path:
-    """Write every set of GLUE_LINES below `root`: 2 x `copies` training rows, 2 held-out rows."""
+    """Write every set of GLUE_LINES below `root`: its lines, `copies` times to train on."""
     for folder, (header, lines) in GLUE_LINES.items():
         (root / folder).mkdir(parents=True)
-        for split, count in (("train", copies), ("dev", 1)):
+        held_out = "dev_matched.tsv" if folder == "MNLI" else "dev.tsv"
+        for name, count in (("train.tsv", copies), (held_out, 1)):
             text = header + "".join(lines) * count
-            (root / folder / f"{split}.tsv").write_text(text, encoding="utf-8")
+            (root / folder / name).write_text(text, encoding="utf-8")
     return root
 
 
