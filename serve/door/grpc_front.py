@@ -103,12 +103,14 @@ def grpc_server(door: Door, models: Iterable[Model]) -> grpc.aio.Server:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", FEWEST_PING_MS),
             ("grpc.max_allowed_incoming_connections", settings.most_connections),
+            # else the window of a stream grows, and what nobody reads yet is held, uncounted
+            ("grpc.http2.bdp_probe", 0),
             ("grpc.so_reuseport", 0),  # else a second server would take half of the connections
         ),
         maximum_concurrent_rpcs=settings.most_connections,
     )
     service = Service(door)
-    at_once = max(2, settings.most_held_bytes // largest)
+    at_once = max(2, settings.most_held_bytes // (2 * largest))  # which takes twice its size
     arrivals = Arrivals(settings.most_connections // 2, at_once, settings.body_s)
     handlers = {
         name: _unary(name, method, arrivals, door) for name, method in service.methods().items()

@@ -77,7 +77,7 @@ class DoorSettings:
     most_head_bytes: int = 16 * 1024
     body_s: float = 60.0
     """Longest time for a request's body."""
-    most_held_bytes: int = 128 * 2**20
+    most_held_bytes: int = 64 * 2**20
     """Of bodies of HTTP, messages of gRPC, and texts that the engine has, at a time."""
 
     @property
