@@ -6,7 +6,8 @@ PyTorch is imported in the functions: methods and their settings name losses wit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -272,6 +273,33 @@ def begin_numbers(
     with torch.no_grad():
         layer.weight *= float(np.std(targets)) or 1.0
         layer.bias.fill_(float(np.mean(targets)))
+
+
+@contextmanager
+def exact_numbers(model: torch.nn.Module) -> Iterator[None]:
+    """Let the layer that gives numbers compute in float32, where others compute in bfloat16.
+
+    bfloat16 has 8 bits: of numbers about 2000, steps of 8, however little they differ.
+    """
+    import torch
+
+    layer = output_layer(model, 1)
+    if layer is None:
+        yield
+        return
+    forward, outer = layer.forward, vars(layer).get("forward")
+
+    def exact(states: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(states.device.type, enabled=False):
+            return forward(states.to(layer.weight.dtype))
+
+    vars(layer)["forward"] = exact
+    try:
+        yield
+    finally:
+        del vars(layer)["forward"]
+        if outer is not None:  # it was exact before
+            vars(layer)["forward"] = outer
 
 
 def precise(tensor: torch.Tensor) -> torch.Tensor:

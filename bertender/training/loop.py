@@ -35,7 +35,7 @@ from bertender.text.batch import POOLINGS, BatchLimits, BatchPlan, plan_batches
 from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import SPREAD, is_labelled, output_layer
+from bertender.training.heads import SPREAD, exact_numbers, is_labelled, output_layer
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,8 @@ def train(
         progress = _Progress(bar, plan, at_epoch_end)
         trainer = PlannedTrainer(model, arguments, examples, objective, config, plan, rates)
         trainer.add_callback(progress)  # type: ignore[no-untyped-call]
-        with (clock := Stopwatch()).running():
+        exact = exact_numbers(model) if SPREAD in examples.columns else nullcontext()
+        with exact, (clock := Stopwatch()).running():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if name := not_finite(model):
         raise TrainingError(

@@ -95,11 +95,16 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
     import torch
 
     from bertender.models.classifier import model_inputs
+    from bertender.training.heads import exact_numbers
 
     attends, has_states = (
         bool(kind & wanted.keys()) for kind in (ATTENTION_SIGNALS, STATE_SIGNALS)
     )
-    with _listening(model) if attends else nullcontext(_Heard()) as heard:
+    is_number = model.config.num_labels == 1
+    with (
+        exact_numbers(model) if is_number else nullcontext(),
+        _listening(model) if attends else nullcontext(_Heard()) as heard,
+    ):
         outputs = model(**model_inputs(model, batch), output_hidden_states=has_states)
     heard.states = outputs.hidden_states if has_states else ()
     read: dict[str, Any] = {

@@ -28,7 +28,9 @@ from bertender.training.heads import HEADS, begin_numbers, is_labelled, output_l
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words
-from distill.finetuning.config import BagOfWordsConfig
+from distill.finetuning.config import BagOfWordsConfig, FinetuneConfig
+from distill.finetuning.finetune import finetune
+from distill.losses.signals import read_signals
 from distill.trained import best_threshold, fit_thresholds
 from tests.fake_predictor import FakePredictor
 from tests.toys import number_task, set_task, tiny_bert, tiny_tokenizer, write_model
@@ -180,6 +182,48 @@ def test_a_new_head_gives_numbers_about_the_mean() -> None:
     torch.testing.assert_close(layer.weight.detach(), before * 20)
     begin_numbers(model, [0.0, 1.0])
     assert float(layer.bias) == 120, "one that has learned stays"
+
+
+def about(level: float, spread: float, task: Any) -> Any:
+    """A task of numbers with another mean and spread."""
+
+    def moved(split: Any) -> Any:
+        numbers = [level + spread * (number - 220) / 12 for number in split.label_ids]
+        return replace(split, label_ids=tuple(numbers))
+
+    return replace(task, train=moved(task.train), dev=moved(task.dev))
+
+
+def test_numbers_far_from_0_are_learned_in_bfloat16(tmp_path: Path) -> None:
+    """Of numbers about 2000, bfloat16 has steps of 8."""
+    task, losses = about(2000, 1, number_task(256, 16)), {}
+    for precision in ("fp32", "bf16"):
+        model = tiny_bert(len(tiny_tokenizer()), task.labels)
+        model.config.problem_type = "regression"
+        torch.nn.init.zeros_(model.classifier.bias)
+        begin_numbers(model, task.train.label_ids)
+        settings: dict[str, Any] = {"precision": precision, "allow_constant": True}
+        config = FinetuneConfig(epochs=3, learning_rate=1e-3, **settings)
+        artifact = finetune(model, tiny_tokenizer(), task, config, tmp_path / precision)
+        training = artifact.card.findings.training
+        assert training is not None
+        losses[precision] = training.losses[-1]["hard"]
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.02)
+    assert "forward" not in vars(model.classifier), "saved and copied as before"
+
+
+def test_a_teacher_gives_numbers_far_from_0_in_bfloat16() -> None:
+    task = about(2000, 1, number_task(32, 8))
+    model = tiny_bert(len(tiny_tokenizer()), task.labels)
+    torch.nn.init.zeros_(model.classifier.bias)
+    begin_numbers(model, task.train.label_ids)
+    examples = token_dataset(task.train, tiny_tokenizer(), task.problem_type)
+    batch = examples.collate([examples[row] for row in range(32)])
+    with torch.no_grad():
+        exact = read_signals(model, batch, {}).logits
+        with torch.autocast("cpu", torch.bfloat16):
+            found = read_signals(model, batch, {}).logits
+    torch.testing.assert_close(found, exact, rtol=0, atol=0.05)
 
 
 def numbers_of(outputs: list[float]) -> Classifier:
