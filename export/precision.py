@@ -132,8 +132,11 @@ def fit_half_range(model: onnx.ModelProto, stand_in: float = LARGEST_FITTING) ->
 
     Attention masks are written as the least float32, which as float16 is minus infinity; times the
     0 of a token that is not masked, that is not a number. Tables of weights are left as they are,
-    or the outputs would change.
+    or the outputs would change, and so is the bias of a model of one number.
     """
+    given = {output.name for output in model.graph.output}
+    last = [node for node in model.graph.node if given.intersection(node.output)]
+    biases = {name for node in last for name in node.input if name}
     tensors = [
         attribute.t
         for node in model.graph.node
@@ -142,6 +145,8 @@ def fit_half_range(model: onnx.ModelProto, stand_in: float = LARGEST_FITTING) ->
     ]
     for constant in (*model.graph.initializer, *tensors):
         if constant.data_type != onnx.TensorProto.FLOAT or np.prod(constant.dims) != 1:
+            continue
+        if constant.name in biases:
             continue
         value = numpy_helper.to_array(constant)
         if np.isfinite(value).all() and np.abs(value).max() > np.finfo(np.float16).max:

@@ -45,6 +45,7 @@ from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.problems import PROBLEMS
+from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -455,7 +456,7 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
         )
     if by_class[0] is not SINGLE_LABEL:
         return by_class[0]
-    if config.num_labels == 1:
+    if config.num_labels == 1 and stated != MULTI_LABEL.name:
         stated = REGRESSION.name
     elif stated == REGRESSION.name:
         raise ModelError(

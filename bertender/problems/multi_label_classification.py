@@ -65,6 +65,12 @@ class MultiLabelClassification(TextProblem[LabelSet]):
             return tuple(name for name in several if _is_yes(values, name))
         value = usable_cell(values, column)
         if isinstance(value, str):
+            if value.strip().startswith("["):  # a list that pandas has written as text
+                raise CellError(
+                    column,
+                    f"{shown(value)} is a list as text. Give names by commas, or lists in JSONL "
+                    "or Parquet",
+                )
             value = [each for each in SEPARATOR.split(value) if each.strip()]
         elif isinstance(value, np.ndarray):
             value = value.tolist()

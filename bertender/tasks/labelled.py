@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from bertender.core.errors import DataError, RowError
+from bertender.problems.multi_label_classification import MULTI_LABEL, YES_OR_NO
 from bertender.problems.problem import CellError, Columns, Problem, shown, text_of_cell
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.rows import OnBadRow, Row, SkippedRows, Table, lines_of, open_table, stop
 from bertender.tasks.task import Split, listed
 from bertender.text.batch import Example, is_blank
+
+logger = logging.getLogger(__name__)
 
 SHOWN_VALUES = 6
 MOST_RATINGS = 10
@@ -73,15 +77,45 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
     """Return the labels of a training file, in the order of the logits.
 
     Raises:
-        DataError: there is one class only, and there must be several.
+        DataError: there is nothing to tell apart: one class or number, or empty sets alone; or the
+            labels of sets are 0 and 1.
     """
-    names = labelled.problem.label_names(labelled.labels)
-    if len(names) == 1 and several and labelled.problem is SINGLE_LABEL:
+    problem = labelled.problem
+    names = problem.label_names(labelled.labels)
+    where = f"{labelled.path}, column {labelled.label_column!r}"
+    all_rows = f"{where}: all {len(labelled.labels)} rows have"
+    if problem is MULTI_LABEL:
+        _check_sets(labelled, names, where)
+    if several and problem is SINGLE_LABEL and len(names) == 1:
         raise DataError(
-            f"{labelled.path}, column {labelled.label_column!r}: all {len(labelled.labels)} rows "
-            f"have the label {names[0]!r}. A classifier needs examples of at least two."
+            f"{all_rows} the label {names[0]!r}. A classifier needs examples of at least two."
         )
+    if several and problem is REGRESSION and len(set(labelled.labels)) == 1:
+        only = labelled.labels[0]
+        raise DataError(f"{all_rows} the number {only:g}. A model needs several to learn from.")
     return names
+
+
+def _check_sets(labelled: Labelled, names: Sequence[str], where: str) -> None:
+    """Raise DataError for sets that name no labels; say which named columns are nowhere."""
+    if not names:
+        raise DataError(
+            f"{where}: all {len(labelled.labels)} sets are empty. Is --label-column right?"
+        )
+    if set(names) <= YES_OR_NO.keys() and all(len(own) == 1 for own in labelled.labels):
+        raise DataError(
+            f"{where}: its labels would be {listed(names)}. Where each label has a column of 0 and "
+            "1, name them all by commas; one column alone is of "
+            f"--problem-type {SINGLE_LABEL.name}."
+        )
+    columns = labelled.problem.label_columns(labelled.label_column)
+    nowhere = [column for column in columns if column not in names]
+    if len(columns) > 1 and nowhere:
+        logger.warning(
+            "%s: no row has %s, so that a model of these rows has no such label",
+            labelled.path,
+            listed(nowhere),
+        )
 
 
 def check_classes(labelled: Labelled) -> None:

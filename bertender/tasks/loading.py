@@ -473,7 +473,8 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
     if len({*columns.texts, *labels}) < len(columns.texts) + len(labels):
         paired = f"--pair-column {config.pair_column}, " if config.pair_column else ""
         raise ConfigError(
-            f"{paired}--text-column {first} and --label-column {label} must be different columns."
+            f"{paired}--text-column {first} and --label-column {label} must be different columns, "
+            "and each must be there once."
         )
     return columns
 

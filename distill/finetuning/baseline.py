@@ -99,6 +99,9 @@ def _sets(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
     own = []
     for label in range(len(task.labels)):
         there = [int(label in target) for target in task.train.label_ids]
+        if all(there):  # nothing to fit
+            own.append(Linear(np.zeros(features.shape[1]), np.array(1.0)))
+            continue
         both = _logistic(features, there, config)
         own.append(Linear(both.coefficients[1] * 2, both.intercepts[1] * 2))
     return Linear(*(np.stack(parts) for parts in zip(*own, strict=True)))

@@ -188,6 +188,18 @@ def test_only_single_finite_numbers_beyond_float16_are_brought_into_it(
     assert (numpy_helper.to_array(written.initializer[0]) == np.float32(value)).all()
 
 
+def test_the_bias_of_large_numbers_is_no_mask() -> None:
+    """A model of prices has one bias, of their mean."""
+    output = helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, None)
+    given = helper.make_tensor_value_info("states", onnx.TensorProto.FLOAT, [1, 2])
+    weight = numpy_helper.from_array(np.ones((1, 2), dtype=np.float32), "weight")
+    bias = numpy_helper.from_array(np.array([5e6], dtype=np.float32), "bias")
+    last = helper.make_node("Gemm", ["states", "weight", "bias"], ["logits"], transB=1)
+    model = helper.make_model(helper.make_graph([last], "graph", [given], [output], [weight, bias]))
+    fit_half_range(model)
+    assert numpy_helper.to_array(model.graph.initializer[1]) == 5e6
+
+
 def test_a_mobilebert_that_reads_its_padding_is_refused_with_the_reason(
     task: Task, tmp_path: Path
 ) -> None:

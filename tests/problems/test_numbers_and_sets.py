@@ -107,6 +107,38 @@ def test_what_is_no_set_is_named(values: Any, tmp_path: Path) -> None:
         loaded(path, "multi_label_classification")
 
 
+NOTHING_TO_TELL = {
+    "regression": ("text,label\na,3.5\nb,3.5\n", "all 2 rows have the number 3.5"),
+    "multi_label_classification": ("text,label\na,\nb,\n", "all 2 sets are empty"),
+}
+
+
+@pytest.mark.parametrize("kind", NOTHING_TO_TELL)
+def test_nothing_to_tell_apart_is_refused(kind: str, tmp_path: Path) -> None:
+    text, said = NOTHING_TO_TELL[kind]
+    with pytest.raises(DataError, match=said):
+        loaded(write(tmp_path / "a.csv", text), kind)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [(("0", "1"), "of 0 and 1, name them all"), (("\"['a', 'b']\"", "a"), "line 2.*list as text")],
+)
+def test_cells_that_would_be_odd_labels_are_refused(
+    cells: tuple[str, str], said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.csv", "text,label\none,{}\ntwo,{}\n".format(*cells))
+    with pytest.raises(DataError, match=said):
+        loaded(path, "multi_label_classification")
+
+
+def test_a_column_that_no_row_has_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "a.csv", "text,joy,fear\none,1,0\ntwo,0,0\n")
+    task = loaded(path, "multi_label_classification", label_column="joy,fear")
+    assert task.labels == ("joy",)
+    assert "no row has 'fear'" in caplog.text
+
+
 def test_an_oracle_decodes_to_its_targets() -> None:
     for task in (number_task(20, 20), set_task(20, 20)):
         for target, example in zip(task.dev.label_ids, task.dev.examples, strict=True):
@@ -302,6 +334,11 @@ def test_a_finished_model_of_sets_comes_in(tmp_path: Path) -> None:
     artifact: Artifact = open_artifact(tmp_path / "plain")
     assert artifact.card.task.problem_type == "multi_label_classification"
     assert artifact.card.task.labels == ("joy", "anger")
+    one = tiny_bert(len(tiny_tokenizer()), ("joy",))
+    one.config.problem_type = "multi_label_classification"
+    one.save_pretrained(tmp_path / "one")
+    tiny_tokenizer().save_pretrained(tmp_path / "one")
+    assert open_artifact(tmp_path / "one").card.task.problem_type == "multi_label_classification"
     several = replace(set_task(), labels=("anger", "joy"))
     renumbered = with_model_labels(several, ("joy", "anger"), None, "it")
     first = several.train.label_ids.index((0,))
@@ -315,6 +352,18 @@ def test_the_bag_of_words_learns_them(task: Any, tmp_path: Path) -> None:
     found, _ = evaluate(open_classifier(baseline), task.dev, task.metric)
     assert found.value == pytest.approx(baseline.card.findings.scores.score, abs=1e-6)
     assert found.value > 0.8
+
+
+def test_the_bag_of_words_knows_a_label_that_all_texts_have(tmp_path: Path) -> None:
+    task = set_task(80, 20)
+
+    def both(split: Any) -> Any:
+        return replace(split, label_ids=tuple((*own, 2) for own in split.label_ids))
+
+    always = replace(task, labels=(*task.labels, "any"), train=both(task.train), dev=both(task.dev))
+    baseline = train_bag_of_words(always, BagOfWordsConfig(), tmp_path / "baseline")
+    _, predictions = evaluate(open_classifier(baseline), always.dev, always.metric)
+    assert all(2 in prediction for prediction in predictions)
 
 
 @pytest.mark.parametrize("method", ["static", "bilstm"])
