@@ -49,8 +49,8 @@ class PairedLogits:
     """Finite logits side by side; each array has one row for a prediction of the candidate: of a
     text, or of a word.
 
-    `scale` is the largest absolute logit of the reference, over all texts; `size` and `spread` are
-    those of its logits over the task's texts (`Problem.size_and_spread`).
+    `scale` is that of the reference's logits over all texts (`Problem.scale`), `size` and `spread`
+    are those over the task's texts (`Problem.size_and_spread`).
     """
 
     texts: tuple[Question, ...]
@@ -257,7 +257,7 @@ def pair_logits(
         case_ids=case_ids[finite],
         expected=expected[finite],
         actual=actual[finite],
-        scale=float(np.abs(right[np.isfinite(right)]).max(initial=0.0)),
+        scale=reference.problem.scale(right[np.isfinite(right)]),
         spread=spread,
         size=size,
         problems=(

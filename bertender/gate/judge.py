@@ -240,7 +240,9 @@ def failures_of(
             continue
         limit = f"at {'most' if check.at_most else 'least'} {allowed:.4g}"
         if check.unit == "scale":
-            limit += f" ({share:g} x the largest reference logit, {paired.scale:.4g})"
+            of_labels = paired.problem.names_labels
+            unit = "largest reference logit" if of_labels else "reference's range from the mean"
+            limit += f" ({share:g} x the {unit}, {paired.scale:.4g})"
         elif check.unit == "spread":
             limit += (
                 f" spreads (a spread of the reference's logits over texts is {paired.spread:.4g})"
@@ -287,7 +289,10 @@ class Parity(Figures):
     tolerance: Tolerance
     texts: int = Field(description="whole ones; some are asked about in parts as well")
     rows: int = Field(description="predictions compared: each text once for each arrangement")
-    logit_scale: float | None = Field(description="largest absolute reference logit; None of none")
+    logit_scale: float | None = Field(
+        description="largest absolute reference logit, or, of numbers, distance from their mean; "
+        "None of none"
+    )
     logit_spread: float | None = Field(
         None,
         description="standard deviation of the reference's centred logits over the texts, or the "

@@ -213,6 +213,10 @@ class Problem(ABC, Generic[Target]):
         ordered = np.sort(logits, axis=1)
         return np.asarray(ordered[:, -1:] - ordered[:, -2:-1]) / 2
 
+    def scale(self, logits: npt.NDArray[np.float64]) -> float:
+        """Return the unit of bounds on single logits: the largest, 0 of none."""
+        return float(np.abs(logits).max(initial=0.0))
+
     def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
         """Return the units of differences of finite logits (rows, labels), over texts.
 

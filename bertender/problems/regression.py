@@ -32,6 +32,8 @@ SAME = 1e-3
 """Standard deviations of the true numbers within which numbers are one answer."""
 LEAST_SPREAD = 1e-6
 """Share of the largest number: less over texts is rounding."""
+LEAST_SCALE = 1e-2
+"""Share of the largest number, so that a bound of 1e-5 scales is above its rounding in float32."""
 
 
 class Regression(TextProblem[float]):
@@ -104,6 +106,14 @@ class Regression(TextProblem[float]):
     def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the numbers: all that moves one changes the answer."""
         return logits
+
+    def scale(self, logits: npt.NDArray[np.float64]) -> float:
+        """Return how far a number is from the mean, at most: a shift by a share of the numbers
+        themselves would be many spreads of numbers about 1000."""
+        if not logits.size:
+            return 0.0
+        apart = float(np.abs(logits - logits.mean()).max())
+        return max(apart, LEAST_SCALE * float(np.abs(logits).max()))
 
     def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
         """Return the standard deviation over texts, twice: a number has no tie that its size would

@@ -290,6 +290,21 @@ def test_numbers_are_judged_in_their_spread_wherever_they_lie(
     assert parity.agreement is None and parity.near_ties == 0
 
 
+@pytest.mark.parametrize("precision", ["float32", "served"])
+@pytest.mark.parametrize("level", [0.0, 1000.0])
+def test_single_numbers_are_bounded_by_their_range_wherever_they_lie(
+    precision: str, level: float
+) -> None:
+    """A tenth of a spread is a fault where nothing but the order of sums changes."""
+    outputs = (level + np.random.default_rng(0).normal(0, 1, 60)).tolist()
+    examples = [(f"text {row}",) for row in range(60)]
+    shifted, rounded = ([each + by for each in outputs] for by in (0.1, 1e-7 * level))
+    reference, tolerance = numbers_of(outputs), TOLERANCES[precision]
+    assert not check_parity(reference, numbers_of(shifted), examples, tolerance).passed
+    parity = check_parity(reference, numbers_of(rounded), examples, tolerance)
+    assert parity.passed, parity.failures
+
+
 def test_a_near_tie_of_one_label_leaves_the_others_judged() -> None:
     logits = np.array([[3.0, 0.01], [-3.0, -0.01]])
     margins, decisions = MULTI_LABEL.margins(logits), MULTI_LABEL.decisions(logits)
