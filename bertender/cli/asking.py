@@ -135,7 +135,7 @@ def lines_of(
     texts = tuple(visible(text) for text in example)
     label, score = classification.label, classification.score
     if isinstance(label, float):
-        return problem.lines([f"{label:.4f}"], [], texts)
+        return problem.lines([f"{label:.6g}"], [], texts)  # of any size
     labels = [label] if isinstance(label, str) else label
     scores = score if isinstance(score, tuple) else [score]
     return problem.lines([*map(visible, labels)], [f"{each:.4f}" for each in scores], texts)

@@ -288,7 +288,7 @@ def show_endpoint(output: Path) -> None:
     def shown(label: str | float | tuple[str, ...] | None) -> str:
         """Return a label, or several, or a number; a dash for none."""
         if isinstance(label, float):
-            return f"{label:.4g}"
+            return f"{label:.6g}"
         return (label if isinstance(label, str) else " ".join(label or ())) or "-"
 
     rows = []

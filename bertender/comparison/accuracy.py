@@ -262,7 +262,10 @@ def check_labels_fit(classifier: Classifier, task: Task) -> None:
     """
     if not len(task.choices):  # the gate says what it lacks
         return
-    found, _ = evaluate(classifier, task.choices, task.metric)
+    found, predictions = evaluate(classifier, task.choices, task.metric)
+    if not task.problem.names_labels:
+        _warn_of_unit(classifier.name, np.asarray(task.choices.label_ids), predictions)
+        return
     if not is_below_chance(found, len(task.labels)):
         return
     said = (
@@ -272,3 +275,17 @@ def check_labels_fit(classifier: Classifier, task: Task) -> None:
     if label_map := task.source.get("label_map"):
         raise ConfigError(f"label_map={label_map}: {said}. Give another --label-map.")
     logger.warning("%s. Compare their order with that of the data (--label-map)", said)
+
+
+def _warn_of_unit(name: str, truth: npt.NDArray[np.float64], numbers: Any) -> None:
+    """Log a warning for numbers that are further from the true ones than their mean is: a
+    correlation sees neither another unit nor an offset."""
+    error = float(np.sqrt(np.square(truth - numbers).mean()))
+    if error > float(truth.std()):
+        logger.warning(
+            "%s gives numbers of mean %.4g and standard deviation %.4g, and the data have %.4g and "
+            "%.4g: it is further from them (%.4g) than their mean. Is it of another unit, or "
+            "hardly trained?",
+            *(name, float(numbers.mean()), float(numbers.std()), float(truth.mean())),
+            *(float(truth.std()), error),
+        )

@@ -6,6 +6,7 @@ part of the model (its bias is lower by it), so that every program that opens it
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,13 +66,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
             return tuple(name for name in several if _is_yes(values, name))
         value = usable_cell(values, column)
         if isinstance(value, str):
-            if value.strip().startswith("["):  # a list that pandas has written as text
-                raise CellError(
-                    column,
-                    f"{shown(value)} is a list as text. Give names by commas, or lists in JSONL "
-                    "or Parquet",
-                )
-            value = [each for each in SEPARATOR.split(value) if each.strip()]
+            value = _listed(value, column)
         elif isinstance(value, np.ndarray):
             value = value.tolist()
         if not isinstance(value, list | tuple):
@@ -159,6 +154,15 @@ class MultiLabelClassification(TextProblem[LabelSet]):
             scores[row, : len(chosen)] = self.probabilities(own[chosen])
         return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
 
+    def response_of(
+        self, tensors: Tensors, rows: slice, examples: Sequence[Example]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return tensors as long as the largest set of the request."""
+        own = {name: array[rows] for name, array in tensors.items()}
+        largest = max(1, int((own["LOGITS"] > 0).sum(axis=1).max()))
+        parts = {name: np.ascontiguousarray(own[name][:, :largest]) for name in ("LABEL", "SCORE")}
+        return {**own, **parts}
+
     def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
         labels = tuple(label.decode() for label in tensors["LABEL"][row] if label)
         return {
@@ -166,6 +170,20 @@ class MultiLabelClassification(TextProblem[LabelSet]):
             "score": tuple(tensors["SCORE"][row, : len(labels)].tolist()),
             "logits": tuple(tensors["LOGITS"][row].tolist()),
         }
+
+
+def _listed(cell: str, column: str) -> Any:
+    """Return the names in a cell: by commas, or as the JSON list that `classify` writes."""
+    if not cell.strip().startswith("["):
+        return [each for each in SEPARATOR.split(cell) if each.strip()]
+    try:
+        return json.loads(cell)
+    except json.JSONDecodeError:  # one that pandas has written as text
+        raise CellError(
+            column,
+            f"{shown(cell)} is a list as text, and not in JSON. Give names by commas, or lists in "
+            "JSONL or Parquet",
+        ) from None
 
 
 def _is_yes(values: Mapping[str, object], column: str) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertender.comparison.accuracy import constant_row, evaluate, found_constant
+from bertender.cli.asking import lines_of
+from bertender.comparison.accuracy import check_labels_fit, constant_row, evaluate, found_constant
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.gate.judge import TOLERANCES, check_parity
@@ -21,7 +22,7 @@ from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Outputs
 from bertender.problems.regression import REGRESSION
 from bertender.tasks.loading import load_task
-from bertender.tasks.task import TaskConfig, with_model_labels
+from bertender.tasks.task import Split, TaskConfig, with_model_labels
 from bertender.text.batch import keep_text
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS, begin_numbers, is_labelled, output_layer
@@ -32,6 +33,7 @@ from distill.finetuning.config import BagOfWordsConfig, FinetuneConfig
 from distill.finetuning.finetune import finetune
 from distill.losses.signals import read_signals
 from distill.trained import best_threshold, fit_thresholds
+from serve.client.endpoint import Classification
 from tests.fake_predictor import FakePredictor
 from tests.toys import number_task, set_task, tiny_bert, tiny_tokenizer, write_model
 
@@ -75,6 +77,7 @@ def test_decimals_ask_for_the_kind_of_numbers(tmp_path: Path) -> None:
 SETS = {
     "a.jsonl": '{"text": "one", "labels": ["joy", "anger"]}\n{"text": "two", "labels": []}\n',
     "a.csv": 'text,labels\none,"joy, anger"\ntwo,\n',
+    "c.csv": 'text,label\none,"[""joy"", ""anger""]"\ntwo,[]\n',
     "b.tsv": "text\tlabels\none\tjoy|anger\ntwo\t\n",
 }
 
@@ -358,6 +361,38 @@ def test_a_finished_model_of_sets_comes_in(tmp_path: Path) -> None:
     renumbered = with_model_labels(several, ("joy", "anger"), None, "it")
     first = several.train.label_ids.index((0,))
     assert renumbered.train.label_ids[first] == (1,)
+
+
+def test_a_request_has_the_width_of_its_own_sets() -> None:
+    """Whatever texts of others were in the batch."""
+    logits = np.array([[1, -1, -1], [1, 1, 1]], dtype=np.float32)
+    examples = [("one",), ("three",)]
+    outputs = [Outputs(row[None], PLACE) for row in logits]
+    names = np.array([b"a", b"b", b"c"], dtype=np.object_)
+    whole = MULTI_LABEL.response(outputs, examples, names)
+    own = MULTI_LABEL.response_of(whole, slice(0, 1), examples[:1])
+    assert own["LABEL"].tolist() == [[b"a"]]
+    assert (own["SCORE"].shape, own["LOGITS"].shape) == ((1, 1), (1, 3))
+
+
+@pytest.mark.parametrize(("factor", "warns"), [(1.0, False), (0.2, True)])
+def test_a_model_of_another_unit_is_named(
+    factor: float, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """From 0 to 1 where the data are from 0 to 5: the correlation is 1."""
+    numbers = np.linspace(0, 5, 60)
+    examples = tuple((f"text {row}",) for row in range(60))
+    split = Split(examples, tuple(numbers.tolist()))
+    task = replace(number_task(8, 8), selection=split)
+    check_labels_fit(numbers_of((factor * numbers).tolist()), task)
+    assert ("another unit" in caplog.text) is warns
+
+
+@pytest.mark.parametrize("number", [1.5e-6, 123456.0])
+def test_numbers_of_any_size_are_shown(number: float) -> None:
+    shown = Classification(label=number, score=None, logits=(number,))
+    (line,) = lines_of(shown, ("a text",), REGRESSION)
+    assert float(line.split("\t")[0]) == number
 
 
 @pytest.mark.parametrize("task", [number_task(), set_task()], ids=lambda task: task.name)
