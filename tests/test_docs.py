@@ -124,7 +124,7 @@ SAMPLES = {
 def test_the_samples_of_data_are_read(
     language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (sample,) = blocks("docs/how-to/data.md", language)
+    sample, *_ = blocks("docs/how-to/data.md", language)
     monkeypatch.chdir(tmp_path)
     path = Path("train.parquet" if language == "python" else f"train.{language}")
     if language == "python":
@@ -134,6 +134,13 @@ def test_the_samples_of_data_are_read(
     task = load_task(TaskConfig(train=path, dev=path, **SAMPLES[language]))
     assert (len(task.train), len(task.labels)) == (2, 2)
     assert len(task.train.examples[0]) == (2 if language == "jsonl" else 1)
+
+
+def test_the_sample_of_sets_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(blocks("docs/how-to/data.md", "jsonl")[1], encoding="utf-8")
+    task = load_task(TaskConfig(train=path, dev=path, problem_type="multi_label_classification"))
+    assert (task.labels, task.train.label_ids) == (("anger", "sadness"), ((0, 1), ()))
 
 
 TINY = {

@@ -116,18 +116,9 @@ def test_a_tagger_has_the_tag_of_no_entity_first(tmp_path: Path) -> None:
     np.testing.assert_allclose(own.logits, logits[:, [2, 0, 1]], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"problem_type": "regression", "num_labels": 1, "id2label": {0: "x"}}, "regression"),
-        ({"problem_type": "multi_label_classification"}, "multi_label_classification"),
-    ],
-)
-def test_a_head_of_another_kind_is_refused_by_name(
-    change: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    folder = save_classifier(tmp_path / "theirs", **change)
-    with pytest.raises(ModelError, match=message):
+def test_several_numbers_are_refused_by_name(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "theirs", problem_type="regression")
+    with pytest.raises(ModelError, match=r"predicts 2 numbers of a text .*'regression'"):
         open_artifact(folder)
 
 

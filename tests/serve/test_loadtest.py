@@ -38,7 +38,7 @@ from tests.serve.virtual_time import OneServer, VirtualTimeLoop
 
 Result = TypeVar("Result")
 EVERY = pytest.mark.parametrize("protocol", PROTOCOLS)
-SHORT = {"duration_s": 0.3, "warmup_s": 0.1, "input": "texts.txt"}
+SHORT = {"duration_s": 1.0, "warmup_s": 0.1, "input": "texts.txt"}
 
 
 def virtual(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -233,7 +233,7 @@ def test_the_command_writes_its_result_and_a_picture(tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("apple\nsaw drill\n", encoding="utf-8")
     out, plot = tmp_path / "out.json", tmp_path / "out.svg"
     files = ("--input", tmp_path / "texts.txt", "--out", out, "--plot", plot)
-    quick = ("--concurrency", "2", "--duration-s", "0.2", "--warmup-s", "0.05")
+    quick = ("--concurrency", "2", "--duration-s", "1", "--warmup-s", "0.05")
     with SERVERS["http"](Script()) as url:
         shown = succeed("loadtest", url, *files, *quick).stdout
         printed = last_line(succeed("loadtest", url, *files, *quick, "--json"))
@@ -261,7 +261,7 @@ def test_a_search_is_drawn_by_rate(served_test: LoadTest) -> None:
 @pytest.fixture
 def served_test() -> LoadTest:
     with SERVERS["http"](Script()) as url:
-        return load_test(url, texts, LoadConfig(**{**SHORT, "duration_s": 0.1}, concurrency=1))
+        return load_test(url, texts, LoadConfig(**SHORT, concurrency=1))
 
 
 @pytest.mark.server

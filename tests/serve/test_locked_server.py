@@ -23,6 +23,7 @@ from bertender.core.errors import ServingError, UnreachableError
 from bertender.models.classifier import Classifier
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Endpoint
+from serve.door.records import UNAUTHORIZED_LINE_S
 from tests.front import last_line, succeed
 from tests.served import ANY_PORT_OPTIONS, SERVE
 
@@ -171,6 +172,7 @@ def test_a_page_of_the_origin_may_ask_and_no_other(locked: Locked) -> None:
 def test_the_access_log_names_who_asked_and_no_text(locked: Locked) -> None:
     before = len(locked.logged())
     assert locked.ask("POST", INFER, BODY, Authorization=f"Bearer {locked.key}")[0] == 200
+    time.sleep(UNAUTHORIZED_LINE_S)  # of requests without a key, one a second has a line
     assert locked.ask("POST", INFER, BODY)[0] == 401
     with Endpoint(locked.urls["grpc"], access=locked.access) as endpoint:
         endpoint.classify([(TEXT,), (TEXT,)])
