@@ -23,7 +23,7 @@ DICTIONARIES = ("HTTP_ATTACKS", "GRPC_ATTACKS")
 
 
 def faults_table() -> Table:
-    """What happens when something fails or attacks.
+    """Faults and attacks, and how the server responds to each.
 
     Raises:
         DataError: a test of faults has no row, or a fault has two outcomes.

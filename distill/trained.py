@@ -21,7 +21,6 @@ from bertender.core.errors import ModelError
 from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics.metric import Score
 from bertender.models.classifier import Classifier, TorchPredictor
-from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.training.config import JudgedConfig, TrainingConfig
 from bertender.training.examples import length_findings
@@ -61,10 +60,11 @@ def epoch_score(
 ) -> dict[str, float]:
     """Return the score after an epoch on the examples to choose by, by metric name.
 
-    A model that predicts one label is warned of in the log.
+    A model that predicts one label is warned of in the log, unless thresholds will move that.
     """
     score, predictions = evaluated(model, tokenizer, task, task.choices)
-    warn_early(task, task.choices, predictions, config)
+    if not task.problem.has_thresholds:
+        warn_early(task, task.choices, predictions, config)
     return {task.metric: score.value}
 
 
@@ -81,7 +81,7 @@ def final_score(
         task: training and held-out examples.
         more: other fields of ScoreFindings.
     """
-    if task.problem is MULTI_LABEL:
+    if task.problem.has_thresholds:
         more["thresholds"] = fit_thresholds(model, tokenizer, task)
     score, predictions = evaluated(model, tokenizer, task, task.dev)
     constant = found_constant(task, task.dev, predictions)

@@ -186,6 +186,9 @@ def check_varied(
 ) -> None:
     """Raise ConstantError where a trained model has learned nothing but one label.
 
+    Fitted thresholds split even noise into several answers: a model of sets is held against the
+    best answer that reads no text, and a warning says where it is no better.
+
     Args:
         scores: of the model on the held-out texts.
         task: of these texts.
@@ -194,6 +197,14 @@ def check_varied(
         advice: what to try next.
     """
     constant = scores.constant
+    if constant is None and scores.thresholds is not None:
+        floor = constant_row(task)
+        if scores.score <= floor.score.value:
+            logger.warning(
+                "task %s: the model has %s %.4g on the held-out texts, and the answer %r to all of "
+                "them %.4g: it has learned next to nothing. Try %s",
+                *(task.name, task.metric, scores.score, floor.label, floor.score.value, advice),
+            )
     if constant is None or config.allow_constant:
         return
     if not is_fault(constant, scores.score):

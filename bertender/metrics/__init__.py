@@ -20,7 +20,7 @@ from bertender.metrics.metric import (
     Score,
     percentiles,
 )
-from bertender.metrics.numbers import MeanAbsoluteError, Pearson, Spearman
+from bertender.metrics.numbers import Pearson, Spearman
 from bertender.metrics.sets import ExactMatch, Jaccard, MacroF1, MicroF1
 from bertender.metrics.tags import EntityF1
 
@@ -32,7 +32,6 @@ METRICS = Table[Metric](
         "matthews": Matthews(),
         "pearson": Pearson(),
         "spearman": Spearman(),
-        "mean_absolute_error": MeanAbsoluteError(),
         "micro_f1": MicroF1(),
         "macro_f1": MacroF1(),
         "jaccard": Jaccard(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +62,6 @@ UNKNOWN = LabelSet()
 class Metric(ABC):
     """A row of METRICS."""
 
-    more_is_better: ClassVar[bool] = True
-
     @abstractmethod
     def score(
         self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
@@ -75,6 +73,36 @@ class Metric(ABC):
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
     ) -> tuple[list[float], list[FloatArray]]:
         """Return the value of each model's predictions, and its values (resamples,)."""
+
+
+class RowsMetric(Metric):
+    """A metric whose value follows from how often each row is drawn."""
+
+    @abstractmethod
+    def prepared(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
+    ) -> Sequence[tuple[Any, Any]]:
+        """Return truth and predictions of each model as arrays."""
+
+    @abstractmethod
+    def of_draws(self, truth: Any, predicted: Any, draws: FloatArray) -> FloatArray:
+        """Return the value of each resample (resamples,), given how often each draws each row
+        (resamples, rows)."""
+
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        (value,), (draws,) = self.resampled(label_ids, [predictions], known, seed)
+        return value, *percentiles(draws)
+
+    def resampled(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
+    ) -> tuple[list[float], list[FloatArray]]:
+        check_aligned(label_ids, predictions)
+        models = self.prepared(label_ids, predictions, known)
+        whole, draws = np.ones((1, len(label_ids))), drawn(len(label_ids), seed)
+        values = [float(self.of_draws(*each, whole)[0]) for each in models]
+        return values, [self.of_draws(*each, draws) for each in models]
 
 
 def percentiles(values: FloatArray) -> tuple[float, float]:

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
 from bertender.metrics.metric import (
     FloatArray,
     LabelSet,
-    Metric,
     Rows,
-    check_aligned,
-    drawn,
-    percentiles,
+    RowsMetric,
 )
 
 
-class NumberMetric(Metric):
+class NumberMetric(RowsMetric):
     """A score of one predicted number a row."""
 
-    @abstractmethod
-    def of_draws(self, truth: FloatArray, predicted: FloatArray, draws: FloatArray) -> FloatArray:
-        """Return the value of each resample (resamples,), given how often each draws each row
-        (resamples, rows)."""
-
-    def score(
-        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
-    ) -> tuple[float, float, float]:
-        (value,), (draws,) = self.resampled(label_ids, [predictions], known, seed)
-        return value, *percentiles(draws)
-
-    def resampled(
-        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
-    ) -> tuple[list[float], list[FloatArray]]:
-        check_aligned(label_ids, predictions)
+    def prepared(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
+    ) -> list[tuple[FloatArray, FloatArray]]:
         truth = np.asarray(label_ids, dtype=np.float64)
-        models = [np.asarray(each, dtype=np.float64) for each in predictions]
-        whole, draws = np.ones((1, len(truth))), drawn(len(truth), seed)
-        values = [float(self.of_draws(truth, each, whole)[0]) for each in models]
-        return values, [self.of_draws(truth, each, draws) for each in models]
+        return [(truth, np.asarray(each, dtype=np.float64)) for each in predictions]
 
 
 class Pearson(NumberMetric):
@@ -78,12 +58,3 @@ class Spearman(Pearson):
         from scipy.stats import rankdata
 
         return super().of_draws(rankdata(truth), rankdata(predicted), draws)
-
-
-class MeanAbsoluteError(NumberMetric):
-    """The mean distance from the true number, in its unit."""
-
-    more_is_better: ClassVar[bool] = False
-
-    def of_draws(self, truth: FloatArray, predicted: FloatArray, draws: FloatArray) -> FloatArray:
-        return np.asarray(draws @ np.abs(truth - predicted) / draws.sum(axis=1))

@@ -2,53 +2,27 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.metrics.metric import (
-    FloatArray,
-    LabelSet,
-    Metric,
-    Rows,
-    check_aligned,
-    divide,
-    drawn,
-    percentiles,
-)
+from bertender.metrics.metric import FloatArray, LabelSet, Rows, RowsMetric, divide
 
 BoolArray = npt.NDArray[np.bool_]
 
 
-class Sets(NamedTuple):
-    """True and predicted sets, each (rows, labels)."""
+class SetMetric(RowsMetric):
+    """A score of a predicted set of labels a row, each the numbers of its labels.
 
-    true: BoolArray
-    predicted: BoolArray
+    Truth and predictions are arrays (rows, labels).
+    """
 
-
-class SetMetric(Metric):
-    """A score of a predicted set of labels a row, each the numbers of its labels."""
-
-    @abstractmethod
-    def of_draws(self, sets: Sets, draws: FloatArray) -> FloatArray:
-        """Return the value of each resample (resamples,), given how often each draws each row
-        (resamples, rows)."""
-
-    def score(
-        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
-    ) -> tuple[float, float, float]:
-        (value,), (draws,) = self.resampled(label_ids, [predictions], known, seed)
-        return value, *percentiles(draws)
-
-    def resampled(
-        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
-    ) -> tuple[list[float], list[FloatArray]]:
-        check_aligned(label_ids, predictions)
+    def prepared(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
+    ) -> list[tuple[BoolArray, BoolArray]]:
         numbers = [number for each in (label_ids, *predictions) for own in each for number in own]
         labels = known.count or max(numbers, default=0) + 1
         if numbers and not 0 <= min(numbers) <= max(numbers) < labels:
@@ -57,10 +31,7 @@ class SetMetric(Metric):
                 f"labels: ids run from 0 to {labels - 1}. Compare models of the same task."
             )
         truth = _as_array(label_ids, labels)
-        models = [Sets(truth, _as_array(each, labels)) for each in predictions]
-        whole, draws = np.ones((1, len(truth))), drawn(len(truth), seed)
-        values = [float(self.of_draws(each, whole)[0]) for each in models]
-        return values, [self.of_draws(each, draws) for each in models]
+        return [(truth, _as_array(each, labels)) for each in predictions]
 
 
 def _as_array(sets: Rows, labels: int) -> BoolArray:
@@ -77,27 +48,27 @@ def _f1(hits: npt.NDArray[Any], both: npt.NDArray[Any]) -> FloatArray:
 class MicroF1(SetMetric):
     """F1 over all labels of all rows together."""
 
-    def of_draws(self, sets: Sets, draws: FloatArray) -> FloatArray:
-        hits = (sets.true & sets.predicted).sum(axis=1)
-        both = sets.true.sum(axis=1) + sets.predicted.sum(axis=1)
+    def of_draws(self, truth: BoolArray, predicted: BoolArray, draws: FloatArray) -> FloatArray:
+        hits = (truth & predicted).sum(axis=1)
+        both = truth.sum(axis=1) + predicted.sum(axis=1)
         return _f1(draws @ hits, draws @ both)
 
 
 class MacroF1(SetMetric):
     """The mean over labels of each one's F1; 0 for a label that is nowhere."""
 
-    def of_draws(self, sets: Sets, draws: FloatArray) -> FloatArray:
-        hits = draws @ (sets.true & sets.predicted)
-        both = draws @ sets.true + draws @ sets.predicted
+    def of_draws(self, truth: BoolArray, predicted: BoolArray, draws: FloatArray) -> FloatArray:
+        hits = draws @ (truth & predicted)
+        both = draws @ truth + draws @ predicted
         return np.asarray(_f1(hits, both).mean(axis=1))
 
 
 class Jaccard(SetMetric):
     """The mean over rows of what both sets share of their union; 1 where both are empty."""
 
-    def of_draws(self, sets: Sets, draws: FloatArray) -> FloatArray:
-        shared = (sets.true & sets.predicted).sum(axis=1)
-        union = (sets.true | sets.predicted).sum(axis=1)
+    def of_draws(self, truth: BoolArray, predicted: BoolArray, draws: FloatArray) -> FloatArray:
+        shared = (truth & predicted).sum(axis=1)
+        union = (truth | predicted).sum(axis=1)
         shares = np.where(union > 0, shared / np.maximum(union, 1), 1.0)
         return np.asarray(draws @ shares / draws.sum(axis=1))
 
@@ -105,6 +76,6 @@ class Jaccard(SetMetric):
 class ExactMatch(SetMetric):
     """The share of rows whose set is right as a whole."""
 
-    def of_draws(self, sets: Sets, draws: FloatArray) -> FloatArray:
-        right = (sets.true == sets.predicted).all(axis=1)
+    def of_draws(self, truth: BoolArray, predicted: BoolArray, draws: FloatArray) -> FloatArray:
+        right = (truth == predicted).all(axis=1)
         return np.asarray(draws @ right / draws.sum(axis=1))

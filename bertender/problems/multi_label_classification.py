@@ -19,7 +19,6 @@ from bertender.problems.problem import (
     CellError,
     Columns,
     Constant,
-    FloatArray,
     IntArray,
     Outputs,
     Tensor,
@@ -54,6 +53,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         Tensor("SCORE", "TYPE_FP32", (-1,)),
         Tensor("LOGITS", "TYPE_FP32", (None,)),
     )
+    has_thresholds = True
     model_settings: Mapping[str, Any] = {"problem_type": "multi_label_classification"}
 
     def label_columns(self, column: str) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         if not isinstance(value, list | tuple):
             raise CellError(
                 column,
-                f"{shown(value)} is no set of labels. Give a list of names, or names by commas; "
+                f"{shown(value)} is not a set of labels. Give a list of names, or names by commas; "
                 "where each label has a column of 0 and 1, name them all by commas",
             )
         names = [checked_text(each, column) for each in value]
@@ -96,10 +96,14 @@ class MultiLabelClassification(TextProblem[LabelSet]):
     def constant(
         self, targets: Sequence[LabelSet], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], LabelSet]]:
-        """Return the labels that at least half of the texts have; else the most frequent one."""
+        """Return the most frequent labels, as many as have the best micro F1."""
         counts = Counter(number for target in targets for number in target)
-        answer = tuple(sorted(n for n, count in counts.items() if 2 * count >= len(targets)))
-        answer = answer or tuple(number for number, _ in counts.most_common(1))
+        numbers, hits = [number for number, _ in counts.most_common()], counts.total()
+        f1 = [
+            2 * sum(counts[number] for number in numbers[:size]) / (size * len(targets) + hits)
+            for size in range(1, len(numbers) + 1)
+        ]
+        answer = tuple(sorted(numbers[: 1 + int(np.argmax(f1))])) if f1 else ()
         return _in_words(answer, labels), lambda example: answer
 
     def same_everywhere(
@@ -134,9 +138,6 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         found += (1 - yes) * (_log_sigmoid(-first) - _log_sigmoid(-second))
         return float(found.sum(axis=1).mean())
 
-    def probabilities(self, logits: FloatArray) -> FloatArray:
-        return np.asarray(_sigmoid(logits.astype(np.float64)), dtype=np.float32)
-
     def response(
         self,
         outputs: Sequence[Outputs],
@@ -151,7 +152,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         for row, own in enumerate(logits):
             chosen = np.flatnonzero(own > 0)
             names[row, : len(chosen)] = labels[chosen]
-            scores[row, : len(chosen)] = self.probabilities(own[chosen])
+            scores[row, : len(chosen)] = _sigmoid(own[chosen].astype(np.float64))
         return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
 
     def response_of(

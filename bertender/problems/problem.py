@@ -63,10 +63,10 @@ class Columns(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a model says of one example, a row for each of its predictions."""
+    """What a model outputs for one example, a row for each of its predictions."""
 
     logits: FloatArray
-    """(rows, labels); of a number, which is no logit, (1, 1)"""
+    """(rows, labels); (1, 1) for a number, which is not a logit"""
     places: IntArray
     """(rows,): what each row is a prediction of, such as the number of a word."""
 
@@ -121,6 +121,8 @@ class Problem(ABC, Generic[Target]):
     """An example may have a second text."""
     labels_words: bool = False
     """An example is a sentence of words, each with a label; its files are read as such."""
+    has_thresholds: bool = False
+    """A threshold of each label is fitted once a model is trained."""
     names_labels: bool = True
     """Its data name labels; those of a number name none, and its model has one output."""
     separator: str = " | "
@@ -241,11 +243,6 @@ class Problem(ABC, Generic[Target]):
         logits (rows, labels)."""
         first, second = (_log_softmax(each.astype(np.float64)) for each in (reference, candidate))
         return float((np.exp(first) * (first - second)).sum(axis=1).mean())
-
-    def probabilities(self, logits: FloatArray) -> FloatArray:
-        """Return the probability of each label, (rows, labels) -> (rows, labels)."""
-        exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return np.asarray(exponents / exponents.sum(axis=1, keepdims=True), dtype=np.float32)
 
     @abstractmethod
     def to_example(self, texts: tuple[str, ...]) -> Example:

@@ -49,14 +49,14 @@ class Regression(TextProblem[float]):
     def read_label(self, values: Mapping[str, object], column: str) -> float:
         value = usable_cell(values, column)
         if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
-            raise CellError(column, f"{shown(value)} is no number. Give one, such as 3.5")
+            raise CellError(column, f"{shown(value)} is not a number. Give one, such as 3.5")
         try:
             number = float(value)
         except ValueError:
             comma = " with a point before its decimals" if "," in str(value) else ""
-            raise CellError(column, f"{shown(value)} is no number. Give one{comma}") from None
+            raise CellError(column, f"{shown(value)} is not a number. Give one{comma}") from None
         if not math.isfinite(number):
-            raise CellError(column, f"{shown(value)} is no finite number. {FILL_IN}")
+            raise CellError(column, f"{shown(value)} is not a finite number. {FILL_IN}")
         return number
 
     def label_names(self, found: Sequence[float]) -> tuple[str, ...]:

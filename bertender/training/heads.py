@@ -70,6 +70,20 @@ class Head(ABC):
     ) -> tuple[BatchEncoding, Columns]:
         """Return the tokens of labelled examples, and the columns of labels next to them."""
 
+    def begin(  # noqa: B027 - most heads are ready
+        self,
+        model: torch.nn.Module,
+        targets: Sequence[Any],
+        source: torch.nn.Module | None = None,
+    ) -> None:
+        """Prepare a head that is about to be trained for the first time.
+
+        Args:
+            model: a classifier of this kind.
+            targets: those to learn.
+            source: what the model starts from; None for itself.
+        """
+
     def logits(self, output: Any) -> torch.Tensor:
         """Return the logits in an output of the model."""
         logits: torch.Tensor = output.logits
@@ -177,6 +191,28 @@ class NumberHead(TextHead):
             SPREAD: [spread] * len(targets),
         }
 
+    def begin(
+        self,
+        model: torch.nn.Module,
+        targets: Sequence[float],
+        source: torch.nn.Module | None = None,
+    ) -> None:
+        """Let a new head give numbers about the mean, as far from it as those to learn.
+
+        A head that the model has from its source and that has learned, whose bias is not 0 any
+        more, keeps its weights.
+        """
+        import torch
+
+        layer, known = output_layer(model, 1), output_layer(source or model, 1)
+        if layer is None or layer.bias is None or not len(targets):
+            return
+        if known is not None and torch.equal(known.weight, layer.weight) and bool(known.bias.any()):
+            return
+        with torch.no_grad():
+            layer.weight *= float(np.std(targets)) or 1.0
+            layer.bias.fill_(float(np.mean(targets)))
+
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the mean squared error."""
         return self._distance(logits, batch["labels"][:, None], batch)
@@ -250,29 +286,6 @@ def output_layer(model: torch.nn.Module, outputs: int) -> torch.nn.Linear | None
 
     layers = [each for each in model.modules() if isinstance(each, torch.nn.Linear)]
     return next((each for each in reversed(layers) if each.out_features == outputs), None)
-
-
-def begin_numbers(
-    model: torch.nn.Module, targets: Sequence[float], source: torch.nn.Module | None = None
-) -> None:
-    """Let a new head give numbers about the mean, as far from it as those to learn.
-
-    Args:
-        model: a classifier of numbers.
-        targets: those to learn.
-        source: what the model starts from; a head that it has from there and that has learned,
-            whose bias is not 0 any more, keeps its weights.
-    """
-    import torch
-
-    layer, known = output_layer(model, 1), output_layer(source or model, 1)
-    if layer is None or layer.bias is None:
-        return
-    if known is not None and torch.equal(known.weight, layer.weight) and bool(known.bias.any()):
-        return
-    with torch.no_grad():
-        layer.weight *= float(np.std(targets)) or 1.0
-        layer.bias.fill_(float(np.mean(targets)))
 
 
 @contextmanager

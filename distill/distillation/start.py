@@ -14,11 +14,10 @@ from bertender.core.findings import VocabularyFindings
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.problems.problem import Problem
-from bertender.problems.regression import REGRESSION
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import tensors_digest
-from bertender.training.heads import HEADS, begin_numbers
+from bertender.training.heads import HEADS
 from distill.distillation.config import ALL_TOKENS, DistillConfig, StudentConfig
 from distill.distillation.distillation import check_compatible
 from distill.losses.signals import ATTENTION_SIGNALS
@@ -90,8 +89,7 @@ def new_student(
     )
     head = HEADS[task.problem_type]
     student = with_head(student, head)
-    if task.problem is REGRESSION and len(task.train):
-        begin_numbers(student, task.train.label_ids, start.model)
+    head.begin(student, task.train.label_ids, start.model)
     check_compatible(method, student, teacher.model)
     check_not_copy(student, teacher.model, config)
     if head.per_token and method.needs and not start.reads_teacher_tokens:

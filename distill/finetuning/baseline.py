@@ -77,21 +77,21 @@ class Linear(NamedTuple):
 
 
 def _logistic(features: Any, targets: Sequence[int], config: BagOfWordsConfig) -> Linear:
-    """Return logistic regression, a row of coefficients for each label."""
+    """Return logistic regression: a row for each label, or, of two labels, for the second."""
     model = LogisticRegression(
         C=config.inverse_regularisation, max_iter=1000, random_state=config.seed
     )
     model.fit(features, targets)
-    if len(model.classes_) == 2:  # scikit-learn keeps one row, for the second class
-        return Linear(
-            np.vstack([-model.coef_ / 2, model.coef_ / 2]),
-            np.concatenate([-model.intercept_ / 2, model.intercept_ / 2]),
-        )
     return Linear(model.coef_, model.intercept_)
 
 
 def _one_label(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
-    return _logistic(features, task.train.label_ids, config)
+    """Return a row of coefficients for each label."""
+    coefficients, intercepts = _logistic(features, task.train.label_ids, config)
+    if len(coefficients) > 1:
+        return Linear(coefficients, intercepts)
+    halves = np.array([-0.5, 0.5])
+    return Linear(halves[:, None] * coefficients, halves * intercepts)
 
 
 def _sets(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
@@ -100,11 +100,10 @@ def _sets(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
     for label in range(len(task.labels)):
         there = [int(label in target) for target in task.train.label_ids]
         if all(there):  # nothing to fit
-            own.append(Linear(np.zeros(features.shape[1]), np.array(1.0)))
-            continue
-        both = _logistic(features, there, config)
-        own.append(Linear(both.coefficients[1] * 2, both.intercepts[1] * 2))
-    return Linear(*(np.stack(parts) for parts in zip(*own, strict=True)))
+            own.append(Linear(np.zeros((1, features.shape[1])), np.ones(1)))
+        else:
+            own.append(_logistic(features, there, config))
+    return Linear(*map(np.concatenate, zip(*own, strict=True)))
 
 
 def _numbers(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:

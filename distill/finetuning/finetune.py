@@ -30,7 +30,6 @@ from bertender.core.build_once import work_directory
 from bertender.core.findings import Findings, OtherTask
 from bertender.core.machine import on_main_process
 from bertender.models.classifier import model_inputs
-from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
@@ -43,7 +42,7 @@ from bertender.training.examples import (
     token_dataset,
     usual_length,
 )
-from bertender.training.heads import HEADS, Head, begin_numbers, hard_labels
+from bertender.training.heads import HEADS, Head, hard_labels
 from bertender.training.loop import LossParts, Objective, train, training_findings
 from distill.finetuning.config import (
     FinetuneConfig,
@@ -67,8 +66,7 @@ def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
     check_writable(out, parent)
     torch.manual_seed(config.seed)  # the new head is random
     model, tokenizer = load_classifier(source, task.labels, task.problem)
-    if task.problem is REGRESSION:
-        begin_numbers(model, task.train.label_ids)
+    HEADS[task.problem_type].begin(model, task.train.label_ids)
     return finetune(model, tokenizer, task, config, out, parent=parent)
 
 

@@ -219,9 +219,9 @@ def read_keys(file: Path, faults: list[str] | None = None) -> dict[str, Key]:
             )
         elif code in keys or name in names:
             fault = f"the key of line {number} is there twice."
-        if fault and faults is None:
-            raise ConfigError(f"api_keys={file}: {fault}")
-        if fault and faults is not None:
+        if fault:
+            if faults is None:
+                raise ConfigError(f"api_keys={file}: {fault}")
             faults.append(f"api_keys={file}: {fault} The row is left out.")
             continue
         names.add(name)

@@ -12,9 +12,16 @@ import pytest
 import torch
 
 from bertender.cli.asking import lines_of
-from bertender.comparison.accuracy import check_labels_fit, constant_row, evaluate, found_constant
+from bertender.comparison.accuracy import (
+    check_labels_fit,
+    check_varied,
+    constant_row,
+    evaluate,
+    found_constant,
+)
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
+from bertender.core.findings import ScoreFindings
 from bertender.gate.judge import TOLERANCES, check_parity
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.importing import open_artifact
@@ -25,7 +32,7 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, TaskConfig, with_model_labels
 from bertender.text.batch import keep_text
 from bertender.training.examples import token_dataset
-from bertender.training.heads import HEADS, begin_numbers, is_labelled, output_layer
+from bertender.training.heads import HEADS, is_labelled, output_layer
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words
@@ -59,7 +66,11 @@ def test_numbers_are_read_as_they_stand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cell", "said"),
-    [("good", "'good' is no number"), ('"3,5"', "a point before its decimals"), ("inf", "finite")],
+    [
+        ("good", "'good' is not a number"),
+        ('"3,5"', "a point before its decimals"),
+        ("inf", "finite"),
+    ],
 )
 def test_what_is_no_number_is_named(cell: str, said: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", f"text,label\nfine,4.5\ndull,{cell}\n")
@@ -161,6 +172,23 @@ def test_the_control_is_the_mean_or_the_frequent_labels() -> None:
     assert mean.score.value == 0
     answer, answered = MULTI_LABEL.constant([(0,), (0, 1), (0,), ()], ("a", "b"))
     assert (answer, answered(("text",))) == ("a", (0,))
+    answer, _ = MULTI_LABEL.constant([(0,), (1,), (2,)], ("a", "b", "c"))
+    assert answer == "a, b, c", "its micro F1 is 0.5, that of one label 0.33"
+
+
+def test_a_model_of_sets_that_is_no_better_than_one_answer_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its fitted thresholds split noise into several answers."""
+    task = set_task()
+    floor = constant_row(task).score.value
+    for score, is_said in ((floor, True), (floor + 0.01, False)):
+        caplog.clear()
+        scores = ScoreFindings(
+            chosen_on="dev", score=score, thresholds={"fruit": 0.0, "tools": 0.0}
+        )
+        check_varied(scores, task, FinetuneConfig(), ("epochs",), "more epochs")
+        assert ("next to nothing. Try more epochs" in caplog.text) is is_said
 
 
 def test_one_answer_to_all_texts_is_found() -> None:
@@ -212,10 +240,10 @@ def test_a_new_head_gives_numbers_about_the_mean() -> None:
     assert layer is model.classifier
     torch.nn.init.zeros_(layer.bias)
     before = layer.weight.detach().clone()
-    begin_numbers(model, [100.0, 140.0])
+    HEADS["regression"].begin(model, [100.0, 140.0])
     assert float(layer.bias) == 120
     torch.testing.assert_close(layer.weight.detach(), before * 20)
-    begin_numbers(model, [0.0, 1.0])
+    HEADS["regression"].begin(model, [0.0, 1.0])
     assert float(layer.bias) == 120, "one that has learned stays"
 
 
@@ -236,7 +264,7 @@ def test_numbers_far_from_0_are_learned_in_bfloat16(tmp_path: Path) -> None:
         model = tiny_bert(len(tiny_tokenizer()), task.labels)
         model.config.problem_type = "regression"
         torch.nn.init.zeros_(model.classifier.bias)
-        begin_numbers(model, task.train.label_ids)
+        HEADS["regression"].begin(model, task.train.label_ids)
         settings: dict[str, Any] = {"precision": precision, "allow_constant": True}
         config = FinetuneConfig(epochs=3, learning_rate=1e-3, **settings)
         artifact = finetune(model, tiny_tokenizer(), task, config, tmp_path / precision)
@@ -251,7 +279,7 @@ def test_a_teacher_gives_numbers_far_from_0_in_bfloat16() -> None:
     task = about(2000, 1, number_task(32, 8))
     model = tiny_bert(len(tiny_tokenizer()), task.labels)
     torch.nn.init.zeros_(model.classifier.bias)
-    begin_numbers(model, task.train.label_ids)
+    HEADS["regression"].begin(model, task.train.label_ids)
     examples = token_dataset(task.train, tiny_tokenizer(), task.problem_type)
     batch = examples.collate([examples[row] for row in range(32)])
     with torch.no_grad():
@@ -423,7 +451,7 @@ def test_a_student_with_a_head_of_its_own_begins_about_the_mean(
     """From 0, its loss would be that of the mean, which few steps reach."""
     task = number_task(64, 16)
     model = tiny_bert(len(tiny_tokenizer()), task.labels)
-    begin_numbers(model, task.train.label_ids)
+    HEADS["regression"].begin(model, task.train.label_ids)
     teacher = write_model(model, tiny_tokenizer(), task, tmp_path / "teacher")
     config = DistillConfig(method=method, epochs=1, allow_constant=True, precision="fp32")
     student = distill(teacher, task, config, tmp_path / "student")

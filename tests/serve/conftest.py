@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -86,20 +86,26 @@ def texts() -> tuple[Example, ...]:
     return (*toy_task(train_size=297).train.examples, *long)
 
 
+def lasting(
+    start: Callable[[str], AbstractContextManager[Server]],
+) -> Iterator[Callable[[str], Server]]:
+    """Start each server where it is first asked for: that takes seconds, and it lasts for all
+    files."""
+    with ExitStack() as servers:
+        yield cache(lambda name: servers.enter_context(start(name)))
+
+
 @pytest.fixture(scope="session")
 def engines(
     onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Server]]:
-    """Start the server of an engine where none runs: it takes seconds, and lasts for all files."""
-    with ExitStack() as servers:
+    """The server of an engine."""
 
-        @cache
-        def running_engine(engine: str) -> Server:
-            settings = {"max_batch_size": 16, "server": engine, "page": True}
-            folder = tmp_path_factory.mktemp("served")
-            return servers.enter_context(running(onnx_artifact, folder, **settings))
+    def start(engine: str) -> AbstractContextManager[Server]:
+        settings = {"max_batch_size": 16, "server": engine, "page": True}
+        return running(onnx_artifact, tmp_path_factory.mktemp("served"), **settings)
 
-        yield running_engine
+    yield from lasting(start)
 
 
 @pytest.fixture(scope="session", params=["triton", "embedded"])
@@ -136,19 +142,17 @@ def guarded(
 def marked_runtimes(
     onnx_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Server]]:
-    """Start the marked server of a runtime where none runs, for all files."""
-    with ExitStack() as servers:
+    """The marked server of a runtime."""
 
-        @cache
-        def running_runtime(runtime: str) -> Server:
-            folder = tmp_path_factory.mktemp("marked")
-            settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE, "queue_timeout_ms": 3000}
-            settings |= {"runtime": runtime}
-            if runtime == ENCODER_RUNTIME:
-                settings |= {"tritonserver": lay_out_with_encoders(folder / "root")}
-            return servers.enter_context(marked_server(onnx_artifact, folder, **settings))
+    def start(runtime: str) -> AbstractContextManager[Server]:
+        folder = tmp_path_factory.mktemp("marked")
+        settings = {"max_batch_size": BATCH, "max_queue_texts": QUEUE, "queue_timeout_ms": 3000}
+        settings |= {"runtime": runtime}
+        if runtime == ENCODER_RUNTIME:
+            settings |= {"tritonserver": lay_out_with_encoders(folder / "root")}
+        return marked_server(onnx_artifact, folder, **settings)
 
-        yield running_runtime
+    yield from lasting(start)
 
 
 @pytest.fixture(scope="session", params=[DEFAULT_RUNTIME, ENCODER_RUNTIME])

@@ -84,7 +84,7 @@ def test_a_wrong_label_in_local_files(glue_files: Path, name: str) -> None:
     cells = lines[-1].split("\t")
     cells[columns.index(row.file_label_column)] = "x"
     file.write_text("\n".join((header, *lines[:-1], "\t".join(cells))) + "\n")
-    wrong = "'x' is no number" if row.problem_type == "regression" else "label 'x' is none"
+    wrong = "'x' is not a number" if row.problem_type == "regression" else "label 'x' is none"
     with pytest.raises(DataError, match=rf"{row.held_out[0]}, line \d, column .*{wrong}"):
         row.load()
 
