@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,14 @@ SERVE = (sys.executable, "-m", "bertender.cli.main", "serve")
 PORTS = ServeConfig(**ANY_PORTS, threads_per_instance=1)
 BY_DEFAULT = {name: port for name, port in ANY_PORTS.items() if name != "grpc_port"}
 """Ports of a server that does not listen for gRPC."""
+
+
+def until(is_true: Callable[[], bool], timeout_s: float = 20) -> None:
+    """Wait for something that another thread or process brings about."""
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @contextmanager

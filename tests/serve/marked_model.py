@@ -24,6 +24,8 @@ from tests.served import ANY_PORTS
 
 HOLD_S = 0.4
 """Seconds of a run with the word HOLD."""
+BEGUN, GO = "begun", "go"
+"""Files beside the model: a byte for each run with the word WAIT, and what lets them end."""
 BATCH, QUEUE = 4, 8
 """Most texts in a batch, and most that wait, where tests share a server."""
 
@@ -48,6 +50,13 @@ class Marked:
         texts = " ".join(" ".join(example) for example in batch.examples)
         if "HOLD" in texts:
             time.sleep({HOLD_S})
+        if "WAIT" in texts:
+            beside = os.path.dirname(__file__)
+            with open(os.path.join(beside, "{BEGUN}"), "ab") as begun:
+                begun.write(b".")
+            ends = time.monotonic() + 60
+            while not os.path.exists(os.path.join(beside, "{GO}")) and time.monotonic() < ends:
+                time.sleep(0.005)
         if "BREAK" in texts:
             fail()
         if "DIE" in texts:

@@ -13,7 +13,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +37,7 @@ from tests.serve.haproxy import SOCKET, Proxy
 from tests.serve.layouts import lay_out
 from tests.serve.processes import is_ready
 from tests.serve.test_tuning import Visits
-from tests.served import ANY_PORTS
+from tests.served import ANY_PORTS, until
 from tests.test_docs import DEFAULT_ADDRESS, DOCS, GUARDED_ADDRESS, served_by, text_of
 
 SERVING = "\n".join(text_of(page) for page in DOCS if page.startswith("docs/serving/"))
@@ -188,7 +187,7 @@ def test_replicas_are_shared_and_drained(folder: Path) -> None:
         served_by(words_of(second)) as other,
         haproxy_before(start, [one, other], folder) as proxy,
     ):
-        wait_until(lambda: proxy.uses(0) and proxy.uses(1))
+        until(lambda: proxy.uses(0) and proxy.uses(1))
         send_as_socat(drain, folder)
         assert [proxy.uses(place) for place in (0, 1)] == [False, True]
         with Endpoint(proxy.grpc_url) as endpoint:
@@ -220,17 +219,10 @@ def haproxy_before(
         subprocess.Popen(shlex.split(line), cwd=folder, stdout=log, stderr=log) as process,
     ):
         try:
-            wait_until(lambda: is_ready("127.0.0.1", own.http_port, ("classifier",)))
+            until(lambda: is_ready("127.0.0.1", own.http_port, ("classifier",)))
             yield Proxy(own.http_port, own.grpc_port, folder, process)
         finally:
             process.terminate()
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def send_as_socat(line: str, folder: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.serve.door.fake_engine import FakeEngine, RunningDoor, model_of, running_door
 from tests.serve.door.raw_http import HEAD, body, exchange, get, post, read_answer
+from tests.served import until
 
 HEAD_S, BODY_S, IDLE_S = 0.3, 0.5, 0.8
 MOST_CONNECTIONS = 8
@@ -35,13 +36,6 @@ def hasty() -> Iterator[RunningDoor]:
 
 def connect(door: RunningDoor) -> socket.socket:
     return socket.create_connection(("127.0.0.1", door.http_port), 10)
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
