@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -122,9 +124,28 @@ class TokenDataset(Dataset[dict[str, Any]]):
         if padding is None:
             rows = isinstance(values[0], torch.Tensor)
             return torch.stack(list(values)) if rows else torch.as_tensor(values)
+        if isinstance(values[0], list):
+            integers = np.array([*chain.from_iterable(values)])
+            if integers.dtype.kind == "i":
+                return torch.from_numpy(self._padded(integers, values, padding))
         tokens = [torch.as_tensor(each) for each in values]
         side = "left" if self.padding.left else "right"
         return pad_sequence(tokens, batch_first=True, padding_value=padding, padding_side=side)
+
+    def _padded(
+        self, joined: NDArray[Any], values: Sequence[Sequence[Any]], padding: int
+    ) -> NDArray[Any]:
+        """Return what is joined of the texts of a batch as rows (batch, seq) of equal length.
+
+        All at once: to make a tensor of each text takes longer than a step of a small model.
+        """
+        counts = np.array([len(each) for each in values])
+        is_token = np.arange(counts.max()) < counts[:, np.newaxis]
+        if self.padding.left:
+            is_token = is_token[:, ::-1]
+        padded = np.full((*is_token.shape, *joined.shape[1:]), padding, joined.dtype)
+        padded[is_token] = joined
+        return padded
 
 
 def token_dataset(

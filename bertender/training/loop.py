@@ -328,6 +328,7 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
         save_steps=config.checkpoint_steps,
         save_total_limit=2,  # the newest counts only once its marker is written
         logging_strategy="no",
+        logging_nan_inf_filter=False,  # it waits for a GPU in each step
         report_to=[],
         disable_tqdm=True,
         remove_unused_columns=False,
