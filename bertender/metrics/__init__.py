@@ -22,7 +22,7 @@ from bertender.metrics.metric import (
 )
 from bertender.metrics.numbers import Pearson, Spearman
 from bertender.metrics.sets import ExactMatch, Jaccard, MacroF1, MicroF1
-from bertender.metrics.tags import EntityF1
+from bertender.metrics.tags import EntityF1, TagAccuracy
 
 METRICS = Table[Metric](
     "metric",
@@ -37,6 +37,7 @@ METRICS = Table[Metric](
         "jaccard": Jaccard(),
         "exact_match": ExactMatch(),
         "entity_f1": EntityF1(),
+        "tag_accuracy": TagAccuracy(),
     },
 )
 

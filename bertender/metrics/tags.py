@@ -1,4 +1,4 @@
-"""The score of taggers: how many whole entities they find."""
+"""The scores of taggers: how many whole entities they find, or how many words they tag right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from bertender.metrics.metric import (
     LabelSet,
     Metric,
     Rows,
+    RowsMetric,
     Score,
+    divide,
     drawn,
     percentiles,
 )
@@ -56,6 +58,36 @@ class EntityF1(Metric):
         whole, draws = np.ones((1, len(truth))), drawn(len(truth), seed)
         values = [float(_f1_of_sums(whole @ each)[0]) for each in counts]
         return values, [_f1_of_sums(draws @ each) for each in counts]
+
+
+class TagAccuracy(RowsMetric):
+    """The share of words with the right tag, with a bootstrap interval over sentences.
+
+    The score of plain tags, such as parts of speech. Words of a sentence are right or wrong
+    together, so that an interval over words would be too narrow.
+    """
+
+    def prepared(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet
+    ) -> Sequence[tuple[FloatArray, FloatArray]]:
+        """Return the words of each sentence, and those that are right, (sentences,)."""
+        truth = [np.asarray(each) for each in label_ids]
+        words = np.array([len(each) for each in truth], dtype=np.float64)
+        return [
+            (words, np.array([_hits(*pair) for pair in zip(truth, own, strict=True)]))
+            for own in predictions
+        ]
+
+    def of_draws(self, truth: FloatArray, predicted: FloatArray, draws: FloatArray) -> FloatArray:
+        return divide(draws @ predicted, draws @ truth)
+
+
+def _hits(truth: IntArray, predicted: Sequence[int]) -> float:
+    if len(truth) != len(predicted):
+        raise DataError(
+            f"{len(predicted)} predicted tags for {len(truth)} words: there must be one for each."
+        )
+    return float((truth == np.asarray(predicted)).sum())
 
 
 def entity_f1(truth: Sequence[Sentence], predicted: Sequence[Sentence], *, seed: int = 0) -> Score:

@@ -148,6 +148,10 @@ class Problem(ABC, Generic[Target]):
     def label_names(self, found: Sequence[Any]) -> tuple[str, ...]:
         """Return the labels of a task, in the order of the logits, given those of all its rows."""
 
+    def usual_metric(self, labels: Sequence[str]) -> str:
+        """Return the score of a task with these labels, where none is asked for."""
+        return self.metrics[0]
+
     @abstractmethod
     def number(self, label: Any, numbers: Mapping[str, int]) -> Target:
         """Return the target of a row's label; KeyError for a name that `numbers` lacks."""

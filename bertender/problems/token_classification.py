@@ -8,8 +8,7 @@ token of a word has its tag, and no other token has one.
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from bertender.problems.problem import (
     softmax_of_largest,
     usable_cell,
 )
+from bertender.problems.tag_schemes import BEGIN, INSIDE, OUTSIDE, are_bio, are_entity_tags
 from bertender.text.batch import Batch, Example, Tokenize, TokenizeWords, keep_words
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
 
     from bertender.text.tokenizer import FileTokenizer
 
-OUTSIDE = "O"
-BEGIN, INSIDE = "B", "I"
-BIO_TAG = re.compile(f"{OUTSIDE}|[{BEGIN}{INSIDE}](?:-(.+))?", re.DOTALL)
-"""A tag of the BIO scheme; B and I alone are of the one kind of entity that there is."""
 WORD_MARK = "\x1f"
 """The unit separator of ASCII: before each word of a request whose words hold white space. Earlier
 servers read it as white space."""
@@ -58,7 +54,7 @@ class TokenClassification(Problem[Tags]):
     name = "token_classification"
     summary = "each word of a sentence has a tag, BIO or plain"
     columns = Columns(("words",), "tags")
-    metrics = ("entity_f1",)
+    metrics = ("entity_f1", "tag_accuracy")
     model_class = "AutoModelForTokenClassification"
     onnx_task = "token-classification"
     response_tensors = (
@@ -93,6 +89,10 @@ class TokenClassification(Problem[Tags]):
             return (OUTSIDE, *sorted(tags))
         types = sorted({tag[len(BEGIN) :] for tag in tags})
         return (OUTSIDE, *(prefix + entity for entity in types for prefix in (BEGIN, INSIDE)))
+
+    def usual_metric(self, labels: Sequence[str]) -> str:
+        """Return the F1 of entities, or the share of words where tags mark none."""
+        return "entity_f1" if are_entity_tags(labels) else "tag_accuracy"
 
     def number(self, label: Sequence[str], numbers: Mapping[str, int]) -> Tags:
         return tuple(numbers[tag] for tag in label)
@@ -215,11 +215,6 @@ class TokenClassification(Problem[Tags]):
         """Return a line for each word, and then an empty one."""
         words = zip(labels, scores, example, strict=True)
         return [*("\t".join(each) for each in words), ""]
-
-
-def are_bio(tags: Iterable[str]) -> bool:
-    """Return whether all tags are of the BIO scheme."""
-    return all(map(BIO_TAG.fullmatch, tags))
 
 
 def _strings(values: Mapping[str, object], column: str) -> tuple[str, ...]:

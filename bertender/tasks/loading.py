@@ -440,7 +440,7 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     return Task(
         name=_name(config, config.train or config.dev),
         labels=labels,
-        metric=problem.metrics[0],
+        metric=problem.usual_metric(labels),
         text_columns=text_columns,
         train=train,
         dev=dev,

@@ -6,7 +6,7 @@ import pytest
 from seqeval.metrics import f1_score
 
 from bertender.core.errors import DataError
-from bertender.metrics import METRICS, paired_change
+from bertender.metrics import METRICS, paired_change, score
 from bertender.metrics.metric import LabelSet
 from bertender.metrics.tags import entity_counts, entity_f1
 
@@ -79,3 +79,14 @@ def test_answers_to_other_words_are_refused(answers: tuple[tuple[str, ...], ...]
 def test_no_sentences_are_refused() -> None:
     with pytest.raises(DataError, match="there must be some"):
         entity_f1((), ())
+
+
+def test_words_of_plain_tags_are_counted() -> None:
+    truth, predicted = ((0, 1, 2), (1,), (2, 2)), ((0, 1, 1), (1,), (2, 0))
+    found = score("tag_accuracy", truth, predicted, labels=("O", "DET", "NOUN"))
+    assert (found.value, found.n) == (pytest.approx(4 / 6), 3)
+    assert found.low < found.value < found.high
+    change = paired_change("tag_accuracy", truth, predicted, truth)
+    assert change.value == pytest.approx(100 / 3)
+    with pytest.raises(DataError, match="2 predicted tags for 1 words"):
+        score("tag_accuracy", truth, ((0, 1, 1), (1, 1), (2, 0)))

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seqeval.metrics.sequence_labeling import get_entities
 
-from bertender.tasks.word_rows import UnusableTagError, scheme_of
+from bertender.problems.tag_schemes import BIO, UnusableTagError, entities_of, scheme_of
 
 Entity = tuple[str, int]
 """Its type, or O, and its words."""
@@ -67,7 +68,24 @@ def test_the_entities_are_the_same(name: str, sentences: list[list[Entity]]) -> 
     written = [SCHEMES[name](entities) for entities in sentences]
     scheme = scheme_of(written)
     assert scheme.name == name
-    assert [list(scheme.to_bio(tags)) for tags in written] == [bio(each) for each in sentences]
+    as_bio = [scheme.to_bio(tags) for tags in written]
+    assert [list(tags) for tags in as_bio] == [bio(each) for each in sentences]
+    assert [list(scheme.of_bio(tags)) for tags in as_bio] == written, "written back as they came"
+    assert [entities_of(tags) for tags in written] == [entities_of(tags) for tags in as_bio]
+
+
+@given(
+    tags=st.lists(st.sampled_from(["O", "B-x", "I-x", "I-y", "E-x", "S-y", "B"])).filter(bool),
+)
+def test_entities_are_those_of_seqeval(tags: list[str]) -> None:
+    expected = [(kind, first, last + 1) for kind, first, last in get_entities(tags)]
+    named = [(kind or "_", first, end) for kind, first, end in entities_of(tags)]
+    assert named == expected
+
+
+def test_plain_tags_are_written_as_they_are() -> None:
+    tags = ("DET", "NOUN", "O")
+    assert scheme_of([tags]).of_bio(tags) == tags == BIO.of_bio(tags)
 
 
 READ: dict[str, tuple[list[str], list[str]]] = {

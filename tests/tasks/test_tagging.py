@@ -51,6 +51,14 @@ def test_the_record_says_what_the_model_answers(tmp_path: Path) -> None:
     assert record.metric == "entity_f1"
 
 
+def test_plain_tags_are_scored_by_words(tmp_path: Path) -> None:
+    folder = tmp_path / "toy"
+    for split in ("train", "valid"):
+        write(folder, split, "the cat sat\n", "DET NOUN VERB\n")
+    task = load_tagging(folder)
+    assert (task.metric, task.labels) == ("tag_accuracy", ("O", "DET", "NOUN", "VERB"))
+
+
 def test_the_fingerprint_changes_with_any_word_or_tag(tmp_path: Path) -> None:
     task = load_tagging(write(write(tmp_path / "toy", "train"), "valid"))
     other_words = replace(task.train, examples=(("play",), ("louder",)))
