@@ -13,7 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedModel
 
-from bertender.comparison.accuracy import evaluate, found_constant, text_lengths, word_count
+from bertender.comparison.accuracy import (
+    encoded_buckets,
+    evaluate,
+    found_constant,
+    word_count,
+)
 from bertender.core.artifact import Artifact
 from bertender.core.errors import DataError
 from bertender.core.findings import (
@@ -29,7 +34,7 @@ from bertender.models.runtimes import RUNTIMES
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Batch, Encode, Example, length_buckets
+from bertender.text.batch import Batch, Encode, Example
 from quantize.config import QuantizeConfig
 from quantize.graph import Inventory, open_watched, take_inventory
 from quantize.integers import Histogram, Range, Target
@@ -56,7 +61,7 @@ class Batches:
             )
 
     def __iter__(self) -> Iterator[Batch]:
-        buckets = length_buckets(text_lengths(self.encode, self.examples), TOKENS_PER_BATCH)
+        buckets = encoded_buckets(self.encode, self.examples, TOKENS_PER_BATCH)
         for bucket in track(buckets, self.description, len(buckets)):
             yield self.encode([self.examples[row] for row in bucket])
 

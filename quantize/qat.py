@@ -161,7 +161,7 @@ def train_graph(
     head = HEADS[context.task.problem_type]
 
     def objective(model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        logits = model(batch)
+        logits = head.joined(model(batch), batch)
         parts = {"hard": head.hard_loss(logits, batch)}
         if soft := config.soft_labels:
             parts["soft"] = soft * head.soft_loss(logits, batch[TEACHER_LOGITS], batch, 1.0)

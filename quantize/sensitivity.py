@@ -205,7 +205,8 @@ def by_curvature(
     parts = []
     with progress_bar("curvature", PARTS * len(nodes)) as bar:
         for batch in _parts(context):
-            loss = head.hard_loss(head.logits(model(**model_inputs(model, batch))), batch)
+            logits = head.logits(model(**model_inputs(model, batch)), batch)
+            loss = head.hard_loss(logits, batch)
             gradients = torch.autograd.grad(loss, weights, create_graph=True)
             parts.append(estimator(gradients, weights, generator))
             bar.advance(len(nodes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Encode, Example, length_buckets
+from bertender.text.batch import Batch, Encode, Example, batched, length_buckets
 from bertender.training.config import JudgedConfig, TrainingConfig
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def predict_outputs(
     """
     if not examples:
         raise DataError("no examples to predict: the split is empty. Give at least one example.")
-    buckets = length_buckets(text_lengths(classifier.encode, examples), tokens_per_batch)
+    buckets = encoded_buckets(classifier.encode, examples, tokens_per_batch)
     outputs: dict[int, Outputs] = {}
     with progress_bar(f"predict {classifier.name}", len(examples), "texts") as bar:
         for bucket in reversed(buckets):
@@ -112,14 +112,33 @@ def evaluate(
     return measured, predictions
 
 
-def text_lengths(encode: Encode, examples: Sequence[Example]) -> list[int]:
-    """Return each example's length: in tokens, or in words where the model reads the text."""
+def encoded_buckets(
+    encode: Encode, examples: Sequence[Example], tokens_per_batch: int
+) -> list[list[int]]:
+    """Return the numbers of examples of like length, batch by batch, the shortest first."""
     lengths: list[int] = []
-    for start in range(0, len(examples), EXAMPLES_PER_ENCODING):
-        batch = encode(examples[start : start + EXAMPLES_PER_ENCODING])
-        mask = batch.arrays.get("attention_mask")
-        lengths += map(word_count, batch.examples) if mask is None else mask.sum(axis=1).tolist()
-    return lengths
+    counts: list[int] = []
+    for batch in _encoded(encode, examples):
+        lengths += _lengths(batch)
+        counts += batch.counts
+    return length_buckets(lengths, tokens_per_batch, counts=counts)
+
+
+def text_lengths(encode: Encode, examples: Sequence[Example]) -> list[int]:
+    """Return each example's length: in tokens, or in words where the model reads the text.
+
+    Of an example of several rows it is that of the longest.
+    """
+    return [length for batch in _encoded(encode, examples) for length in _lengths(batch)]
+
+
+def _encoded(encode: Encode, examples: Sequence[Example]) -> Iterator[Batch]:
+    for some in batched(examples, EXAMPLES_PER_ENCODING):
+        yield encode(some)
+
+
+def _lengths(batch: Batch) -> list[int]:
+    return batch.lengths() if batch.arrays else [*map(word_count, batch.examples)]
 
 
 def word_count(example: Example) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -160,14 +160,17 @@ def ask(classifier: Classifier, questions: Sequence[Question]) -> list[Outputs]:
 
 
 def _cut(classifier: Classifier, batch: Batch, limits: Sequence[int | None]) -> Batch:
-    """Turn each row's tokens past its limit into padding, and drop columns of padding alone."""
+    """Turn each example's tokens past its limit into padding, and drop columns of padding alone.
+
+    Of an example of several rows, each is cut.
+    """
     from bertender.training.examples import Padding
 
     assert isinstance(classifier.encode, Tokenize)
     padding = Padding.of(classifier.encode.tokenizer)
-    mask = batch.arrays["attention_mask"]  # (batch, seq)
+    mask = batch.arrays["attention_mask"]  # (rows, seq)
     longest = mask.shape[1]
-    left = np.array([longest if limit is None else limit for limit in limits])
+    left = np.repeat([longest if limit is None else limit for limit in limits], batch.counts)
     attended = (np.arange(longest) < left[:, None]) & (mask > 0)
     width = int(attended.sum(axis=1).max())
     arrays = {
@@ -175,7 +178,7 @@ def _cut(classifier: Classifier, batch: Batch, limits: Sequence[int | None]) -> 
         for name, array in batch.arrays.items()
     }
     words = None if batch.words is None else np.where(attended, batch.words, NO_WORD)[:, :width]
-    return Batch(batch.examples, arrays, words)
+    return replace(batch, arrays=arrays, words=words)
 
 
 def inputs_comparable(reference: Classifier, candidate: Classifier) -> bool:

@@ -193,11 +193,21 @@ class Problem(ABC, Generic[Target]):
 
     @abstractmethod
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
-        """Return the shape that the logits of a batch must have."""
+        """Return the shape that the logits of a batch's rows must have."""
 
     @abstractmethod
+    def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
+        """Return the outputs of each row of a batch, which may run apart from others of its
+        example."""
+
+    def joined(self, rows: Sequence[Outputs]) -> Outputs:
+        """Return the outputs of an example, given those of its rows: by default it has one."""
+        (own,) = rows
+        return own
+
     def outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
         """Return the outputs of each example of a batch."""
+        return [self.joined(own) for own in batch.by_example(self.row_outputs(logits, batch))]
 
     @abstractmethod
     def decode(self, outputs: Outputs, example: Example) -> Target:

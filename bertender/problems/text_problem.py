@@ -66,7 +66,7 @@ class TextProblem(Problem[Target]):
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
         return len(batch), labels
 
-    def outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
+    def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
         place = np.zeros(1, dtype=np.int64)
         return [Outputs(row[None], place) for row in logits]
 

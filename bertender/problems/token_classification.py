@@ -131,7 +131,7 @@ class TokenClassification(Problem[Tags]):
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
         return (*_words_of(batch).shape, labels)
 
-    def outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
+    def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
         """Return the logits of the first token of each word; words that are cut off have none."""
         words = _words_of(batch)  # (batch, seq)
         return [Outputs(logits[row][own >= 0], own[own >= 0]) for row, own in enumerate(words)]

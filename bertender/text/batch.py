@@ -8,7 +8,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -96,18 +96,43 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples as a model takes them: token arrays (batch, seq), and the texts they came from."""
+    """Examples as a model takes them: token arrays (rows, seq), and the texts they came from."""
 
     examples: tuple[Example, ...]
     arrays: Mapping[str, IntArray]
     words: IntArray | None = None
-    """(batch, seq), where words have labels: the number of the word that a token begins, or
+    """(rows, seq), where words have labels: the number of the word that a token begins, or
     NO_WORD."""
     truncated: npt.NDArray[np.bool_] | None = None
-    """(batch,): the example was longer than the model's input; None where nothing is cut."""
+    """(examples,): the example was longer than the model's input; None where nothing is cut."""
+    owners: IntArray | None = None
+    """(rows,): the number of the example that each row is of, in rising order; None where each
+    example has one row."""
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many rows each example has."""
+        if self.owners is None:
+            return [1] * len(self)
+        counts: list[int] = np.bincount(self.owners, minlength=len(self)).tolist()
+        return counts
+
+    def example_of(self, row: int) -> Example:
+        """Return the example that a row is of."""
+        return self.examples[row if self.owners is None else self.owners[row]]
+
+    def by_example(self, of_rows: Sequence[Item]) -> list[Sequence[Item]]:
+        """Return what each example has of something that each row has one of."""
+        ends = [*accumulate(self.counts)]
+        return [of_rows[start:end] for start, end in pairwise((0, *ends))]
+
+    def lengths(self) -> list[int]:
+        """Return the tokens of each example's longest row."""
+        tokens = self.arrays["attention_mask"].sum(axis=1).tolist()
+        return [max(own) for own in self.by_example(tokens)]
 
 
 class Encode(Protocol):
@@ -294,7 +319,7 @@ class BatchLimits:
     batch_size: int
     """Most examples."""
     tokens_per_batch: int
-    """Most tokens, padding included."""
+    """Most tokens of all rows, padding included."""
     processes: int = 1
     """Every batch is a multiple of this, so that all processes have equal shares; in the last one
     of an epoch, fewer examples than `processes` may be repeated for that."""
@@ -332,32 +357,38 @@ def length_buckets(
     batch_size: int | None = None,
     multiple: int = 1,
     rows: Callable[[int], int] = int,
+    counts: Sequence[int] | None = None,
 ) -> list[list[int]]:
     """Cut the examples, sorted by length, into batches that fit the budget.
 
     Args:
-        lengths: tokens of each example.
+        lengths: tokens of each example, of its longest row.
         tokens_per_batch: most tokens of a batch, padding included; an example that is longer
             than this makes a batch of its own.
         batch_size: most examples of a batch; None for no such limit.
         multiple: batches grow by so many examples at once, so that only the last one of all may
             not be divisible by it, and it leaves room; so many always fit.
-        rows: examples -> the rows that a batch of them is padded to.
+        rows: rows -> those that a batch of so many is padded to.
+        counts: rows of each example; None for one.
 
     Returns:
         Batches of indices into `lengths`, shortest examples first; each index exactly once.
     """
     order = np.argsort(np.asarray(lengths), kind="stable").tolist()
     batches: list[list[int]] = []
+    in_batch = 0  # rows of the last batch
     for start in range(0, len(order), multiple):
         group = order[start : start + multiple]
         size = len(batches[-1]) + multiple if batches else 0
+        own = multiple if counts is None else sum(counts[index] for index in group)
         # sorted by length, so the newest example is the longest of its batch
-        fits = bool(batches) and lengths[group[-1]] * rows(size) <= tokens_per_batch
+        fits = bool(batches) and lengths[group[-1]] * rows(in_batch + own) <= tokens_per_batch
         if fits and (batch_size is None or size <= batch_size):
             batches[-1] += group
+            in_batch += own
         else:
             batches.append(group)
+            in_batch = own
     return batches
 
 
@@ -369,11 +400,12 @@ def plan_batches(
     epochs: int,
     seed: int,
     groups: Sequence[int] | None = None,
+    counts: Sequence[int] | None = None,
 ) -> BatchPlan:
     """Lay out a run: length-bucketed batches in random order, drawn anew for every epoch.
 
     Args:
-        lengths: tokens of each example.
+        lengths: tokens of each example, of its longest row.
         limits: what a batch may hold.
         pooling: how they are sorted and mixed, its number of batches explicit. Where pools follow
             each other, each has examples of all groups, by their sizes.
@@ -382,13 +414,14 @@ def plan_batches(
         groups: the number of each example's group; every batch is of one group. The batches of
             all groups are shuffled together, so that each has a share by its size (MT-DNN,
             arXiv 1901.11504, Algorithm 1). None makes one group of all.
+        counts: rows of each example; None for one.
     """
     group_of = groups or [0] * len(lengths)
     by_group: dict[int, list[int]] = {number: [] for number in sorted(set(group_of))}
     for index, number in enumerate(group_of):
         by_group[number].append(index)
     members = list(by_group.values())
-    bounded = _Bounded(lengths, limits)
+    bounded = _Bounded(lengths, limits, counts)
     epoch_of = _pools_in_turn if pooling.in_turn else _pools_shuffled
     assert pooling.batches is not None
     batches: list[tuple[int, ...]] = []
@@ -406,12 +439,16 @@ class _Bounded:
 
     lengths: Sequence[int]
     limits: BatchLimits
+    counts: Sequence[int] | None = None
 
     def batches(self, pool: Sequence[int]) -> list[list[int]]:
         """Return the batches of a pool of examples, by their length."""
         most, processes = self.limits, self.limits.processes
         lengths = [self.lengths[index] for index in pool]
-        buckets = length_buckets(lengths, most.tokens_per_batch, most.batch_size, processes)
+        counts = self.counts and [self.counts[index] for index in pool]
+        buckets = length_buckets(
+            lengths, most.tokens_per_batch, most.batch_size, processes, counts=counts
+        )
         batches = [[int(pool[place]) for place in bucket] for bucket in buckets]
         # the first examples of a batch are repeated until it divides by the number of processes
         return [

@@ -23,7 +23,7 @@ from bertender.core.findings import LengthFindings, TextLengths
 from bertender.models.families import check_positions
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
-from bertender.training.heads import HEADS
+from bertender.training.heads import HEADS, ROWS
 
 TensorBatch = dict[str, torch.Tensor]
 
@@ -72,9 +72,11 @@ class TokenDataset(Dataset[dict[str, Any]]):
 
     Args:
         columns: a value an example, or in token columns, a value or a row of values a token; one
-            that is a tensor with a row an example may be memory-mapped.
+            that is a tensor with a row an example may be memory-mapped. With a column ROWS, token
+            columns have a list of such values an example, one each token row, and others may.
         padding: what makes the examples of a batch equally long.
-        lengths: tokens of each example, where they are known without reading all of them.
+        lengths: tokens of each example, of its longest row, where they are known without reading
+            all of them.
     """
 
     def __init__(
@@ -85,7 +87,18 @@ class TokenDataset(Dataset[dict[str, Any]]):
     ) -> None:
         self.columns = columns
         self.padding = padding
-        self.lengths = lengths or [len(ids) for ids in columns["input_ids"]]
+        self.lengths = lengths or self._lengths()
+
+    def _lengths(self) -> Sequence[int]:
+        every = self.columns["input_ids"]
+        if self.counts is None:
+            return [len(ids) for ids in every]
+        return [max(map(len, rows)) for rows in every]
+
+    @property
+    def counts(self) -> Sequence[int] | None:
+        """Token rows of each example; None where each has one."""
+        return self.columns.get(ROWS)  # type: ignore[return-value]  # a list of numbers
 
     @property
     def groups(self) -> Sequence[int]:
@@ -116,8 +129,18 @@ class TokenDataset(Dataset[dict[str, Any]]):
         return TokenDataset({**self.columns, **columns}, self.padding)
 
     def collate(self, rows: Sequence[Mapping[str, Any]]) -> TensorBatch:
-        """Stack rows into tensors; token columns (batch, seq) are padded to their longest."""
-        return {name: self._stacked(name, [row[name] for row in rows]) for name in rows[0]}
+        """Stack rows into tensors; token columns (batch, seq) are padded to their longest.
+
+        Where examples have several token rows, these are the batch of all columns that have a value
+        for each.
+        """
+        batch = {}
+        for name in rows[0]:
+            values = [row[name] for row in rows]
+            if self.counts is not None and _has_rows(values[0]):
+                values = [each for value in values for each in value]
+            batch[name] = self._stacked(name, values)
+        return batch
 
     def _stacked(self, name: str, values: Sequence[Any]) -> torch.Tensor:
         padding = self.padding.value(name)
@@ -146,6 +169,13 @@ class TokenDataset(Dataset[dict[str, Any]]):
         padded = np.full((*is_token.shape, *joined.shape[1:]), padding, joined.dtype)
         padded[is_token] = joined
         return padded
+
+
+def _has_rows(value: Any) -> bool:
+    """Return whether a value of an example has rows itself."""
+    if isinstance(value, torch.Tensor):
+        return value.ndim > 1
+    return isinstance(value, Sequence) and any(isinstance(each, Sequence) for each in value[:1])
 
 
 def token_dataset(

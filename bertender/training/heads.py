@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 SPREAD = "spread"
 """A column: the standard deviation of the numbers to learn, the unit of their losses."""
+ROWS = "rows"
+"""A column: how many token rows an example has, where it may have several. They are below one
+another in its token columns, and in those of a batch."""
 NO_MORE = -1
 """Instead of a label beyond the last of a set."""
 WORD_STARTS = "word_starts"
@@ -53,6 +56,8 @@ class Head(ABC):
     """Of the columns of labels that have a value for each token."""
     per_token: bool = False
     """Whether there are logits for each token of a text."""
+    several_rows: bool = False
+    """Whether an example may have several token rows."""
     one_label: bool = False
     """Whether an example has one label of several, so that texts without one can be added, and
     the distributions of several teachers averaged."""
@@ -84,9 +89,12 @@ class Head(ABC):
             source: what the model starts from; None for itself.
         """
 
-    def logits(self, output: Any) -> torch.Tensor:
-        """Return the logits in an output of the model."""
-        logits: torch.Tensor = output.logits
+    def logits(self, output: Any, batch: TensorBatch) -> torch.Tensor:
+        """Return the logits of the examples of a batch, given the model's output on it."""
+        return self.joined(output.logits, batch)
+
+    def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the logits of the examples of a batch, given those of its token rows."""
         return logits
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
@@ -112,7 +120,7 @@ class Head(ABC):
         """Return the distance from the teacher's predictions.
 
         Args:
-            student, teacher: logits of the two models.
+            student, teacher: logits of the two models, of the examples of a batch.
             batch: that they are of.
             temperature: above 0; larger is softer.
             divergence: of distributions (rows, classes); by default `soft_labels`.
@@ -122,7 +130,7 @@ class Head(ABC):
 
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
         """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
-        logits = self.logits(model(**model_inputs(model, batch)))
+        logits = self.logits(model(**model_inputs(model, batch)), batch)
         return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))
 
 

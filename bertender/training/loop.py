@@ -198,6 +198,7 @@ def planned(
         epochs=config.epochs,
         seed=config.seed,
         groups=examples.groups,
+        counts=examples.counts,
     )
 
 

@@ -218,6 +218,8 @@ class TrainingTexts:
         if self.per_token:
             wanted = _logits_of(wanted)
             rows = sum(self._tokenised(self._tokenizer(first)).lengths)
+        elif HEADS[self.task.problem_type].several_rows:
+            rows = sum(self._tokenised(self._tokenizer(first)).counts or ())
         bytes_at_most = size_bytes(first.model.config, wanted, rows, computes_in_bf16(self.config))
         size_mb, limit_mb = bytes_at_most / 1e6, self.config.teacher_cache_mb
         if size_mb <= limit_mb:

@@ -127,7 +127,7 @@ def label_objective(
     model: torch.nn.Module, batch: TensorBatch, step: int, *, head: Head = HEADS[SINGLE_LABEL.name]
 ) -> LossParts:
     """Cross-entropy with the labels."""
-    return {"hard": head.hard_loss(head.logits(model(**model_inputs(model, batch))), batch)}
+    return {"hard": head.hard_loss(head.logits(model(**model_inputs(model, batch)), batch), batch)}
 
 
 class SharedEncoder(nn.Module):

@@ -54,7 +54,10 @@ Wanted = Mapping[Signal, frozenset[int]]
 
 @dataclass(frozen=True)
 class Signals:
-    """A model's outputs on a batch: of each signal the requested layers, and no other."""
+    """A model's outputs on a batch: of each signal the requested layers, and no other.
+
+    A batch is of token rows here, of which an example may have several.
+    """
 
     logits: torch.Tensor
     """(batch, labels), of a tagger (batch, seq, labels), of a language model (batch, seq, vocab);

@@ -147,7 +147,7 @@ class HardLabels(Term):
     name: str = "hard"
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        return self.head.hard_loss(student.logits, batch)
+        return self.head.hard_loss(self.head.joined(student.logits, batch), batch)
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class SoftLabels(_OfLogits):
     name: str = "soft"
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        mine, theirs = student.logits, teacher.logits
+        mine, theirs = (self.head.joined(each.logits, batch) for each in (student, teacher))
         return self.head.soft_loss(mine, theirs, batch, self.temperature, self.loss)
 
 
@@ -179,8 +179,9 @@ class LogitMatch(_OfLogits):
     name: str = "logits"
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
-        ours, theirs = (self.head.predicted(each.logits, batch) for each in (student, teacher))
-        return logit_mse(ours, theirs)
+        mine, theirs = (self.head.joined(each.logits, batch) for each in (student, teacher))
+        ours, others = (self.head.predicted(each, batch) for each in (mine, theirs))
+        return logit_mse(ours, others)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from bertender.models.families import encoder_layers, family_of
 from bertender.models.own_models import heads_of, neurons_of
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.training.examples import TensorBatch
-from bertender.training.heads import HEADS, Head
+from bertender.training.heads import HEADS, ROWS, Head
 from distill.pruning.config import Across
 
 Scores = tuple[torch.Tensor, ...]
@@ -125,7 +125,8 @@ def _by_gates(
             for count in _counts(model)
         ]
         depth = model.config.num_hidden_layers
-        with gated(model, gates[:depth], gates[depth:]):
+        own = [each.repeat_interleave(batch[ROWS], 0) for each in gates] if ROWS in batch else gates
+        with gated(model, own[:depth], own[depth:]):
             loss = head.summed_loss(model, batch)
         gradients = [size_of(each).sum(0) for each in torch.autograd.grad(loss, gates)]
         sums = [a + b for a, b in zip(sums, gradients, strict=True)] if sums else gradients

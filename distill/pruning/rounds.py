@@ -80,7 +80,8 @@ class PruningContext:
         order: list[int] = torch.randperm(len(self.task.train), generator=generator).tolist()
         drawn = order[: config.scored_texts]
         lengths = [examples.lengths[index] for index in drawn]
-        buckets = length_buckets(lengths, config.tokens_per_batch, config.batch_size)
+        counts = examples.counts and [examples.counts[index] for index in drawn]
+        buckets = length_buckets(lengths, config.tokens_per_batch, config.batch_size, counts=counts)
         for bucket in track(buckets, f"{self.description}: score", len(buckets)):
             batch = examples.collate([examples[drawn[place]] for place in bucket])
             yield {name: tensor.to(device) for name, tensor in batch.items()}

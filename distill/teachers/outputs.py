@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -93,8 +93,8 @@ class Rows(Sequence[torch.Tensor]):
         return Rows(self.parts, self.numbers[np.asarray(numbers, dtype=np.int64)])
 
 
-Column: TypeAlias = torch.Tensor | Rows
-"""A row each example."""
+Column: TypeAlias = torch.Tensor | Rows | tuple[torch.Tensor, ...]
+"""A row each example, or a tensor each, with a row for each of its token rows."""
 
 
 def joined_rows(parts: Sequence[torch.Tensor]) -> Column:
@@ -104,6 +104,8 @@ def joined_rows(parts: Sequence[torch.Tensor]) -> Column:
 
 def rows_at(column: Column, numbers: Sequence[int]) -> Column:
     """Return some rows of a column."""
+    if isinstance(column, tuple):
+        return tuple(column[number] for number in numbers)
     return column.at(numbers) if isinstance(column, Rows) else column[list(numbers)]
 
 
@@ -113,12 +115,16 @@ def parts_of(examples: TokenDataset) -> list[TokenDataset]:
     for end, ids in enumerate(examples.columns["input_ids"], start=1):
         length = end - bounds[-1]
         if length == MOST_TEXTS or (
-            length >= LEAST_TEXTS
-            and zlib.crc32(np.asarray(ids, dtype="<i4").tobytes()) % ONE_OF == 0
+            length >= LEAST_TEXTS and zlib.crc32(_flat(ids, examples).tobytes()) % ONE_OF == 0
         ):
             bounds.append(end)
     bounds = [*dict.fromkeys((*bounds, len(examples)))]
     return [examples.part(start, end) for start, end in pairwise(bounds)]
+
+
+def _flat(ids: Any, examples: TokenDataset) -> NDArray[np.int32]:
+    """Return the tokens of an example, those of all its rows."""
+    return np.asarray(ids if examples.counts is None else [*chain(*ids)], dtype="<i4")
 
 
 def cacheable(reads: Iterable[Wanted]) -> Wanted:
@@ -158,6 +164,8 @@ def teacher_outputs(
 ) -> dict[str, Column]:
     """Return the teacher's outputs as columns of a training set, a row each example.
 
+    Of examples with several token rows, each has a tensor with a row for each of them.
+
     Args:
         model: the teacher.
         digest: the teacher artifact's digest.
@@ -175,8 +183,21 @@ def teacher_outputs(
             for part in parts_of(examples)
         ]
     columns = {name: [part[name] for part in parts] for name in names}
+    if examples.counts is not None:
+        return {name: _by_example(each, examples.counts) for name, each in columns.items()}
     logits = {LOGITS: torch.cat(columns.pop(LOGITS))} if LOGITS in columns else {}
     return {**logits, **{name: joined_rows(each) for name, each in columns.items()}}
+
+
+def _by_example(parts: Sequence[torch.Tensor], counts: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """Return the rows of each example, given all of them part by part; none is copied."""
+    rows = Rows(parts)
+    ends = [0, *accumulate(counts)]
+    of_part = (bisect_right(rows.starts, start) - 1 for start in ends[:-1])
+    return tuple(
+        parts[part][start - rows.starts[part] : end - rows.starts[part]]
+        for part, (start, end) in zip(of_part, pairwise(ends), strict=True)
+    )
 
 
 def teacher_token_logits(
@@ -208,12 +229,18 @@ class _Part:
     """Progress bar, which counts texts."""
 
     def text_columns(self, names: Mapping[str, Wanted]) -> Tensors:
-        """Return columns with a row each text; those that are missing are computed in one run."""
+        """Return columns with a row each token row of the texts; those that are missing are
+        computed in one run."""
 
         def compute(missing: Collection[str]) -> Tensors:
             wanted = joined(names[name] for name in missing)
             columns: Tensors = {}
+            counts = self.texts.counts or [1] * len(self.texts)
+            ends = [*accumulate(counts)]
             for bucket, signals in self._outputs(wanted):
+                rows = [
+                    row for text in bucket for row in range(ends[text] - counts[text], ends[text])
+                ]
                 values = {
                     STATES.format(layer=layer): states.to("cpu", _state_type(self.bf16))
                     for layer, states in signals.sentence_states.items()
@@ -222,9 +249,8 @@ class _Part:
                     values[LOGITS] = signals.logits.float().cpu()
                 for name, each in values.items():
                     if name not in columns:
-                        shape = len(self.texts), each.shape[-1]
-                        columns[name] = torch.empty(shape, dtype=each.dtype)
-                    columns[name][bucket] = each
+                        columns[name] = torch.empty((ends[-1], each.shape[-1]), dtype=each.dtype)
+                    columns[name][rows] = each
             return columns
 
         return self._cached(names, compute)
@@ -270,7 +296,8 @@ class _Part:
     def _outputs(self, wanted: Wanted) -> Iterator[tuple[list[int], Signals]]:
         """Yield batches of texts of like length, and the teacher's outputs on each."""
         model, device = self.model, self.model.device
-        for bucket in length_buckets(self.texts.lengths, TOKENS_PER_BATCH):
+        buckets = length_buckets(self.texts.lengths, TOKENS_PER_BATCH, counts=self.texts.counts)
+        for bucket in buckets:
             batch = self.texts.collate([self.texts[index] for index in bucket])
             inputs = {name: ids.to(device) for name, ids in model_inputs(model, batch).items()}
             with (

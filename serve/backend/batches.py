@@ -235,8 +235,12 @@ class ServedModel:
         examples = [example for batch in batches for example in batch.examples]
         if not examples:
             return []
-        outputs = [each.outputs[row] for each in requests for row in range(len(each.examples))]
         problem = self.classifier.problem
+        outputs = [
+            problem.joined(own)
+            for request, batch in zip(requests, batches, strict=True)
+            for own in batch.by_example([request.outputs[row] for row in range(request.rows)])
+        ]
         tensors = problem.response(outputs, examples, self.labels)
         responses: list[Tensors] = []
         start = 0
@@ -298,14 +302,14 @@ def _too_long(batch: Batch) -> Refusal | None:
     row = int(cut.argmax())
     return Refusal(
         "INVALID_ARG",
-        f"row {row} has more than {batch.arrays['attention_mask'][row].sum()} tokens, which is the "
+        f"row {row} has more than {batch.lengths()[row]} tokens, which is the "
         "model's longest input. Split the text, or send the parameter truncate=true to have it "
         "cut.",
     )
 
 
 def merged(bucket: Bucket, padding: Padding) -> Batch:
-    """Return the rows of a bucket as one batch, padded to its longest row.
+    """Return the rows of a bucket as one batch, padded to its longest row; each is an example.
 
     Args:
         bucket: rows of tokenised requests.
@@ -335,7 +339,7 @@ def merged(bucket: Bucket, padding: Padding) -> Batch:
         own_words = [batch.words[row] for batch, row in batches if batch.words is not None]
         words = padded(own_words, NO_WORD)
     return Batch(
-        tuple(batch.examples[row] for batch, row in batches),
+        tuple(batch.example_of(row) for batch, row in batches),
         {
             name: padded([batch.arrays[name][row] for batch, row in batches], fills.get(name, 0))
             for name in first.arrays
@@ -345,10 +349,10 @@ def merged(bucket: Bucket, padding: Padding) -> Batch:
 
 
 def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
-    """Return some rows of a batch, without the columns that pad all of them."""
+    """Return some rows of a batch, each as an example, without the columns that pad all."""
     used = batch.arrays["attention_mask"][rows].any(axis=0)
     return Batch(
-        tuple(batch.examples[row] for row in rows),
+        tuple(map(batch.example_of, rows)),
         {name: array[rows][:, used] for name, array in batch.arrays.items()},
         None if batch.words is None else batch.words[rows][:, used],
     )
@@ -380,13 +384,13 @@ class BucketedClassifier:
         return padding_of(self.encode.tokenizer) if isinstance(self.encode, Tokenize) else Padding()
 
     def run(self, bucket: Batch) -> list[Outputs]:
-        """Return the outputs of each example of a bucket."""
+        """Return the outputs of each row of a bucket."""
         padded = self.shapes.padded(bucket)
         started = time.perf_counter()
         logits = self.predictor.logits(padded)
         if self.tally is not None:
             self.tally.run(padded.arrays["attention_mask"], time.perf_counter() - started)
-        return list(self.problem.outputs(self.shapes.without_padding(logits, bucket), bucket))
+        return self.problem.row_outputs(self.shapes.without_padding(logits, bucket), bucket)
 
 
 def longest_input_of(encode: Encode) -> int:
@@ -431,7 +435,9 @@ def warm_up(
     example = problem.to_example(texts)
     classifier.run(classifier.encode([example]))
     edge = problem.edge_examples([example], classifier.longest_input)
-    long = classifier.encode([edge[1]])
+    encoded = classifier.encode([edge[1]])
+    row = int(encoded.arrays["attention_mask"].sum(axis=1).argmax())
+    long = rows_of(encoded, [row])
     longest = long.arrays["attention_mask"].shape[1]
     # full buckets, which take the most memory, and then what else buckets are padded to
     shapes = [

@@ -63,17 +63,22 @@ class Request:
     batch: Batch | None = None
     """The examples as tokens; rows can run from then on."""
     lengths: Sequence[int] = ()
-    """Tokens of each row."""
+    """Tokens of each row, of which an example may have several."""
     waiting: list[int] = field(default_factory=list)
-    """Rows that have not been taken, the longest first."""
+    """Token rows that have not been taken, the longest first; before they are known, one each
+    example."""
     outputs: dict[int, Outputs] = field(default_factory=dict)
     """Of the rows that are done."""
     is_over: bool = False
     """It has its response, or needs none."""
 
     @property
+    def rows(self) -> int:
+        return len(self.lengths) or len(self.examples)
+
+    @property
     def has_begun(self) -> bool:
-        return len(self.waiting) < len(self.examples)
+        return len(self.waiting) < self.rows
 
 
 @dataclass(eq=False)
@@ -102,6 +107,8 @@ Bucket = list[Row]
 
 class FairQueue:
     """Requests that wait for the model, bounded in texts and in time, and taken in turns.
+
+    An example of several token rows counts as so many texts.
 
     The queue is the backend's own. Triton's `max_queue_size` counts requests, however many texts
     each has, knows no callers, and any queue policy switches off the preparation of the next batch.
@@ -179,8 +186,9 @@ class FairQueue:
         with self._changed:
             if request.is_over:
                 return
+            self.texts += len(lengths) - len(request.waiting)
             request.lengths = lengths
-            request.waiting.sort(key=lengths.__getitem__, reverse=True)
+            request.waiting = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
             request.batch = batch
             self._changed.notify_all()
 
@@ -226,7 +234,7 @@ class FairQueue:
         with self._changed:
             for (request, row), own in outputs.items():
                 request.outputs[row] = own
-                if len(request.outputs) == len(request.examples) and not request.is_over:
+                if len(request.outputs) == request.rows and not request.is_over:
                     request.is_over = True
                     complete.append(request)
             self._long -= self._is_long(bucket)
