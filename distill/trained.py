@@ -14,7 +14,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from bertender.comparison.accuracy import evaluate, found_constant, predict, warn_early
+from bertender.comparison.accuracy import (
+    evaluate,
+    evaluate_all,
+    predict,
+    score_findings,
+    warn_early,
+)
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.errors import ModelError
@@ -83,9 +89,8 @@ def final_score(
     """
     if task.problem.has_thresholds:
         more["thresholds"] = fit_thresholds(model, tokenizer, task)
-    score, predictions = evaluated(model, tokenizer, task, task.dev)
-    constant = found_constant(task, task.dev, predictions)
-    return ScoreFindings(chosen_on=task.chosen_on, score=score.value, constant=constant, **more)
+    found, predictions = evaluate_all(as_classifier(model, tokenizer, task), task.dev)
+    return score_findings(task, found, predictions, **more)
 
 
 def fit_thresholds(

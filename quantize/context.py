@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 from bertender.comparison.accuracy import (
     encoded_buckets,
     evaluate,
-    found_constant,
+    evaluate_all,
+    score_findings,
     word_count,
 )
 from bertender.core.artifact import Artifact
@@ -221,18 +222,12 @@ class QuantizationContext:
             score: its score on the texts to choose by.
         """
         held_out, metric = self.task.dev, self.task.metric
-        after, predictions = evaluate(self.opened(graph), held_out, metric)
+        after, predictions = evaluate_all(self.opened(graph), held_out)
         before = self.score_before
         if self.task.chosen_on == "selection":
             before = evaluate(self.classifier, held_out, metric)[0].value
         choice = ChoiceScores(before=self.score_before, after=score, n=len(self.task.choices))
-        return ScoreFindings(
-            chosen_on=self.task.chosen_on,
-            score=after.value,
-            score_before=before,
-            choice=choice,
-            constant=found_constant(self.task, held_out, predictions),
-        )
+        return score_findings(self.task, after, predictions, score_before=before, choice=choice)
 
     def agrees(self, graph: Path, tolerance: str) -> bool:
         """Return whether a graph passes the parity gate by a row of TOLERANCES."""

@@ -128,7 +128,9 @@ def _trained(findings: Findings) -> Iterator[str]:
         where = "set apart" if apart else "held-out"
         yield f"{where} after the last epoch: {last(training.epochs)}"
     if scores and apart and not (findings.pruning or findings.quantization):
-        yield f"held-out, read once: {number(scores.score)}"
+        yield f"held-out, read once: {number(None if scores.undefined else scores.score)}"
+    if scores and scores.undefined is not None:
+        yield f"the metric has no value on the held-out texts: {scores.undefined}"
     if scores and scores.constant:
         yield f"on the held-out texts, it {scores.constant.words}"
     if training and training.unlabelled_texts is not None:

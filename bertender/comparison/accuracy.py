@@ -15,10 +15,11 @@ from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ConstantError, DataError, ModelError
 from bertender.core.findings import ConstantFindings, ScoreFindings
 from bertender.core.progress import progress_bar
-from bertender.metrics import score
+from bertender.metrics import METRICS, score
+from bertender.metrics.by_label import AllScores, label_scores
 from bertender.metrics.metric import Score
 from bertender.models.classifier import Classifier
-from bertender.problems.problem import Outputs
+from bertender.problems.problem import Outputs, Problem
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, Encode, Example, batched, length_buckets
@@ -98,6 +99,64 @@ def evaluate(
     Raises:
         ModelError: a logit is NaN or infinite, so there is no prediction to score.
     """
+    _, predictions = answers(classifier, split, tokens_per_batch=tokens_per_batch)
+    labels = classifier.labels
+    measured = score(metric, split.label_ids, predictions, label_count=len(labels), labels=labels)
+    return measured, predictions
+
+
+def evaluate_all(
+    classifier: Classifier, split: Split, *, tokens_per_batch: int = TOKENS_PER_BATCH
+) -> tuple[AllScores, Any]:
+    """Return every score of the classifier on a split, and its predictions as `evaluate` does."""
+    outputs, predictions = answers(classifier, split, tokens_per_batch=tokens_per_batch)
+    found = all_scores(classifier.problem, classifier.labels, split, predictions, outputs)
+    return found, predictions
+
+
+def all_scores(
+    problem: Problem[Any],
+    labels: Sequence[str],
+    split: Split,
+    predictions: Any,
+    outputs: Sequence[Outputs],
+) -> AllScores:
+    """Return every score that a kind of problem has.
+
+    Args:
+        problem: the kind.
+        labels: of the model.
+        split: that was predicted.
+        predictions: of its rows.
+        outputs: for metrics that read logits.
+    """
+    scores = tuple(
+        score(
+            name,
+            split.label_ids,
+            [each.logits[0] for each in outputs] if METRICS[name].reads_logits else predictions,
+            label_count=len(labels),
+            labels=labels,
+        )
+        for name in problem.metrics
+    )
+    truth, found = (
+        [problem.parts(each, labels) for each in targets]
+        for targets in (split.label_ids, predictions)
+    )
+    return AllScores(
+        scores=scores, by_label=label_scores(truth, found, problem.scored_labels(labels))
+    )
+
+
+def answers(
+    classifier: Classifier, split: Split, *, tokens_per_batch: int = TOKENS_PER_BATCH
+) -> tuple[list[Outputs], Any]:
+    """Return the outputs of each example of a split, and the predictions of all.
+
+    Raises:
+        ModelError: a logit is NaN or infinite, so there is no prediction.
+    """
     outputs = predict_outputs(classifier, split.examples, tokens_per_batch=tokens_per_batch)
     if broken := [row for row, each in enumerate(outputs) if not np.isfinite(each.logits).all()]:
         raise ModelError(
@@ -105,11 +164,8 @@ def evaluate(
             f"infinite logits, first {split.examples[broken[0]]!r}. Train or export the model "
             "again."
         )
-    problem, labels = classifier.problem, classifier.labels
-    pairs = zip(outputs, split.examples, strict=True)
-    predictions = problem.gather([problem.decode(each, example) for each, example in pairs])
-    measured = score(metric, split.label_ids, predictions, label_count=len(labels), labels=labels)
-    return measured, predictions
+    problem, pairs = classifier.problem, zip(outputs, split.examples, strict=True)
+    return outputs, problem.gather([problem.decode(each, example) for each, example in pairs])
 
 
 def encoded_buckets(
@@ -176,6 +232,28 @@ def found_constant(task: Task, split: Split, predictions: Sequence[Any]) -> Cons
     """Return the answer that is given everywhere; None where answers differ, or should not."""
     found = task.problem.same_everywhere(predictions, split.label_ids, task.labels)
     return found and ConstantFindings(label=found.answer, share=found.share, n=found.labels)
+
+
+def score_findings(
+    task: Task, found: AllScores, predictions: Sequence[Any], **more: Any
+) -> ScoreFindings:
+    """Return what a card keeps of the scores of a model on a task's held-out texts.
+
+    Args:
+        task: of the texts.
+        found: all scores there.
+        predictions: of these texts.
+        more: other fields of ScoreFindings.
+    """
+    own = found.of(task.metric)
+    return ScoreFindings(
+        chosen_on=task.chosen_on,
+        score=own.value,
+        undefined=own.undefined,
+        scores={each.metric: each.value for each in found.scores if each.undefined is None},
+        constant=found_constant(task, task.dev, predictions),
+        **more,
+    )
 
 
 def is_fault(constant: ConstantFindings, score: float) -> bool:
@@ -275,12 +353,18 @@ def another_rate(config: TrainingConfig) -> str:
 
 
 def is_below_chance(score: Score, labels: int) -> bool:
-    """Return whether a model scores less than a guess, as one whose labels are swapped does.
+    """Return whether a model scores less than a guess, as one whose labels are swapped does, or
+    one whose numbers fall where the true ones rise."""
+    metric = METRICS.get(score.metric)
+    chance = None if metric is None else metric.chance(labels)
+    return score.undefined is None and chance is not None and score.high < chance
 
-    What a guess gives by other metrics depends on the shares of the labels.
-    """
-    chance = {"accuracy": 1 / labels, "matthews": 0.0}.get(score.metric)
-    return chance is not None and score.high < chance
+
+def reversed_words(problem: Problem[Any]) -> str:
+    """Return what a score below chance looks like."""
+    if problem.names_labels:
+        return "its labels look swapped"
+    return "its numbers fall where those of the data rise"
 
 
 def check_labels_fit(classifier: Classifier, task: Task) -> None:
@@ -293,15 +377,17 @@ def check_labels_fit(classifier: Classifier, task: Task) -> None:
     if not len(task.choices):  # the gate says what it lacks
         return
     found, predictions = evaluate(classifier, task.choices, task.metric)
-    if not task.problem.names_labels:
-        _warn_of_unit(classifier.name, np.asarray(task.choices.label_ids), predictions)
-        return
     if not is_below_chance(found, len(task.labels)):
+        if not task.problem.names_labels:
+            _warn_of_unit(classifier.name, np.asarray(task.choices.label_ids), predictions)
         return
     said = (
         f"{classifier.name} has {found.metric} {found.value:.3f} [{found.low:.3f}, "
-        f"{found.high:.3f}] on {found.n} texts, less than a guess: its labels look swapped"
+        f"{found.high:.3f}] on {found.n} texts, less than a guess: {reversed_words(task.problem)}"
     )
+    if not task.problem.names_labels:
+        logger.warning("%s. Turn one of the two round, or take another model", said)
+        return
     if label_map := task.source.get("label_map"):
         raise ConfigError(f"label_map={label_map}: {said}. Give another --label-map.")
     logger.warning("%s. Compare their order with that of the data (--label-map)", said)

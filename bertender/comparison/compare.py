@@ -16,7 +16,7 @@ import numpy as np
 
 from bertender.comparison.accuracy import (
     constant_row,
-    evaluate,
+    evaluate_all,
     found_constant,
     text_lengths,
     word_count,
@@ -48,6 +48,7 @@ from bertender.core.machine import (
     processor_name,
 )
 from bertender.metrics import paired_change
+from bertender.metrics.by_label import AllScores
 from bertender.metrics.metric import Change, LabelSet, Score
 from bertender.models.runtimes import (
     DEFAULT_RUNTIME,
@@ -154,6 +155,7 @@ class _Scored:
     encode: Encode
     lengths: LengthsRead | None
     parameters: int
+    scores: AllScores
     score: Score
     predictions: Any
     constant: ConstantFindings | None
@@ -161,15 +163,16 @@ class _Scored:
 
 def _scored(model: TimedModel, task: Task, config: CompareConfig) -> _Scored:
     classifier = model.open(threads_of(config), None)
-    score, predictions = evaluate(
-        classifier, task.dev, task.metric, tokens_per_batch=config.tokens_per_batch
+    scores, predictions = evaluate_all(
+        classifier, task.dev, tokens_per_batch=config.tokens_per_batch
     )
     encode, lengths = classifier.encode, None
     if isinstance(encode, Tokenize):
         read = TextLengths.of(encode.counts(task.dev.examples), encode.max_length)
         lengths = LengthsRead(max_length=encode.max_length, held_out=read)
     constant = found_constant(task, task.dev, predictions)
-    return _Scored(encode, lengths, classifier.parameters, score, predictions, constant)
+    score = scores.of(task.metric)
+    return _Scored(encode, lengths, classifier.parameters, scores, score, predictions, constant)
 
 
 def _row(
@@ -195,6 +198,7 @@ def _row(
         seed=card.seed,
         size=measure_size(artifact, scored.parameters),
         score=scored.score,
+        scores=scored.scores,
         change=change,
         latency=latency,
         parity=findings.parity if was_checked else None,

@@ -15,6 +15,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record, parts_of
 from bertender.core.findings import ChosenOn, ConstantFindings, ParitySummary, TextLengths
 from bertender.core.machine import Environment, MachineLoad, Speedup
+from bertender.metrics.by_label import AllScores
 from bertender.metrics.metric import Change, Score
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, RuntimeName
 
@@ -270,6 +271,11 @@ class ComparisonRow(Record):
     seed: int
     size: Size
     score: Score
+    scores: AllScores | None = Field(
+        None,
+        description="by every metric of the problem type, and of each label; None in files that do "
+        "not record them",
+    )
     change: Change | None = Field(description="against the first row; None in the first row")
     latency: Latency = Field(description="with raw samples, and the speedup over the first row")
     speedup_over_onnx_float32: Speedup | None = Field(

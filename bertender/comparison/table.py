@@ -40,6 +40,9 @@ CHOICES: Mapping[tuple[ChosenOn, ...], str] = {
     ("dev", "selection"): "settings were chosen on the same texts for some rows (select=0), which "
     "flatters them, and for others on texts set apart, that none of these learned from",
 }
+BELOW_CHANCE = (
+    "its labels look swapped (--label-map), or its numbers fall where those of the data rise"
+)
 FEWEST_FOR_A_FRONT = 3
 """Rows; two can be compared by eye."""
 VERSIONS_SHOWN = ("bertender", "torch", "transformers", "onnxruntime", "numpy")
@@ -140,6 +143,8 @@ class Column:
 
 
 def _score(score: Score) -> Cell:
+    if score.undefined is not None:
+        return (DASH,)
     return f"{score.value:.3f}", f"[{score.low:.3f}, {score.high:.3f}]"
 
 
@@ -223,7 +228,48 @@ def markdown_table(comparison: Comparison, wide: bool = False) -> str:
         table_rows(comparison, columns),
         [column.numeric for column in columns],
     )
-    return "\n".join([f"**{title}**", "", *lines, "", *(f"- {note}" for note in notes), ""])
+    lines = [f"**{title}**", "", *lines, "", *(f"- {note}" for note in notes), ""]
+    for table in score_tables(comparison, by_label=wide):
+        numeric = [column > 0 for column in range(len(table.headings))]
+        headings = [(each,) for each in table.headings]
+        lines += [f"**{table.title}**", "", *markdown_rows(headings, table.rows, numeric), ""]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """A table of scores; its first column has names."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[Cell]]
+
+
+def score_tables(comparison: Comparison, *, by_label: bool) -> list[ScoreTable]:
+    """Return a table of every score of the rows, and those of each row's labels.
+
+    There are none of a problem type with one metric, and of files that do not record them.
+    """
+    rows = [(row.name, row.scores) for row in comparison.rows if row.scores]
+    tables = []
+    if rows and len(rows[0][1].scores) > 1:
+        headings = [each.metric for each in rows[0][1].scores]
+        cells = [[(name,), *map(_score, found.scores)] for name, found in rows]
+        tables.append(ScoreTable("All scores", ["Artifact", *headings], cells))
+    headings = ["Label", "Precision", "Recall", "F1", "There", "Predicted"]
+    for name, found in rows if by_label else ():
+        cells = [
+            [
+                (label,),
+                *((DASH if part is None else f"{part:.3f}",) for part in own[:3]),
+                *((str(count),) for count in own[3:]),
+            ]
+            for label, each in found.by_label.items()
+            for own in [(each.precision, each.recall, each.f1, each.actual, each.predicted)]
+        ]
+        if cells:
+            tables.append(ScoreTable(f"Labels of {name}", headings, cells))
+    return tables
 
 
 def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
@@ -290,9 +336,17 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         )
     lines += [f"`{row.name}` {row.constant.words}" for row in rows if row.constant is not None]
     lines += [
-        f"`{row.name}` scores less than a guess: its labels look swapped (--label-map)"
+        f"`{row.name}` scores less than a guess: {BELOW_CHANCE}"
         for row in rows
         if is_below_chance(row.score, len(conditions.labels))
+    ]
+    scored = [(row.name, row.score) for row in rows]
+    if comparison.constant:
+        scored.append((comparison.constant.name, comparison.constant.score))
+    lines += [
+        f"`{name}` has no {score.metric}: {score.undefined}"
+        for name, score in scored
+        if score.undefined is not None
     ]
     truncated: dict[LengthsRead, list[str]] = {}
     for row in rows:
@@ -410,6 +464,24 @@ th, td { padding: .3rem .6rem; border-bottom: 1px solid #d5d9de; text-align: lef
 <li>{{ note }}</li>
 {%- endfor %}
 </ul>
+{%- for table in tables %}
+<h2>{{ table.title }}</h2>
+<table>
+<tr>
+{%- for heading in table.headings %}
+<th{% if loop.index0 %} class="number"{% endif %}>{{ heading }}</th>
+{%- endfor %}
+</tr>
+{%- for row in table.rows %}
+<tr>
+{%- for cell in row %}
+<td{% if loop.index0 %} class="number"{% endif %}>{{ cell[0] }}
+{%- for part in cell[1:] %}<div class="beside">{{ part }}</div>{% endfor %}</td>
+{%- endfor %}
+</tr>
+{%- endfor %}
+</table>
+{%- endfor %}
 {%- for name, layers in maps %}
 <h2>Heads of {{ name }}</h2>
 <p>A layer a row; the darker, the more important before the first cut. &times; marks what was
@@ -445,6 +517,7 @@ def html_report(comparison: Comparison) -> str:
         conditions=comparison.circumstances,
         columns=columns,
         rows=table_rows(comparison, columns),
+        tables=score_tables(comparison, by_label=True),
         maps=[(row.name, heat_map(row.pruned)) for row in comparison.rows if row.pruned],
     )
 

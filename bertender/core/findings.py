@@ -49,7 +49,15 @@ class ScoreFindings(Part):
     """Scores on held-out texts, which are read once where others choose."""
 
     chosen_on: ChosenOn = Field(description="the texts to choose by")
-    score: float = Field(description="held-out")
+    score: float = Field(description="held-out, by the metric of the task")
+    undefined: str | None = Field(
+        None, description="why that metric says nothing about these texts, where its value is 0"
+    )
+    scores: dict[str, float] | None = Field(
+        None,
+        description="held-out, by every metric of the problem type that says something; of earlier "
+        "cards not recorded",
+    )
     score_before: float | None = Field(
         None, description="held-out, of the model that the artifact was made from"
     )

@@ -9,19 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bertender.core.config import Table
-from bertender.metrics.labels import F1, Accuracy, Matthews
+from bertender.metrics.labels import F1, Accuracy, MacroF1, Matthews
 from bertender.metrics.metric import (
     POINTS,
     UNKNOWN,
     Change,
     LabelSet,
     Metric,
+    OneOrSeveral,
     Rows,
     Score,
     percentiles,
 )
-from bertender.metrics.numbers import Pearson, Spearman
-from bertender.metrics.sets import ExactMatch, Jaccard, MacroF1, MicroF1
+from bertender.metrics.numbers import MeanAbsoluteError, Pearson, Spearman
+from bertender.metrics.sets import (
+    ExactMatch,
+    Jaccard,
+    MacroF1Sets,
+    MeanAveragePrecision,
+    MicroF1,
+)
 from bertender.metrics.tags import EntityF1, TagAccuracy
 
 METRICS = Table[Metric](
@@ -29,13 +36,15 @@ METRICS = Table[Metric](
     {
         "accuracy": Accuracy(),
         "f1": F1(),
+        "macro_f1": OneOrSeveral(MacroF1(), MacroF1Sets()),
         "matthews": Matthews(),
         "pearson": Pearson(),
         "spearman": Spearman(),
+        "mean_absolute_error": MeanAbsoluteError(),
         "micro_f1": MicroF1(),
-        "macro_f1": MacroF1(),
         "jaccard": Jaccard(),
         "exact_match": ExactMatch(),
+        "mean_average_precision": MeanAveragePrecision(),
         "entity_f1": EntityF1(),
         "tag_accuracy": TagAccuracy(),
     },
@@ -65,10 +74,12 @@ def score(
         UnknownNameError: there is no such metric.
         DataError: there are no rows, not as many predictions as labels, or ids of other labels.
     """
-    value, low, high = METRICS[metric].score(
-        label_ids, predictions, LabelSet(label_count, labels), seed
+    row, known = METRICS[metric], LabelSet(label_count, labels)
+    value, low, high = row.score(label_ids, predictions, known, seed)
+    undefined = row.undefined(label_ids, predictions, known)
+    return Score(
+        metric=metric, value=value, low=low, high=high, n=len(label_ids), undefined=undefined
     )
-    return Score(metric=metric, value=value, low=low, high=high, n=len(label_ids))
 
 
 def paired_change(

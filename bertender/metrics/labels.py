@@ -18,6 +18,7 @@ from bertender.metrics.metric import (
     Metric,
     Rows,
     divide,
+    named,
     percentiles,
 )
 
@@ -85,6 +86,9 @@ class RowMetric(Metric):
 class Accuracy(RowMetric):
     """The share of rows that are predicted right, with Wilson's interval."""
 
+    def chance(self, labels: int) -> float:
+        return 1 / labels
+
     def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
         return float((label_ids == predictions).mean())
 
@@ -101,25 +105,51 @@ class Accuracy(RowMetric):
         return float(interval.low), float(interval.high)
 
 
-class F1(RowMetric):
+class MacroF1(RowMetric):
+    """The mean over the labels that occur of each one's F1."""
+
+    def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
+        from sklearn.metrics import f1_score
+
+        return float(f1_score(label_ids, predictions, average="macro", zero_division=0.0))
+
+    def from_counts(self, counts: Counts) -> FloatArray:
+        both = counts.actual + counts.predicted
+        by_label = divide(2 * counts.hits, both)  # (resamples, labels)
+        return divide(by_label.sum(axis=1), (both > 0).sum(axis=1))
+
+
+class F1(MacroF1):
     """F1 of label 1 for two labels; for more, the mean over the labels that occur."""
 
     def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
         from sklearn.metrics import f1_score
 
-        average = "binary" if labels <= 2 else "macro"
-        return float(f1_score(label_ids, predictions, average=average, zero_division=0.0))
+        if labels > 2:
+            return super().value(label_ids, predictions, labels)
+        return float(f1_score(label_ids, predictions, average="binary", zero_division=0.0))
 
     def from_counts(self, counts: Counts) -> FloatArray:
-        both = counts.actual + counts.predicted
-        by_label = divide(2 * counts.hits, both)  # (resamples, labels)
-        if by_label.shape[1] <= 2:
-            return by_label[:, 1]
-        return divide(by_label.sum(axis=1), (both > 0).sum(axis=1))
+        if counts.hits.shape[1] > 2:
+            return super().from_counts(counts)
+        return divide(2 * counts.hits, counts.actual + counts.predicted)[:, 1]
+
+    def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
+        several = max(2, known.count or len({*map(int, label_ids)})) > 2
+        return None if several or 1 in label_ids else f"no row is {named(1, known)}"
 
 
 class Matthews(RowMetric):
     """Gorodkin's R_K, which for two labels is Matthews' coefficient; 0 where it is undefined."""
+
+    def chance(self, labels: int) -> float:
+        return 0.0
+
+    def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
+        for rows, said in ((label_ids, "all rows are"), (predictions, "all predictions are")):
+            if len({*map(int, rows)}) == 1:
+                return f"{said} {named(int(rows[0]), known)}"
+        return None
 
     def value(self, label_ids: IntArray, predictions: IntArray, labels: int) -> float:
         from sklearn.metrics import matthews_corrcoef

@@ -37,6 +37,9 @@ class Score(Record):
     low: float
     high: float
     n: int
+    undefined: str | None = Field(
+        None, description="why the metric says nothing about these rows, where its value is 0"
+    )
 
 
 class Change(Record):
@@ -60,7 +63,20 @@ UNKNOWN = LabelSet()
 
 
 class Metric(ABC):
-    """A row of METRICS."""
+    """A row of METRICS: a score, of which more is better."""
+
+    only_shown: str = ""
+    """Why nothing is chosen by it; empty where it may be."""
+    reads_logits: bool = False
+    """Its predictions are the logits of the rows, (rows, labels), and not what they decide."""
+
+    def chance(self, labels: int) -> float | None:
+        """Return what a guess scores; None where that depends on the shares of the labels."""
+        return None
+
+    def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
+        """Return why the score says nothing about some rows; None where it does."""
+        return None
 
     @abstractmethod
     def score(
@@ -103,6 +119,44 @@ class RowsMetric(Metric):
         whole, draws = np.ones((1, len(label_ids))), drawn(len(label_ids), seed)
         values = [float(self.of_draws(*each, whole)[0]) for each in models]
         return values, [self.of_draws(*each, draws) for each in models]
+
+
+class OneOrSeveral(Metric):
+    """A score that has one meaning for a label a row, and another for several.
+
+    Args:
+        one: where a row has one label.
+        several: where it has a set of them.
+    """
+
+    def __init__(self, one: Metric, several: Metric) -> None:
+        self.one = one
+        self.several = several
+
+    def of(self, label_ids: Rows) -> Metric:
+        """Return the one that some rows have."""
+        return self.several if len(label_ids) and np.ndim(label_ids[0]) else self.one
+
+    def chance(self, labels: int) -> float | None:
+        return self.one.chance(labels)
+
+    def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
+        return self.of(label_ids).undefined(label_ids, predictions, known)
+
+    def score(
+        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
+    ) -> tuple[float, float, float]:
+        return self.of(label_ids).score(label_ids, predictions, known, seed)
+
+    def resampled(
+        self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int
+    ) -> tuple[list[float], list[FloatArray]]:
+        return self.of(label_ids).resampled(label_ids, predictions, known, seed)
+
+
+def named(number: int, known: LabelSet) -> str:
+    """Return how a message calls a label."""
+    return repr(known.names[number]) if number < len(known.names) else str(number)
 
 
 def percentiles(values: FloatArray) -> tuple[float, float]:

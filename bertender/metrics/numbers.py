@@ -27,6 +27,15 @@ class NumberMetric(RowsMetric):
 class Pearson(NumberMetric):
     """Pearson's correlation; 0 where one of both is the same in all rows."""
 
+    def chance(self, labels: int) -> float:
+        return 0.0
+
+    def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
+        for rows, said in ((label_ids, "all rows have"), (predictions, "all predictions are")):
+            if np.ptp(np.asarray(rows, dtype=np.float64)) == 0:
+                return f"{said} the number {float(rows[0]):.4g}"
+        return None
+
     def of_draws(self, truth: FloatArray, predicted: FloatArray, draws: FloatArray) -> FloatArray:
         rows = draws.sum(axis=1)
         # shifted to 0 and scaled, so that the squares lose no digits
@@ -58,3 +67,12 @@ class Spearman(Pearson):
         from scipy.stats import rankdata
 
         return super().of_draws(rankdata(truth), rankdata(predicted), draws)
+
+
+class MeanAbsoluteError(NumberMetric):
+    """The mean distance of the numbers from the true ones, in their unit."""
+
+    only_shown = "less is better, and it is in the unit of the data"
+
+    def of_draws(self, truth: FloatArray, predicted: FloatArray, draws: FloatArray) -> FloatArray:
+        return np.asarray(draws @ np.abs(truth - predicted) / draws.sum(axis=1))

@@ -43,6 +43,14 @@ class EntityF1(Metric):
     entity. Predictions are the numbers of tags, one for each word of a sentence.
     """
 
+    def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
+        if not all(map(SCHEME_TAG.fullmatch, known.names)):
+            return "its tags mark no entities"
+        outside = known.names.index(OUTSIDE) if OUTSIDE in known.names else None
+        if any(number != outside for numbers in label_ids for number in numbers):
+            return None
+        return f"every word is {OUTSIDE}"
+
     def score(
         self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
     ) -> tuple[float, float, float]:
@@ -112,6 +120,19 @@ def entity_f1(truth: Sequence[Sentence], predicted: Sequence[Sentence], *, seed:
     counts = entity_counts(truth, predicted)
     low, high = percentiles(_f1_of_sums(drawn(len(counts), seed) @ counts))
     return Score(metric="entity_f1", value=float(value), low=low, high=high, n=len(truth))
+
+
+def entities(tags: Sequence[int], names: Sequence[str]) -> set[tuple[str, tuple[int, int]]]:
+    """Return the type and the first and last word of each entity of a sentence.
+
+    Args:
+        tags: the number of each word's tag.
+        names: of the tags.
+    """
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    (sentence,) = _tags([tags], names)
+    return {(kind, (first, last)) for kind, first, last in get_entities(sentence)}
 
 
 def entity_counts(truth: Sequence[Sentence], predicted: Sequence[Sentence]) -> EntityCounts:

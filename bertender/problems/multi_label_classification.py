@@ -47,7 +47,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
     name = "multi_label_classification"
     summary = "a text, or a pair of texts, has any number of labels"
     columns = Columns(("text",), "labels")
-    metrics = ("micro_f1", "macro_f1", "jaccard", "exact_match")
+    metrics = ("micro_f1", "macro_f1", "jaccard", "exact_match", "mean_average_precision")
     response_tensors = (
         Tensor("LABEL", "TYPE_STRING", (-1,)),
         Tensor("SCORE", "TYPE_FP32", (-1,)),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from bertender.metrics.by_label import Parts
 from bertender.text.batch import Batch, Example, Tokenize, is_blank
 
 if TYPE_CHECKING:
@@ -163,6 +164,14 @@ class Problem(ABC, Generic[Target]):
     @abstractmethod
     def labels_of(self, target: Target) -> Sequence[int]:
         """Return the numbers of a target's labels."""
+
+    def parts(self, target: Target, labels: Sequence[str]) -> Parts:
+        """Return what an answer consists of, so that each label has scores of its own."""
+        return {(labels[number], None) for number in self.labels_of(target)}
+
+    def scored_labels(self, labels: Sequence[str]) -> Sequence[str]:
+        """Return the labels that have scores of their own, whether or not they occur."""
+        return labels if self.names_labels else ()
 
     @abstractmethod
     def constant(

@@ -41,7 +41,7 @@ class Regression(TextProblem[float]):
 
     name = "regression"
     summary = "a text, or a pair of texts, has a number"
-    metrics = ("pearson", "spearman")
+    metrics = ("pearson", "spearman", "mean_absolute_error")
     response_tensors = (Tensor("NUMBER", "TYPE_FP32", (1,)),)
     names_labels = False
     model_settings: Mapping[str, Any] = {"problem_type": "regression"}

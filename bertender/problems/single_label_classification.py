@@ -34,7 +34,7 @@ class SingleLabelClassification(TextProblem[int]):
 
     name = "single_label_classification"
     summary = "a text, or a pair of texts, has one label"
-    metrics = ("accuracy", "f1", "matthews")
+    metrics = ("accuracy", "f1", "macro_f1", "matthews")
     response_tensors = (
         Tensor("LABEL", "TYPE_STRING", (1,)),
         Tensor("SCORE", "TYPE_FP32", (1,)),

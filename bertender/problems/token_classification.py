@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
+from bertender.metrics.by_label import Parts
+from bertender.metrics.tags import entities
 from bertender.problems.problem import (
     CellError,
     Columns,
@@ -102,6 +104,14 @@ class TokenClassification(Problem[Tags]):
 
     def labels_of(self, target: Tags) -> Tags:
         return target
+
+    def parts(self, target: Tags, labels: Sequence[str]) -> Parts:
+        """Return the entities, or the tags of words where tags are plain."""
+        return entities(target, labels)
+
+    def scored_labels(self, labels: Sequence[str]) -> Sequence[str]:
+        """Return none: the types of entities that occur are scored."""
+        return ()
 
     def constant(
         self, targets: Sequence[Tags], labels: Sequence[str]

@@ -26,7 +26,14 @@ from bertender.tasks.docs import draw, load_docs, load_further
 from bertender.tasks.docstrings import SECTIONS
 from bertender.tasks.labelled import check_classes, label_names, read_labelled, read_texts
 from bertender.tasks.rows import SkippedRows, open_table, read_delimited, stop
-from bertender.tasks.task import Split, Task, TaskConfig, default_of, part
+from bertender.tasks.task import (
+    Split,
+    Task,
+    TaskConfig,
+    check_metric,
+    default_of,
+    part,
+)
 from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
 from bertender.text.batch import Example
 
@@ -297,6 +304,8 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
             *(config.task, row.labels, row.metric, row.text_columns, *row.load()),
             problem_type=row.problem_type,
         )
+    if config.metric is not None:
+        task = replace(task, metric=check_metric(config.metric, task.problem))
     splits = {"train": task.train, "dev": task.dev}
     data = {name: split.digest() for name, split in splits.items() if len(split)}
     # first, so that a text is on the same side whatever max_train is
@@ -380,7 +389,8 @@ def _source(config: TaskConfig, task: Task, share: float) -> dict[str, object]:
     is_named = not (config.train or config.dev)
     is_usual = is_named or (task.problem is SINGLE_LABEL and config.problem_type is None)
     recorded = {} if is_usual else {"problem_type": task.problem_type}
-    settings = {name: plain[name] for name in plain if name not in ("problem_type", "label_map")}
+    left_out = {"problem_type", "label_map", *(() if config.metric else ("metric",))}
+    settings = {name: plain[name] for name in plain if name not in left_out}
     return {**settings, **task.source, **recorded}
 
 

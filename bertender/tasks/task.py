@@ -25,8 +25,9 @@ from pydantic import AfterValidator, Field
 from bertender.core.artifact import Artifact
 from bertender.core.card import LeftOutRows, TaskRecord
 from bertender.core.config import Config
-from bertender.core.errors import ConfigError, nearest_hint
+from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
 from bertender.core.findings import ChosenOn
+from bertender.metrics import METRICS
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -46,6 +47,29 @@ SALT = b"selection of bertender"
 """So that another cut by a hash of the text is another cut."""
 DIGEST_BYTES = 8
 HASHES = float(2 ** (8 * DIGEST_BYTES))
+
+
+def _in_help(problem: Problem[Any]) -> str:
+    """Return the metrics of a kind of problem as a help text lists them."""
+    return ", ".join(name for name in problem.metrics if not METRICS[name].only_shown)
+
+
+def check_metric(name: str, problem: Problem[Any]) -> str:
+    """Return the name of a metric that a kind of problem can choose by.
+
+    Raises:
+        UnknownNameError: the kind has no such metric.
+        ConfigError: the metric is only shown.
+    """
+    choosing = [each for each in problem.metrics if not METRICS[each].only_shown]
+    if name not in problem.metrics:
+        raise UnknownNameError(f"metric of {problem.name}", name, choosing, setting="metric")
+    if reason := METRICS[name].only_shown:
+        raise ConfigError(
+            f"metric={name}: nothing is chosen by it, as {reason}. It is shown with all scores. "
+            f"Choose by {', '.join(choosing)}."
+        )
+    return name
 
 
 def check_label_map(value: str | None) -> str | None:
@@ -101,6 +125,11 @@ class TaskConfig(Config):
         "list of labels, names by commas, or a column of 0 and 1 for each), regression (a number), "
         "or token_classification for words with tags (CoNLL, JSONL with lists, seq.in); by default "
         "from the suffix",
+    )
+    metric: str | None = Field(
+        None,
+        description="score that chooses and heads tables; by default that of the task, or of the "
+        "problem type: " + "; ".join(map(_in_help, PROBLEMS.values())),
     )
     skip_bad_rows: bool = Field(
         False, description="leave out rows of your files that cannot be used, and list them"

@@ -13,11 +13,10 @@ from safetensors.numpy import save_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from bertender.comparison.accuracy import check_varied, found_constant
+from bertender.comparison.accuracy import all_scores, check_varied, score_findings
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import DataError
-from bertender.core.findings import Findings, ScoreFindings
-from bertender.metrics import score
+from bertender.core.findings import Findings
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Outputs
 from bertender.problems.regression import REGRESSION
@@ -40,16 +39,11 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     linear = FITTED[task.problem_type](features, task, config)
     logits = vectorizer.transform(_texts(task.dev)) @ linear.coefficients.T + linear.intercepts
     place, problem = np.zeros(1, dtype=np.int64), task.problem
-    rows = zip(logits.astype(np.float32), task.dev.examples, strict=True)
-    predictions = problem.gather(
-        [problem.decode(Outputs(row[None], place), example) for row, example in rows]
-    )
-    label_count, labels = len(task.labels), task.labels
-    measured = score(
-        task.metric, task.dev.label_ids, predictions, label_count=label_count, labels=labels
-    )
-    constant = found_constant(task, task.dev, predictions)
-    scores = ScoreFindings(chosen_on=task.chosen_on, score=measured.value, constant=constant)
+    outputs = [Outputs(row[None], place) for row in logits.astype(np.float32)]
+    pairs = zip(outputs, task.dev.examples, strict=True)
+    predictions = problem.gather([problem.decode(each, example) for each, example in pairs])
+    found = all_scores(problem, task.labels, task.dev, predictions, outputs)
+    scores = score_findings(task, found, predictions)
     advice = "a larger inverse_regularisation, or more training texts"
     check_varied(scores, task, config, ("longest_ngram", "inverse_regularisation"), advice)
     with new_artifact(

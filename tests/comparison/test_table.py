@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from bertender.comparison.records import Comparison, Lengths
+from bertender.comparison.records import Comparison, ComparisonRow, Lengths
 from bertender.comparison.table import (
     CHOICES,
     COLUMNS,
@@ -17,12 +17,15 @@ from bertender.comparison.table import (
     Column,
     comparison_lines,
     conditions_lines,
+    html_report,
     in_one_sentence,
     markdown_table,
     table_rows,
     terminal_table,
 )
 from bertender.core.machine import MachineLoad
+from bertender.metrics.by_label import AllScores, LabelScore
+from bertender.metrics.metric import Score
 from tests.comparison.rows import CONSTANT, STUDENT, TEACHER, conditions
 
 BY_WIDTH = [(True, 160), (False, 100)]
@@ -243,3 +246,39 @@ def test_a_row_in_one_sentence() -> None:
     )
     others = quiet.model_copy(update={"rows": (TEACHER, matthews)})
     assert in_one_sentence(others, small.name).endswith("matthews 0.90 instead of 0.89")
+
+
+def with_scores(row: ComparisonRow, **of_score: object) -> ComparisonRow:
+    score = row.score.model_copy(update=of_score)
+    f1 = Score(metric="f1", value=0.8765, low=0.85, high=0.9, n=872)
+    part = LabelScore(precision=0.5, recall=None, f1=0.25, actual=0, predicted=4)
+    scores = AllScores(scores=(score, f1), by_label={"<b>negative": part})
+    return row.model_copy(update={"score": score, "scores": scores})
+
+
+def test_all_scores_are_below_the_table(comparison: Comparison) -> None:
+    scored = comparison.model_copy(update={"rows": (with_scores(TEACHER), STUDENT)})
+    assert Comparison.model_validate_json(scored.model_dump_json()) == scored
+    narrow, wide = (markdown_table(scored, wide) for wide in (False, True))
+    assert "| teacher | 0.893 [0.871, 0.912] | 0.876 [0.850, 0.900] |" in narrow
+    assert "negative" not in narrow
+    assert "| <b>negative | 0.500 | - | 0.250 | 0 | 4 |" in wide
+    page = html_report(scored)
+    assert "<h2>All scores</h2>" in page
+    assert "&lt;b&gt;negative" in page
+    assert "All scores" not in html_report(comparison), "older files have none"
+
+
+def test_a_score_that_says_nothing_is_a_dash_with_the_reason(comparison: Comparison) -> None:
+    reason = "all predictions are 'negative'"
+    none = with_scores(TEACHER, metric="matthews", value=0.0, undefined=reason)
+    lines = markdown_table(comparison.model_copy(update={"rows": (none, STUDENT)}))
+    assert f"- `teacher` has no matthews: {reason}" in lines
+    assert "| teacher | - | 0.876 [0.850, 0.900] |" in lines
+
+
+def test_numbers_that_fall_where_others_rise_are_said(comparison: Comparison) -> None:
+    score = Score(metric="pearson", value=-0.5, low=-0.6, high=-0.4, n=872)
+    row = TEACHER.model_copy(update={"score": score})
+    lines = markdown_table(comparison.model_copy(update={"rows": (row, STUDENT)}))
+    assert "`teacher` scores less than a guess" in lines

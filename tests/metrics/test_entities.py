@@ -7,8 +7,9 @@ from seqeval.metrics import f1_score
 
 from bertender.core.errors import DataError
 from bertender.metrics import METRICS, paired_change, score
+from bertender.metrics.by_label import label_scores
 from bertender.metrics.metric import LabelSet
-from bertender.metrics.tags import entity_counts, entity_f1
+from bertender.metrics.tags import entities, entity_counts, entity_f1
 
 TRUTH = (("O", "B-x", "I-x", "O"), ("B-y", "B-y"), ("O",))
 
@@ -90,3 +91,18 @@ def test_words_of_plain_tags_are_counted() -> None:
     assert change.value == pytest.approx(100 / 3)
     with pytest.raises(DataError, match="2 predicted tags for 1 words"):
         score("tag_accuracy", truth, ((0, 1, 1), (1, 1), (2, 0)))
+
+
+def test_each_type_has_its_own_scores() -> None:
+    names = ("O", "B-x", "I-x", "B-y", "I-y")
+    truth, answers = ((0, 1, 2, 0), (3, 3)), ((0, 1, 0, 0), (3, 1))
+    parts = [[entities(tags, names) for tags in rows] for rows in (truth, answers)]
+    found = label_scores(*parts, ())
+    assert list(found) == ["x", "y"]
+    assert (found["x"].precision, found["x"].recall) == (0, 0), "its end is another word"
+    assert (found["y"].precision, found["y"].recall) == (1, 0.5)
+
+
+def test_sentences_without_entities_have_no_f1() -> None:
+    names = ("O", "B-x", "I-x")
+    assert score("entity_f1", [(0, 0)], [(0, 1)], labels=names).undefined == "every word is O"

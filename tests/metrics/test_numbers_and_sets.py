@@ -5,13 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, jaccard_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    f1_score,
+    jaccard_score,
+    mean_absolute_error,
+)
 
 from bertender.core.errors import DataError
 from bertender.metrics import paired_change, score
 from bertender.metrics.metric import LabelSet
 
 NUMBERS = {
+    "mean_absolute_error": mean_absolute_error,
     "pearson": lambda truth, found: pearsonr(truth, found).statistic,
     "spearman": lambda truth, found: spearmanr(truth, found).statistic,
 }
@@ -52,8 +59,10 @@ def test_numbers_have_scipys_value_within_their_interval(metric: str) -> None:
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman"])
 def test_one_number_everywhere_has_no_correlation(metric: str) -> None:
-    truth, _ = drawn_numbers()
-    assert score(metric, truth, [1000.1] * len(truth)).value == 0
+    truth, found = drawn_numbers()
+    constant = score(metric, truth, [1000.1] * len(truth))
+    assert (constant.value, constant.undefined) == (0, "all predictions are the number 1000")
+    assert score(metric, [3.0] * len(found), found).undefined == "all rows have the number 3"
 
 
 @pytest.mark.parametrize("metric", SETS)
@@ -68,10 +77,26 @@ def test_empty_sets_are_right_where_nothing_is_there() -> None:
     nothing = [(), (), ()]
     assert score("jaccard", nothing, nothing, label_count=2).value == 1
     assert score("exact_match", nothing, nothing, label_count=2).value == 1
-    assert score("micro_f1", nothing, nothing, label_count=2).value == 0
+    assert score("micro_f1", nothing, nothing, label_count=2).undefined == "no row has a label"
 
 
-@pytest.mark.parametrize("metric", [*NUMBERS, *SETS])
+def test_a_label_that_is_nowhere_counts_neither_for_nor_against() -> None:
+    truth, found = [(0,), (1,), (0,)], [(0,), (1,), (1,)]
+    assert score("macro_f1", truth, found, label_count=9).value == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_mean_average_precision_is_scikit_learns(ties: bool) -> None:
+    truth, _ = drawn_sets()
+    logits = truth + np.random.default_rng(6).normal(0, 1, truth.shape)
+    logits = np.round(logits) if ties else logits
+    result = score("mean_average_precision", as_tuples(truth), logits, label_count=LABELS)
+    expected = average_precision_score(truth, logits, average="macro")
+    assert result.value == pytest.approx(expected)
+    assert result.low < result.value < result.high
+
+
+@pytest.mark.parametrize("metric", [*NUMBERS.keys() - {"mean_absolute_error"}, *SETS])
 def test_a_model_does_not_change_against_itself(metric: str) -> None:
     truth, found = (
         drawn_numbers() if metric in NUMBERS else map(as_tuples, drawn_sets())  # type: ignore[assignment]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import (
+    accuracy_score,
+    f1_score,
+    matthews_corrcoef,
+    precision_recall_fscore_support,
+)
 
 from bertender.core.errors import DataError, UnknownNameError
 from bertender.metrics import METRICS, paired_change, score
+from bertender.metrics.by_label import label_scores
 from bertender.metrics.labels import Counts, count_labels
-from bertender.metrics.metric import Score
+from bertender.metrics.metric import FloatArray, OneOrSeveral, Score
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from tests.quick import quick
 
@@ -18,6 +24,8 @@ REFERENCE = {
     ("accuracy", 4): accuracy_score,
     ("f1", 2): f1_score,
     ("f1", 4): lambda truth, answers: f1_score(truth, answers, average="macro"),
+    ("macro_f1", 2): lambda truth, answers: f1_score(truth, answers, average="macro"),
+    ("macro_f1", 4): lambda truth, answers: f1_score(truth, answers, average="macro"),
     ("matthews", 2): matthews_corrcoef,
     ("matthews", 4): matthews_corrcoef,
 }
@@ -30,6 +38,11 @@ def random_rows(rows: int, labels: int, right: float, seed: int = 0):
     return truth, np.where(generator.random(rows) < right, truth, guesses)
 
 
+def over_counts(metric: str, counts: Counts) -> FloatArray:
+    row = METRICS[metric]
+    return (row.one if isinstance(row, OneOrSeveral) else row).from_counts(counts)
+
+
 def counts_of(truth, answers, labels: int) -> Counts:
     return count_labels(truth, answers, np.ones((1, len(truth))), labels)
 
@@ -40,15 +53,14 @@ def test_value_is_scikit_learns_over_rows_and_over_counts(metric: str, labels: i
     truth, answers = random_rows(300, labels, 0.6)
     expected = REFERENCE[metric, labels](truth, answers)
     assert score(metric, truth, answers).value == pytest.approx(expected)
-    over_counts = METRICS[metric].from_counts(counts_of(truth, answers, labels))
-    assert over_counts == pytest.approx([expected])
+    assert over_counts(metric, counts_of(truth, answers, labels)) == pytest.approx([expected])
 
 
 @pytest.mark.parametrize("metric", SINGLE_LABEL.metrics)
 def test_a_resample_without_some_label_is_scored_as_scikit_learn_does(metric: str) -> None:
     truth, answers = np.array([0, 0, 2, 2]), np.array([0, 2, 2, 2])  # labels 1 and 3 never occur
     expected = REFERENCE[metric, 4](truth, answers)
-    assert METRICS[metric].from_counts(counts_of(truth, answers, 4)) == pytest.approx([expected])
+    assert over_counts(metric, counts_of(truth, answers, 4)) == pytest.approx([expected])
 
 
 def test_accuracy_has_wilsons_interval() -> None:
@@ -82,9 +94,14 @@ def test_label_count_decides_between_binary_and_macro_f1() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:A single label was found")
-def test_only_one_label_is_no_crash() -> None:
-    assert score("matthews", [1, 1], [1, 1]).value == 0.0
-    assert score("f1", [0, 0], [0, 0]).value == 0.0
+def test_what_cannot_be_computed_is_said() -> None:
+    same = score("matthews", [1, 1], [1, 0], labels=("no", "yes"))
+    assert (same.value, same.undefined) == (0.0, "all rows are 'yes'")
+    assert score("matthews", [1, 0], [1, 1]).undefined == "all predictions are 1"
+    assert score("f1", [0, 0], [0, 1]).undefined == "no row is 1"
+    assert score("f1", [0, 1], [0, 0]).undefined is None, "it found none of them: that is 0"
+    assert score("f1", [0, 0], [0, 0], label_count=3).undefined is None
+    assert score("accuracy", [1, 1], [1, 0]).undefined is None
 
 
 def test_change_is_in_points_of_the_candidate_over_the_reference() -> None:
@@ -130,3 +147,17 @@ def test_no_rows_and_missing_rows_are_errors() -> None:
 def test_ids_of_another_tasks_labels_are_an_error(answers: list[int]) -> None:
     with pytest.raises(DataError, match="task of 2 labels"):
         score("accuracy", [0, 1], answers, label_count=2)
+
+
+def test_each_label_has_scikit_learns_scores() -> None:
+    truth, answers = random_rows(200, 3, 0.6)
+    names = ["a", "b", "c"]
+    rows = [[{(names[each], None)} for each in column] for column in (truth, answers)]
+    found = label_scores(*rows, [*names, "nowhere"])
+    expected = zip(*precision_recall_fscore_support(truth, answers), strict=True)
+    for own, (precision, recall, f1, actual) in zip(found.values(), expected, strict=False):
+        assert (own.precision, own.recall, own.f1) == pytest.approx((precision, recall, f1))
+        assert own.actual == actual
+    assert sum(each.predicted for each in found.values()) == 200
+    nowhere = found["nowhere"]
+    assert (nowhere.precision, nowhere.recall, nowhere.f1, nowhere.actual) == (None, None, None, 0)

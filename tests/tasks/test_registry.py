@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertender.core.errors import UnknownNameError
+from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.tasks import docs
 from bertender.tasks.loading import TASKS, load_task, sample, unlabelled_texts
 from bertender.tasks.task import Split, TaskConfig
@@ -115,3 +115,19 @@ def test_the_source_keeps_the_name_given_by_the_file(tmp_path: Path) -> None:
     rows = [{"text": f"t{row}", "label": row % 2} for row in range(4)]
     train, dev = (WRITERS[".csv"](tmp_path / f"{name}.csv", rows) for name in ("beers", "dev"))
     assert load_task(TaskConfig(train=train, dev=dev)).source["task"] == "beers"
+
+
+def test_a_metric_is_chosen_recorded_and_kept(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("text,label\n" + "".join(f"row {n},{n % 3}\n" for n in range(30)))
+    own = {"train": file, "dev": file}
+    task = load_task(TaskConfig(**own, metric="macro_f1"))
+    assert task.metric == task.record().metric == task.record().source["metric"] == "macro_f1"
+    assert load_task(TaskConfig.parse(task.source)).metric == "macro_f1"
+    assert "metric" not in load_task(TaskConfig(**own)).source
+    with pytest.raises(UnknownNameError, match=r"metric: no metric .* 'macrof1'.*'macro_f1'"):
+        load_task(TaskConfig(**own, metric="macrof1"))
+    with pytest.raises(UnknownNameError, match="Known: pearson, spearman"):
+        load_task(TaskConfig(**own, metric="accuracy", problem_type="regression"))
+    with pytest.raises(ConfigError, match="less is better"):
+        load_task(TaskConfig(**own, metric="mean_absolute_error", problem_type="regression"))
