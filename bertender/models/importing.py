@@ -49,7 +49,8 @@ from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.problems.token_classification import OUTSIDE, TOKEN_CLASSIFICATION
+from bertender.problems.tag_schemes import OUTSIDE
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 
 if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
