@@ -109,7 +109,7 @@ def fit_thresholds(
     Returns:
         The thresholds, in logits, by label; none where the model has no biases that can be moved.
     """
-    split = task.selection if len(task.selection) else task.train
+    split = (task.selection if len(task.selection) else task.train).labelled
     layer = output_layer(model, len(task.labels))
     if not len(split) or layer is None or layer.bias is None:
         return {}

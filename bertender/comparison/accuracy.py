@@ -216,7 +216,8 @@ class ConstantRow(Record):
 
 def constant_row(task: Task) -> ConstantRow:
     """Return the score of the best answer by the training examples on the held-out texts."""
-    answer, answered = task.problem.constant(task.calibration.label_ids, task.labels)
+    known = task.train.labelled or task.choices
+    answer, answered = task.problem.constant(known.label_ids, task.labels)
     predictions = [answered(example) for example in task.dev.examples]
     measured = score(
         task.metric,

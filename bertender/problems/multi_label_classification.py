@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.problems.problem import (
+    NO_LABEL,
     CellError,
     Columns,
     Constant,
@@ -86,6 +87,9 @@ class MultiLabelClassification(TextProblem[LabelSet]):
 
     def number(self, label: Sequence[str], numbers: Mapping[str, int]) -> LabelSet:
         return tuple(sorted(numbers[name] for name in label))
+
+    def unlabelled(self, example: Example) -> tuple[int, ...]:
+        return (NO_LABEL,)
 
     def by_names(self, target: LabelSet, labels: Sequence[str]) -> tuple[str, ...]:
         return tuple(labels[number] for number in target)

@@ -157,6 +157,10 @@ class Problem(ABC, Generic[Target]):
     def number(self, label: Any, numbers: Mapping[str, int]) -> Target:
         """Return the target of a row's label; KeyError for a name that `numbers` lacks."""
 
+    def unlabelled(self, example: Example) -> Any:
+        """Return the target of an example that nobody has labelled."""
+        return NO_LABEL
+
     @abstractmethod
     def by_names(self, target: Target, labels: Sequence[str]) -> Any:
         """Return a target by the names of the labels."""
@@ -303,6 +307,17 @@ class Problem(ABC, Generic[Target]):
         self, labels: Sequence[str], scores: Sequence[str], example: Example
     ) -> Iterable[str]:
         """Return the lines that show a prediction; the scores are as they are to be shown."""
+
+
+def is_labelled(labels: Any) -> bool:
+    """Return whether an example has labels, given its target or its value of their column.
+
+    A set of none is one.
+    """
+    values = np.asarray(labels)
+    if values.dtype.kind == "f":
+        return bool(np.isfinite(values).all())
+    return not values.size or bool((values != NO_LABEL).any())
 
 
 def most_frequent(label_ids: Iterable[int]) -> int:

@@ -66,6 +66,9 @@ class Regression(TextProblem[float]):
     def number(self, label: float, numbers: Mapping[str, int]) -> float:
         return label
 
+    def unlabelled(self, example: Example) -> float:
+        return math.nan
+
     def by_names(self, target: float, labels: Sequence[str]) -> float:
         return target
 

@@ -18,6 +18,7 @@ from bertender.core.errors import DataError
 from bertender.metrics.by_label import Parts
 from bertender.metrics.tags import entities
 from bertender.problems.problem import (
+    NO_LABEL,
     CellError,
     Columns,
     Constant,
@@ -98,6 +99,9 @@ class TokenClassification(Problem[Tags]):
 
     def number(self, label: Sequence[str], numbers: Mapping[str, int]) -> Tags:
         return tuple(numbers[tag] for tag in label)
+
+    def unlabelled(self, example: Example) -> tuple[int, ...]:
+        return (NO_LABEL,) * len(example)
 
     def by_names(self, target: Tags, labels: Sequence[str]) -> tuple[str, ...]:
         return tuple(labels[tag] for tag in target)

@@ -387,10 +387,8 @@ class Prune(UnlabelledStage):
 
     def check(self, config: PruneConfig, task: Task) -> None:
         from distill.pruning.pruner import check_vocabulary_stays
-        from distill.pruning.rounds import check_unlabelled_read
 
         check_vocabulary_stays(config, task)
-        check_unlabelled_read(task, config)
 
 
 class Export(Stage):

@@ -29,7 +29,7 @@ from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
 from bertender.core.findings import ChosenOn
 from bertender.metrics import METRICS
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import Problem, are_unnamed
+from bertender.problems.problem import Problem, are_unnamed, is_labelled
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
 
@@ -159,6 +159,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.examples)
 
+    def __add__(self, other: Split) -> Split:
+        """Return the examples of both."""
+        return Split((*self.examples, *other.examples), (*self.label_ids, *other.label_ids))
+
     def first(self, count: int | None) -> Split:
         """Return the first `count` examples, or all of them for None."""
         return Split(self.examples[:count], self.label_ids[:count])
@@ -166,6 +170,11 @@ class Split:
     def after(self, count: int) -> Split:
         """Return all but the first `count` examples."""
         return Split(self.examples[count:], self.label_ids[count:])
+
+    @property
+    def labelled(self) -> Split:
+        """The examples that somebody has labelled."""
+        return self.where([*map(is_labelled, self.label_ids)])
 
     def texts(self) -> Iterator[str]:
         """Yield the texts; of a pair, both."""
@@ -247,6 +256,11 @@ class Task:
                 f"{purpose} learns from labelled texts, and task {self.name!r} has a held-out file "
                 "alone. Give --train FILE besides."
             )
+
+    def with_unlabelled(self, examples: Sequence[Example]) -> Task:
+        """Return the task with examples that nobody has labelled after its training examples."""
+        targets = tuple(map(self.problem.unlabelled, examples))
+        return replace(self, train=self.train + Split(tuple(examples), targets))
 
     def check_problem(self, artifact: Artifact) -> None:
         """Raise ConfigError for a model of another problem type than the task's."""

@@ -5,6 +5,7 @@ PyTorch is imported in the functions: methods and their settings name losses wit
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from bertender.core.config import Table
 from bertender.models.classifier import model_inputs
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
-from bertender.problems.problem import NO_LABEL
+from bertender.problems.problem import NO_LABEL, is_labelled
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
@@ -58,9 +59,6 @@ class Head(ABC):
     """Whether there are logits for each token of a text."""
     several_rows: bool = False
     """Whether an example may have several token rows."""
-    one_label: bool = False
-    """Whether an example has one label of several, so that texts without one can be added, and
-    the distributions of several teachers averaged."""
 
     @property
     def auto_class(self) -> Any:
@@ -128,6 +126,18 @@ class Head(ABC):
         ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
         return (divergence or soft_labels)(ours, theirs, temperature)
 
+    def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the logits (examples, labels) of the mean prediction of several models; those of
+        one stay as they are."""
+        return averaged_distributions(logits)
+
+    def entropy(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the mean entropy of each example's predictions, (examples,), as a share of the
+        highest: 1 where all classes are as likely."""
+        chances = self.predicted(logits, {}).double().log_softmax(-1)
+        entropy = -(chances.exp() * chances).sum(-1) / math.log(chances.shape[-1])
+        return entropy.view(len(logits), -1).mean(-1)
+
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
         """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
         logits = self.logits(model(**model_inputs(model, batch)), batch)
@@ -154,7 +164,6 @@ class LabelHead(TextHead):
     """One label of several."""
 
     problem = SINGLE_LABEL.name
-    one_label = True
 
 
 class SetHead(TextHead):
@@ -177,13 +186,23 @@ class SetHead(TextHead):
 
         numbers = batch["labels"]  # (batch, labels of the largest set)
         truth = torch.zeros(len(logits), logits.shape[-1] + 1, device=logits.device)
-        truth.scatter_(1, numbers.where(numbers != NO_MORE, logits.shape[-1]), 1.0)
-        return functional.binary_cross_entropy_with_logits(precise(logits), truth[:, :-1])
+        truth.scatter_(1, numbers.where(numbers >= 0, logits.shape[-1]), 1.0)
+        losses = functional.binary_cross_entropy_with_logits(
+            precise(logits), truth[:, :-1], reduction="none"
+        )
+        known = numbers[:, 0] != NO_LABEL
+        return (losses.mean(-1) * known).sum() / known.sum().clamp(min=1)
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         import torch
 
         return torch.stack([torch.zeros_like(logits), logits], dim=-1).flatten(0, -2)
+
+    def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
+        if len(logits) == 1:
+            return logits[0]
+        mean = averaged_distributions([self.predicted(each, {}) for each in logits])
+        return (mean[:, 1] - mean[:, 0]).view_as(logits[0])
 
 
 class NumberHead(TextHead):
@@ -193,7 +212,7 @@ class NumberHead(TextHead):
     problem = REGRESSION.name
 
     def columns(self, targets: Sequence[float]) -> Columns:
-        spread = float(np.std(targets)) or 1.0
+        spread = spread_of(targets)
         return {
             "labels": [float(target) for target in targets],
             SPREAD: [spread] * len(targets),
@@ -213,17 +232,24 @@ class NumberHead(TextHead):
         import torch
 
         layer, known = output_layer(model, 1), output_layer(source or model, 1)
-        if layer is None or layer.bias is None or not len(targets):
+        numbers = [number for number in targets if is_labelled(number)]
+        if layer is None or layer.bias is None or not numbers:
             return
         if known is not None and torch.equal(known.weight, layer.weight) and bool(known.bias.any()):
             return
         with torch.no_grad():
-            layer.weight *= float(np.std(targets)) or 1.0
-            layer.bias.fill_(float(np.mean(targets)))
+            layer.weight *= spread_of(numbers)
+            layer.bias.fill_(float(np.mean(numbers)))
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the mean squared error."""
-        return self._distance(logits, batch["labels"][:, None], batch)
+        labels = batch["labels"][:, None]
+        known = labels.isfinite()
+        losses = self._distances(logits, labels.where(known, 0.0), batch)
+        return (losses * known).sum() / known.sum().clamp(min=1)
+
+    def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
+        return sum(logits[1:], start=logits[0]) / len(logits)
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the numbers in standard deviations, (batch, 1)."""
@@ -241,13 +267,13 @@ class NumberHead(TextHead):
 
         A softmax over one number is 1, and a divergence of it always 0.
         """
-        return self._distance(student, teacher.detach(), batch)
+        return self._distances(student, teacher.detach(), batch).mean()
 
-    def _distance(
+    def _distances(
         self, numbers: torch.Tensor, wanted: torch.Tensor, batch: TensorBatch
     ) -> torch.Tensor:
         moved = (precise(numbers) - precise(wanted)) / batch[SPREAD][:, None]
-        return moved.square().mean()
+        return moved.square()
 
 
 class TagHead(Head):
@@ -279,13 +305,27 @@ HEADS = Table[Head](
 )
 
 
-def is_labelled(labels: Any) -> bool:
-    """Return whether an example has labels, given its target or its value of their column.
+def spread_of(numbers: Sequence[float]) -> float:
+    """Return the standard deviation of those that are known, or 1 where they do not differ."""
+    known = [number for number in numbers if is_labelled(number)]
+    return (float(np.std(known)) if known else 0.0) or 1.0
 
-    A number is one, and so is a set of none.
+
+def averaged_distributions(logits: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return logits (rows, classes) of the mean distribution; those of one stay as they are.
+
+    A distribution leaves the level of its logits open, and its logarithm lies at another one in
+    each text. Their level, the mean over the classes, is made that of the teachers' logits, so that
+    a student may be brought to the logits themselves: teachers that agree give their own.
     """
-    values = np.asarray(labels)
-    return values.dtype.kind == "f" or not values.size or bool((values != NO_LABEL).any())
+    import torch
+
+    if len(logits) == 1:
+        return logits[0]
+    together = torch.stack(list(logits))  # (teachers, rows, classes)
+    mean = together.log_softmax(-1).logsumexp(0)
+    level = together.mean((0, -1)).unsqueeze(-1)  # (rows, 1)
+    return mean - mean.mean(-1, keepdim=True) + level
 
 
 def output_layer(model: torch.nn.Module, outputs: int) -> torch.nn.Linear | None:

@@ -31,11 +31,12 @@ from bertender.core.findings import EarlierPhase, TrainingFindings
 from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
 from bertender.models.own_models import not_finite
+from bertender.problems.problem import is_labelled
 from bertender.text.batch import POOLINGS, BatchLimits, BatchPlan, plan_batches
 from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import SPREAD, exact_numbers, is_labelled, output_layer
+from bertender.training.heads import SPREAD, exact_numbers, output_layer
 
 logger = logging.getLogger(__name__)
 

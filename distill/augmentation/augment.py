@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -12,8 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.progress import track
-from bertender.problems.problem import NO_LABEL
-from bertender.tasks.task import Split, Task
+from bertender.tasks.task import Task
 from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.config import computes_in_bf16
@@ -81,8 +79,7 @@ def augmented(
         len(examples),
         language_model.source if language_model else "none",
     )
-    labels = (*task.train.label_ids, *(NO_LABEL for _ in rewritten))
-    return replace(task, train=Split((*examples, *rewritten), labels))
+    return task.with_unlabelled(rewritten)
 
 
 def copies_of(

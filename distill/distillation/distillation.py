@@ -14,9 +14,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Stopwatch, Timing
 from bertender.core.build_once import in_order
 from bertender.core.errors import ModelError
+from bertender.problems.problem import is_labelled
 from bertender.training.config import TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import HEADS, is_labelled
+from bertender.training.heads import HEADS
 from bertender.training.loop import (
     NO_RATES,
     LossParts,

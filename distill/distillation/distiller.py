@@ -29,9 +29,9 @@ from bertender.core.machine import on_main_process
 from bertender.metrics import paired_change
 from bertender.metrics.metric import LabelSet
 from bertender.models.families import FAMILIES, encoder_layers, family_name
+from bertender.problems.problem import is_labelled
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
-from bertender.training.heads import is_labelled
 from bertender.training.loop import training_findings
 from distill.distillation.config import DistillConfig, FilteredConfig, StudentConfig
 from distill.distillation.distillation import Trained, phase_settings

@@ -77,6 +77,7 @@ class OnTask(Distillation):
         kept, filtered_out = remaining(extended, config, partial(texts.logits, tokenizer))
         texts = replace(texts, kept=kept)
         learned = texts.learned
+        HEADS[task.problem_type].begin(student, texts.targets(tokenizer), start.model)
         added: dict[str, Any] = {}
         if config.learns_unlabelled:
             added["unlabelled_texts"] = len(learned.train) - len(task.train)
@@ -150,13 +151,20 @@ def most_read(tokenizer: PreTrainedTokenizerBase, teacher: Teacher, config: Dist
 def check_task(config: DistillConfig, method: Method, task: Task) -> None:
     """Raise ConfigError for settings or a method that this kind of task does not take."""
     head = HEADS[task.problem_type]
-    names = ("unlabelled", "unlabelled_texts", "augmentation", "more_teachers")
+    names: tuple[str, ...] = ()
+    why = ""
+    if head.per_token:
+        names = ("unlabelled_max_entropy", "unlabelled_agreement", "augmentation", "more_teachers")
+        why = "a student learns it token by token, from one teacher that reads the same tokens"
+    elif not task.problem.names_labels:
+        names = ("unlabelled_max_entropy", "unlabelled_agreement")
+        why = "its answers are numbers, of which none is sure and no two are the same"
     unread = [name for name in names if getattr(config, name)]
-    unread += ["vocab_size"] if config.most_entries is not None else []
-    if unread and not head.one_label:
+    unread += ["vocab_size"] if head.per_token and config.most_entries is not None else []
+    if unread:
         raise ConfigError(
-            f"{', '.join(unread)}: for tasks whose texts have one label each, and task "
-            f"{task.name!r} is one of {task.problem_type!r}. Leave out what is named."
+            f"{', '.join(unread)}: task {task.name!r} is one of {task.problem_type!r}, and {why}. "
+            "Leave out what is named."
         )
     if head.per_token and not method.student.labels_words:
         others = [name for name, row in METHODS.items() if row.student.labels_words]

@@ -89,7 +89,6 @@ def new_student(
     )
     head = HEADS[task.problem_type]
     student = with_head(student, head)
-    head.begin(student, task.train.label_ids, start.model)
     check_compatible(method, student, teacher.model)
     check_not_copy(student, teacher.model, config)
     if head.per_token and method.needs and not start.reads_teacher_tokens:
@@ -343,7 +342,7 @@ def student_tokens(
     floor, most = config.vocab_floor, config.most_entries
     if most is not None:
         return StudentTokens(whole, needed_tokens(whole, learned.texts(), floor, most))
-    if config.vocab_size == ALL_TOKENS or not HEADS[task.problem_type].one_label:
+    if config.vocab_size == ALL_TOKENS or HEADS[task.problem_type].per_token:
         return StudentTokens(whole)
     try:
         tokens = needed_tokens(whole, learned.texts(), floor)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Stopwatch
 from bertender.core.errors import ConfigError
 from bertender.models.families import most_tokens
-from bertender.problems.problem import NO_LABEL
+from bertender.problems.problem import is_labelled
 from bertender.tasks.labelled import read_texts
 from bertender.tasks.loading import unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop, together
@@ -30,7 +31,7 @@ from bertender.text.batch import Example
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset, token_dataset
-from bertender.training.heads import HEADS
+from bertender.training.heads import HEADS, SPREAD, NumberHead, spread_of
 from distill.distillation.config import DistillConfig, FilteredConfig, UnlabelledConfig
 from distill.distillation.start import Start
 from distill.losses.signals import Wanted, joined
@@ -76,14 +77,19 @@ def with_unlabelled(task: Task, config: FilteredConfig) -> tuple[Task, Mapping[s
         bad_row = skipped if task.skips_bad_rows else stop
         of_file = read_texts(config.unlabelled, task.text_columns, bad_row)
     filters, left_out = text_filters(task, config), Counter[str]()
-    added = (
-        *islice(_passing(of_file, filters, left_out), config.max_unlabelled),
-        *islice(_passing(texts_of_task(config, task), filters, left_out), config.unlabelled_texts),
+    sources = (
+        (of_file, config.max_unlabelled),
+        (texts_of_task(config, task), config.unlabelled_texts),
     )
-    labels = (*task.train.label_ids, *[NO_LABEL] * len(added))
-    train = Split((*task.train.examples, *added), labels)
+    added = [
+        example
+        for texts, most in sources
+        for example in islice(
+            _passing(map(task.problem.to_example, texts), filters, left_out), most
+        )
+    ]
     rows = together(task.left_out, skipped.report())
-    return replace(task, train=train, left_out=rows), dict(left_out)
+    return replace(task.with_unlabelled(added), left_out=rows), dict(left_out)
 
 
 def text_filters(task: Task, config: FilteredConfig) -> Mapping[str, LeavesOut]:
@@ -140,16 +146,13 @@ def remaining(
     """
     kept, left_out = torch.ones(len(task.train), dtype=torch.bool), {}
     if config.unlabelled_max_entropy or config.unlabelled_agreement:
-        outputs, gone = logits(), {}
+        outputs, gone, head = logits(), {}, HEADS[task.problem_type]
         if config.unlabelled_max_entropy:
-            log_probabilities = averaged(outputs).double().log_softmax(-1)
-            entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
-            highest = math.log(log_probabilities.shape[-1])
-            gone["entropy"] = entropy / highest > config.unlabelled_max_entropy
+            gone["entropy"] = head.entropy(head.averaged(outputs)) > config.unlabelled_max_entropy
         if config.unlabelled_agreement:
-            predictions = torch.stack([each.argmax(-1) for each in outputs])  # (teachers, texts)
-            gone["agreement"] = (predictions != predictions[0]).any(0)
-        unlabelled = torch.tensor(task.train.label_ids) == NO_LABEL
+            decided = np.stack([task.problem.decisions(each.numpy()) for each in outputs])
+            gone["agreement"] = torch.from_numpy((decided != decided[0]).any((0, -1)))
+        unlabelled = ~torch.tensor([*map(is_labelled, task.train.label_ids)])
         for name, texts in gone.items():
             left_out[name] = int((kept & unlabelled & texts).sum())
             kept &= ~(unlabelled & texts)
@@ -184,10 +187,8 @@ class TrainingTexts:
 
     def with_copies(self, texts: Split) -> TrainingTexts:
         """Return the same with more texts at the end, all of which are learned from."""
-        own = self.task.train
-        train = Split((*own.examples, *texts.examples), (*own.label_ids, *texts.label_ids))
         kept = (*self.kept, *(True for _ in texts.examples)) if self.kept else ()
-        return replace(self, task=replace(self.task, train=train), kept=kept)
+        return replace(self, task=replace(self.task, train=self.task.train + texts), kept=kept)
 
     def logits(self, tokenizer: PreTrainedTokenizerBase) -> list[torch.Tensor]:
         """Return each teacher's logits (texts, labels) on all texts, which are cached.
@@ -197,6 +198,14 @@ class TrainingTexts:
         """
         known = self._tokenised_for(tokenizer)[1]
         return [self._outputs(each, known, LOGITS_ALONE)[LOGITS] for each in self.teachers]
+
+    def targets(self, tokenizer: PreTrainedTokenizerBase) -> Sequence[Any]:
+        """Return what a student, whose tokenizer is given, is to learn: the labels, or the numbers
+        of the teachers where no text has one."""
+        head, targets = HEADS[self.task.problem_type], self.learned.train.label_ids
+        if isinstance(head, NumberHead) and not any(map(is_labelled, targets)):
+            targets = tuple(head.averaged(self.logits(tokenizer)).flatten().tolist())
+        return targets
 
     def cached(self, method: Method, student: PreTrainedModel) -> Wanted:
         """Return the outputs that are computed and cached before the training.
@@ -257,7 +266,11 @@ class TrainingTexts:
                 for place, teacher in enumerate(self.teachers)
             )
         if LOGITS in first:
-            first[LOGITS] = averaged([first[LOGITS], *(each[LOGITS] for each in more)])
+            head = HEADS[self.task.problem_type]
+            first[LOGITS] = head.averaged([first[LOGITS], *(each[LOGITS] for each in more)])
+        if SPREAD in examples.columns:
+            spread = spread_of(self.targets(tokenizer))
+            examples = examples.with_columns(**{SPREAD: [spread] * len(examples)})
         if self.per_token and first:
             padding = examples.padding.with_others(**dict.fromkeys(first, 0))
             return TokenDataset({**examples.columns, **first}, padding)
@@ -302,18 +315,3 @@ class TrainingTexts:
 
 def _logits_of(cached: Wanted) -> Wanted:
     return {signal: layers for signal, layers in cached.items() if signal == "logits"}
-
-
-def averaged(logits: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return logits (examples, labels) of the mean distribution; those of one stay as they are.
-
-    A distribution leaves the level of its logits open, and its logarithm lies at another one in
-    each text. Their level, the mean over the labels, is made that of the teachers' logits, so that
-    a student may be brought to the logits themselves: teachers that agree give their own.
-    """
-    if len(logits) == 1:
-        return logits[0]
-    together = torch.stack(list(logits))  # (teachers, examples, labels)
-    mean = together.log_softmax(-1).logsumexp(0)
-    level = together.mean((0, -1)).unsqueeze(-1)  # (examples, 1)
-    return mean - mean.mean(-1, keepdim=True) + level

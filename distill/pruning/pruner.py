@@ -44,7 +44,6 @@ from distill.pruning.cutting import check_layers_left, check_prunable
 from distill.pruning.latency import HERE, Stopwatches, find_target
 from distill.pruning.rounds import (
     PruningContext,
-    check_unlabelled_read,
     in_rounds,
     recovery_texts,
     without_some_layers,
@@ -85,7 +84,6 @@ def prune(
     config.check_rules()
     task.require_training("prune")
     check_vocabulary_stays(config, task)
-    check_unlabelled_read(task, config)
     check_writable(out, parent)
     if config.teacher is not None:
         check_writable(out, artifact_at(str(config.teacher)))

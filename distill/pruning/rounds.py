@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.errors import ModelError
 from bertender.core.findings import PruningRound
 from bertender.core.progress import track
 from bertender.models.families import most_tokens
@@ -272,12 +272,3 @@ def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> Recove
     texts = {name: getattr(config, name) for name in UnlabelledConfig.model_fields}
     extended, left_out = with_unlabelled(task, FilteredConfig(**texts))
     return RecoveryTexts(teacher, extended, task, config, left_out)
-
-
-def check_unlabelled_read(task: Task, config: PruneConfig) -> None:
-    """Raise ConfigError for unlabelled texts where words have labels."""
-    if config.learns_unlabelled and not HEADS[task.problem_type].one_label:
-        raise ConfigError(
-            "unlabelled, unlabelled_texts: for tasks whose texts have one label each, and task "
-            f"{task.name!r} is one of {task.problem_type!r}. Leave out what is named."
-        )

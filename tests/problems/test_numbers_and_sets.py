@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,13 @@ from bertender.gate.judge import TOLERANCES, check_parity
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.importing import open_artifact
 from bertender.problems.multi_label_classification import MULTI_LABEL
-from bertender.problems.problem import Outputs
+from bertender.problems.problem import NO_LABEL, Outputs, is_labelled
 from bertender.problems.regression import REGRESSION
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, TaskConfig, with_model_labels
 from bertender.text.batch import keep_text
 from bertender.training.examples import token_dataset
-from bertender.training.heads import HEADS, is_labelled, output_layer
+from bertender.training.heads import HEADS, output_layer
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words
@@ -224,6 +225,27 @@ def test_sets_have_torchs_loss_and_the_divergence_of_their_probabilities() -> No
     assert MULTI_LABEL.divergence(teacher.numpy(), logits.numpy()) == pytest.approx(
         float(by_hand) * 3, abs=1e-6
     )
+
+
+def test_what_nobody_labelled_has_no_part_in_the_loss() -> None:
+    numbers, sets = HEADS[REGRESSION.name], HEADS[MULTI_LABEL.name]
+    spread = torch.full((2,), 2.0)
+    logits = torch.tensor([[3.0], [9.0]], requires_grad=True)
+    known = {"labels": torch.tensor([1.0, math.nan]), "spread": spread}
+    loss = numbers.hard_loss(logits, known)
+    assert loss == 1.0
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.tolist() == [[1.0], [0.0]]
+    of_sets = torch.tensor([[0.5, -1.0], [4.0, 4.0]])
+    one, both = torch.tensor([[0]]), torch.tensor([[0], [NO_LABEL]])
+    assert sets.hard_loss(of_sets, {"labels": both}) == sets.hard_loss(of_sets[:1], {"labels": one})
+
+
+def test_teachers_of_sets_give_their_mean_probability() -> None:
+    first, second = torch.tensor([[2.0, -1.0]]), torch.tensor([[0.0, 3.0]])
+    mean = HEADS[MULTI_LABEL.name].averaged([first, second])
+    torch.testing.assert_close(mean.sigmoid(), (first.sigmoid() + second.sigmoid()) / 2)
+    assert HEADS[REGRESSION.name].averaged([first, second]).tolist() == [[1.0, 1.0]]
 
 
 def test_sets_of_all_sizes_make_a_batch() -> None:

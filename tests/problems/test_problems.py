@@ -27,7 +27,7 @@ from bertender.problems import PROBLEMS
 from bertender.problems.problem import Outputs
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.recipes.stages import STAGES
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, Example
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.heads import HEADS
@@ -177,6 +177,44 @@ def test_a_student_is_distilled(teacher: Artifact, task: Task, tmp_path: Path) -
     config = DistillConfig(method="minibert", layers=2, epochs=4, **SETTINGS)
     student = distill(teacher, task, config, tmp_path / "student")
     assert student.card.task == task.record()
+    assert student.card.findings.scores is not None
+    assert student.card.findings.scores.score > 0.5
+
+
+@pytest.mark.parametrize("method", ["minibert", "distilbert"])
+def test_a_student_learns_from_texts_alone(
+    teacher: Artifact, task: Task, tmp_path: Path, method: str
+) -> None:
+    """It has no label to learn from, and no other file than these texts."""
+    (tmp_path / "texts.txt").write_text("\n".join(map(" ".join, task.train.examples)))
+    unlabelled = {"unlabelled": tmp_path / "texts.txt", "method": method, "layers": 2}
+    config = DistillConfig(**unlabelled, epochs=6, **SETTINGS)
+    without = replace(task, train=Split((), ()))
+    student = distill(teacher, without, config, tmp_path / "student")
+    assert student.card.findings.scores is not None
+    assert student.card.findings.scores.score > 0.5
+
+
+MORE_OF_TEXTS: dict[str, dict[str, Any]] = {
+    "a small vocabulary": {"vocab_size": 150},
+    "other texts": {"augmentation": "bilstm", "augmented_copies": 2},
+    "several teachers": {},
+}
+
+
+@pytest.mark.parametrize("setting", MORE_OF_TEXTS)
+def test_what_texts_are_given_to_a_student(
+    teacher: Artifact, task: Task, tmp_path: Path, setting: str
+) -> None:
+    settings = {**SETTINGS, **MORE_OF_TEXTS[setting], "method": "pkd", "layers": 2, "epochs": 4}
+    if setting == "several teachers":
+        settings["more_teachers"] = (teacher.path,)
+    config = DistillConfig(**settings)
+    if HEADS[task.problem_type].per_token:
+        with pytest.raises(ConfigError, match="token by token"):
+            distill(teacher, task, config, tmp_path / "student")
+        return
+    student = distill(teacher, task, config, tmp_path / "student")
     assert student.card.findings.scores is not None
     assert student.card.findings.scores.score > 0.5
 

@@ -12,10 +12,10 @@ import torch
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task
+from bertender.training.heads import averaged_distributions as averaged
 from distill.distillation import distillation as phases
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
-from distill.distillation.texts import averaged
 from distill.losses.signals import Signals
 from distill.methods import METHODS
 from distill.teachers import outputs
