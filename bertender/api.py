@@ -585,7 +585,7 @@ def run_recipe(
     Args:
         recipe: a name from `bertender recipes`, or a .yaml file.
         out: directory that gets an artifact or a JSON file for each step; by default
-            `runs/RECIPE`.
+            `runs/RECIPE`. A recipe of several tasks has a folder there for each.
         fresh: build every step again.
         force: replace finished artifacts that no run of a recipe has made there.
         settings: `STEP.KEY` -> value, and `task.KEY` -> value, to change in the recipe.
@@ -604,7 +604,12 @@ def run_recipe(
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(os.fspath(recipe))
     parted = ((*place.partition("."), value) for place, value in plain(settings or {}).items())
     chosen = chosen.with_settings(Setting(step, key, value) for step, _, key, value in parted)
-    return list(run(chosen, Path(out or Path("runs") / chosen.name), fresh=fresh, force=force))
+    directory = Path(out or Path("runs") / chosen.name)
+    return [
+        outcome
+        for name, own in chosen.of_tasks().items()
+        for outcome in run(own, directory / name, fresh=fresh, force=force)
+    ]
 
 
 def make(

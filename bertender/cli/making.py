@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,12 +29,14 @@ from bertender.cli.output import (
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
 from bertender.core.errors import AccuracyError, ConfigError
+from bertender.core.files import save_result
 from bertender.core.machine import is_main_process
 from bertender.recipes.recipe import (
     Recipe,
     Setting,
     Step,
     StepOutcome,
+    checked,
     load_recipe,
     read_setting,
     run_recipe,
@@ -42,6 +44,9 @@ from bertender.recipes.recipe import (
 from bertender.recipes.stages import STAGES
 from bertender.tasks.loading import TASKS
 from bertender.tasks.task import TaskConfig
+
+if TYPE_CHECKING:  # it loads what draws tables
+    from bertender.comparison.averages import Averages
 
 OutOption = Annotated[
     Path, typer.Option("--out", metavar="DIRECTORY", help="where to write the artifact")
@@ -200,6 +205,14 @@ def run_command(
             help="change a setting of a step, or of the task (task.KEY=VALUE); may be repeated",
         ),
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            "--tasks",
+            metavar="NAME,NAME",
+            help="run it once for each of these named tasks, and average the scores",
+        ),
+    ] = None,
     teacher: Annotated[
         str | None,
         typer.Option(
@@ -227,26 +240,68 @@ def run_command(
         chosen = chosen.with_settings(_seeded(chosen, seed))
     chosen = chosen.with_settings(map(read_setting, changes or []))
 
-    def announce(step: Step, position: int) -> None:
-        messages.print(
-            f"[bold]\\[{position + 1}/{len(chosen.steps)}] {step.name}[/bold] ({step.stage})",
-            highlight=False,
-        )
-
-    outcomes = []
     directory = out or Path("runs") / chosen.name
-    for outcome in run_recipe(chosen, directory, fresh=fresh, force=force, at_step=announce):
+    recipes = chosen.of_tasks(parts_of(tasks or ()))
+    if len(recipes) > 1:  # what the last task lacks must not show after hours
+        for name, own in recipes.items():
+            checked(own, directory / name, force)
+    found = {
+        name: _run(name, own, directory / name, fresh, force, shown=not as_json)
+        for name, own in recipes.items()
+    }
+    mean = _averaged(found)
+    if mean is not None:
+        save_result(mean, directory / "averages.json")
+    if as_json:
+        steps = {name: [*map(_as_json, outcomes)] for name, outcomes in found.items()}
+        several = {"tasks": steps, "averages": mean and mean.model_dump(mode="json")}
+        own_steps = several if chosen.tasks or tasks else {"steps": steps[""]}
+        print_json({"recipe": chosen.name, "out": str(directory), **own_steps})
+        return
+    if mean is not None:
+        from bertender.comparison.averages import averages_table
+
+        print_table(averages_table(mean))
+    _show_next(chosen)
+
+
+def _run(
+    task: str, recipe: Recipe, out: Path, fresh: bool, force: bool, shown: bool
+) -> list[StepOutcome]:
+    """Run the recipe of one task, and show what it makes."""
+    announce = partial(_announce, task, len(recipe.steps))
+    outcomes = []
+    for outcome in run_recipe(recipe, out, fresh=fresh, force=force, at_step=announce):
         outcomes.append(outcome)
-        if not as_json:
+        if shown:
             _show_output(outcome.step.stage, outcome.output)
             how = "unchanged, reused" if outcome.reused else f"done in {outcome.seconds:.0f} s"
             print_words(f"{outcome.output}: {how}", "dim")
-    if as_json:
-        steps = [*map(_as_json, outcomes)]
-        print_json({"recipe": chosen.name, "out": str(directory), "steps": steps})
-    else:
+    if shown:
         _show_gain(outcomes)
-        _show_next(chosen)
+    return outcomes
+
+
+def _announce(task: str, steps: int, step: Step, position: int) -> None:
+    messages.print(
+        f"[bold]{f'{task} ' if task else ''}\\[{position + 1}/{steps}] {step.name}[/bold] "
+        f"({step.stage})",
+        highlight=False,
+    )
+
+
+def _averaged(found: Mapping[str, Sequence[StepOutcome]]) -> Averages | None:
+    """Return the averages over the tasks of a run; None of one task, or without a comparison."""
+    from bertender.comparison.averages import averages
+    from bertender.comparison.records import Comparison
+
+    tables = {
+        name: Comparison.model_validate_json(each.output.read_text(encoding="utf-8"))
+        for name, outcomes in found.items()
+        for each in outcomes
+        if each.step.stage == "compare"
+    }
+    return averages(tables) if len(tables) > 1 else None
 
 
 def _start_from(recipe: Recipe, teacher: str) -> Iterator[Setting]:

@@ -27,7 +27,7 @@ from bertender.core.errors import BertenderError, ConfigError, UnknownNameError,
 from bertender.core.files import unusable_parent
 from bertender.recipes.stage import Earlier, Product, Source, Stage
 from bertender.recipes.stages import STAGES
-from bertender.tasks.loading import load_task
+from bertender.tasks.loading import TASKS, load_task
 from bertender.tasks.task import Task, TaskConfig
 
 if TYPE_CHECKING:  # it loads PyTorch
@@ -64,9 +64,29 @@ class Recipe(Record):
 
     name: str
     summary: str
-    task: dict[str, Any]
+    task: dict[str, Any] = Field(default_factory=dict)
+    tasks: tuple[str, ...] = Field((), description="named tasks; the steps run once for each")
     steps: tuple[Step, ...] = Field(min_length=1)
     next: tuple[str, ...] = Field((), description="commands to show at the end")
+
+    def of_tasks(self, names: Sequence[str] = ()) -> dict[str, Recipe]:
+        """Return the recipe of each task by the task's name, or itself alone under the name "".
+
+        Args:
+            names: of tasks; by default the recipe's own.
+
+        Raises:
+            UnknownNameError: there is no such task.
+            ConfigError: a task is named twice.
+        """
+        wanted = names or self.tasks
+        for name in wanted:
+            if name not in TASKS:
+                raise UnknownNameError("task", name, TASKS, setting="tasks")
+            if wanted.count(name) > 1:
+                raise ConfigError(f"tasks: {name!r} is named twice among {', '.join(wanted)}.")
+        of_each = {name: {**self.task, "task": name} for name in wanted} or {"": self.task}
+        return {name: self.model_copy(update={"task": own}) for name, own in of_each.items()}
 
     def with_settings(self, changes: Iterable[Setting]) -> Recipe:
         """Return the recipe with some settings changed; whether a key exists shows when it runs.
@@ -155,6 +175,11 @@ def parse_recipe(name: str, text: str) -> Recipe:
     except ValidationError as error:
         problems = "; ".join(_explain(problem, values) for problem in error.errors())
         raise ConfigError(f"recipe {name!r}: {problems}") from None
+    if ("task" in values) == ("tasks" in values):
+        raise ConfigError(
+            f"recipe {name!r}: give the key `task`, the settings of one, or else `tasks`, a list "
+            "of named ones."
+        )
     earlier: dict[str, Step] = {}
     for step in recipe.steps:
         if step.name in earlier or step.name == TASK_SETTINGS:
@@ -316,6 +341,25 @@ class StepOutcome:
     result: dict[str, Any]
 
 
+def checked(recipe: Recipe, out: Path, force: bool = False) -> tuple[list[PlannedStep], Task]:
+    """Return the steps of a recipe and its task, after all checks that need no step to run.
+
+    Arguments and errors are those of `run_recipe`.
+    """
+    plan = make_plan(recipe, out)
+    for planned in plan:
+        if not planned.stage.suffix and not was_built(planned.outputs[0]):
+            with _naming(planned.step):
+                for place in planned.outputs:
+                    check_not_finished(place, force)
+    task = load_task(TaskConfig.parse(recipe.task))
+    for planned in plan:  # settings and sources may not go together with the task
+        with _naming(planned.step):
+            planned.stage.accepts(task)
+            planned.stage.check(planned.filled, task)
+    return plan, task
+
+
 def run_recipe(
     recipe: Recipe,
     out: Path,
@@ -337,17 +381,7 @@ def run_recipe(
         BertenderError: whatever a step raises, with the step's name before the message. What
             `make_plan` checks is raised before the first step runs.
     """
-    plan = make_plan(recipe, out)
-    for planned in plan:
-        if not planned.stage.suffix and not was_built(planned.outputs[0]):
-            with _naming(planned.step):
-                for place in planned.outputs:
-                    check_not_finished(place, force)
-    task = load_task(TaskConfig.parse(recipe.task))
-    for planned in plan:  # settings and sources may not go together with the task
-        with _naming(planned.step):
-            planned.stage.accepts(task)
-            planned.stage.check(planned.filled, task)
+    plan, task = checked(recipe, out, force)
     done: dict[str, Artifact] = {}
     for position, planned in enumerate(plan):
         at_step(planned.step, position)

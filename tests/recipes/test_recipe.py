@@ -34,12 +34,12 @@ REFUSED = {
     "bad YAML": (f"{HEAD}  - {{name: a", "recipe 'mine' is not YAML: .*line 4"),
     "no task": (
         "summary: toy\nsteps: [{name: a, stage: baseline}]",
-        "key 'task': this key is missing",
+        "the key `task`, .* or else `tasks`",
     ),
     "no steps": ("summary: toy\ntask: {}\nsteps: []", "key 'steps': .*at least 1 item"),
     "unknown key": (
         f"{HEAD}{TEACHER}sumary: x",
-        "key 'sumary': unknown. Did you mean 'summary'.*summary, task, steps, next",
+        "key 'sumary': unknown. Did you mean 'summary'.*summary, task, tasks, steps, next",
     ),
     "unknown key of a step": (
         step("{name: int8, stage: quantize, form: onnx}"),

@@ -1,0 +1,126 @@
+"""One row of figures a model over several tasks: the average that papers on GLUE print."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field
+from rich.table import Table
+from rich.text import Text
+
+from bertender.comparison.records import Comparison
+from bertender.comparison.table import MEGABYTE, captioned_table, is_noisy, marked, short
+from bertender.core.config import Record
+from bertender.metrics.metric import Score
+
+
+class Average(Record):
+    """The mean of scores over tasks, in points of 100, with a 95 % interval over texts."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, scores: Sequence[Score]) -> Average:
+        """Return the mean of the scores of one model.
+
+        Tasks have texts of their own, so that the errors of their scores are independent, and the
+        squares of the half intervals add up.
+        """
+        value = 100 * sum(score.value for score in scores) / len(scores)
+        halves = [50 * (score.high - score.low) for score in scores]
+        half = math.sqrt(sum(each * each for each in halves)) / len(scores)
+        return cls(value=value, low=value - half, high=value + half)
+
+
+class AveragedRow(Record):
+    """A model of each task, all made by the same step of a recipe."""
+
+    name: str
+    scores: dict[str, Score] = Field(description="by task")
+    average: Average | None = Field(description="None where a score is undefined")
+    retained: float | None = Field(
+        description="the average as a share of the first row's: a ratio of averages"
+    )
+    mean_size_mb: float = Field(description="on disk, 10^6 bytes")
+    speedup: float | None = Field(
+        description="over the first row for one text, the geometric mean over tasks"
+    )
+
+
+class Averages(Record):
+    """What a recipe made of each of several tasks."""
+
+    rows: tuple[AveragedRow, ...]
+    noisy: tuple[str, ...] = Field((), description="tasks that were timed on a busy machine")
+
+
+def averages(comparisons: Mapping[str, Comparison]) -> Averages:
+    """Return a row for each model that is compared for every task.
+
+    Args:
+        comparisons: by task, of the same names.
+    """
+    tables = [{row.name: row for row in each.rows} for each in comparisons.values()]
+    rows: list[AveragedRow] = []
+    for name in tables[0]:
+        if not all(name in table for table in tables):
+            continue
+        own = [table[name] for table in tables]
+        scores = [row.score for row in own]
+        defined = all(score.undefined is None for score in scores)
+        average = Average.of(scores) if defined else None
+        first = rows[0].average if rows else average
+        speedups = [row.latency.speedup.value for row in own if row.latency.speedup]
+        rows.append(
+            AveragedRow(
+                name=name,
+                scores=dict(zip(comparisons, scores, strict=True)),
+                average=average,
+                retained=average.value / first.value if average and first and first.value else None,
+                mean_size_mb=sum(row.size.artifact_size_bytes for row in own)
+                / (len(own) * MEGABYTE),
+                speedup=math.exp(sum(map(math.log, speedups)) / len(speedups))
+                if len(speedups) == len(own)
+                else None,
+            )
+        )
+    noisy = tuple(task for task, each in comparisons.items() if is_noisy(each))
+    return Averages(rows=tuple(rows), noisy=noisy)
+
+
+def averages_table(found: Averages) -> Table:
+    """Render the averages for a terminal."""
+    metrics = {task: score.metric for task, score in found.rows[0].scores.items()}
+    lines = [
+        f"{len(metrics)} tasks: {', '.join(metrics)}",
+        "scores and averages are in points of 100; brackets are 95 % intervals over texts",
+        f"kept: the average as a share of that of {found.rows[0].name}; sizes are means, speedups "
+        "geometric means",
+    ]
+    if found.noisy:
+        lines.append(f"~ timed on a busy machine: {', '.join(found.noisy)}")
+    table = captioned_table(lines, show_lines=True, padding=0)
+    table.add_column("Artifact")
+    for task, metric in metrics.items():
+        table.add_column(Text(f"{task}\n{metric}"), justify="right")
+    for heading in ("Average", "Kept", "Disk\nMB", "Speedup\nover first"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in found.rows:
+        average, kept = row.average, row.retained
+        speedup = ("-" if row.speedup is None else f"{row.speedup:.1f}x",)
+        cells = [
+            row.name,
+            *(
+                "-" if score.undefined else f"{100 * score.value:.1f}"
+                for score in row.scores.values()
+            ),
+            f"{average.value:.1f}\n[{average.low:.1f}, {average.high:.1f}]" if average else "-",
+            "-" if kept is None else f"{kept:.1%}".replace("%", " %"),
+            short(row.mean_size_mb),
+            *marked(speedup, bool(found.noisy)),
+        ]
+        table.add_row(*map(Text, cells))
+    return table
