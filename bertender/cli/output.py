@@ -126,7 +126,10 @@ def _trained(findings: Findings) -> Iterator[str]:
     if training and training.epochs:
         # of general encoders, these are texts of the corpus
         where = "set apart" if apart else "held-out"
-        yield f"{where} after the last epoch: {last(training.epochs)}"
+        when = "the last epoch"
+        if training.kept_epoch is not None:
+            when = f"epoch {training.kept_epoch} of {len(training.epochs)}, the best"
+        yield f"{where} after {when}: {last(training.epochs[: training.kept_epoch])}"
     if scores and apart and not (findings.pruning or findings.quantization):
         yield f"held-out, read once: {number(None if scores.undefined else scores.score)}"
     if scores and scores.undefined is not None:

@@ -406,6 +406,11 @@ class TrainingFindings(Part):
     steps: int | None = Field(None, description="of earlier cards not always known")
     losses: Losses
     epochs: Epochs
+    kept_epoch: int | None = Field(
+        None,
+        description="from 1: the one whose weights these are, the best on the texts to choose by; "
+        "None where the last is kept, however it scores",
+    )
     earlier_phases: tuple[EarlierPhase, ...] = ()
     unlabelled_texts: int | None = Field(None, description="that were added to the task's own")
     unlabelled_left_out: dict[str, int] | None = Field(

@@ -34,6 +34,8 @@ from bertender.core.files import replacing, sync_directory
 logger = logging.getLogger(__name__)
 
 MARKER = "complete"
+STATE_NAME = "trainer_state.json"
+"""Of the Trainer of transformers."""
 
 
 def last_checkpoint(work: Path) -> Path | None:
@@ -93,17 +95,14 @@ class SafeCheckpoints(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         directory = Path(output_dir) if output_dir else self._work()
         directory.mkdir(parents=True, exist_ok=True)
-        own = self.accelerator.unwrap_model(self.model)
-        with _separate_weights(own):
-            save_model(own, str(directory / SAFE_WEIGHTS_NAME))
+        save_weights(self.accelerator.unwrap_model(self.model), directory / SAFE_WEIGHTS_NAME)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
     ) -> None:
         # transformers' own takes tied weights, which are stored once, for missing ones
         own = self.accelerator.unwrap_model(model or self.model)
-        with _separate_weights(own):
-            load_model(own, str(Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME))
+        load_weights(own, Path(resume_from_checkpoint) / SAFE_WEIGHTS_NAME)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.args.should_save:
@@ -130,6 +129,25 @@ class SafeCheckpoints(Trainer):
 
     def _stateful(self) -> dict[str, Any]:
         return {"optimizer": self.optimizer, "scheduler": self.lr_scheduler}
+
+
+def history_of(checkpoint: Path) -> list[dict[str, Any]]:
+    """Return the log that a checkpoint of the Trainer keeps, and with it scores of epochs."""
+    state = json.loads((checkpoint / STATE_NAME).read_text(encoding="utf-8"))
+    history: list[dict[str, Any]] = state["log_history"]
+    return history
+
+
+def save_weights(model: torch.nn.Module, path: Path) -> None:
+    """Write all weights of a module, tied ones once."""
+    with _separate_weights(model):
+        save_model(model, str(path))
+
+
+def load_weights(model: torch.nn.Module, path: Path) -> None:
+    """Read the weights that `save_weights` wrote into the same module."""
+    with _separate_weights(model):
+        load_model(model, str(path))
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from bertender.core.config import Config, Rule
+from bertender.core.errors import ConfigError
 from bertender.core.machine import supports_bf16
 
 POOL_BATCHES = 4
@@ -67,6 +68,61 @@ class TrainingConfig(Config):
     def shaping(self) -> dict[str, Any]:
         """Return the settings that shape what is trained."""
         return self.model_dump(mode="json", exclude=set(self.judging))
+
+
+class Keeping(NamedTuple):
+    """Which epoch of a run is kept."""
+
+    best: bool = False
+    """The first with the best score, not the last; of several scores, the best mean."""
+    patience: int | None = None
+    """End after so many epochs in a row that score no more."""
+
+
+LAST_EPOCH = Keeping()
+
+
+class EpochConfig(TrainingConfig):
+    """Settings of stages that score each epoch on the texts to choose by."""
+
+    panel: ClassVar[str] = "Training"
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {
+        "patience": Rule(
+            lambda config: config.keep == "last",
+            "the run would end with epochs that score no more, and keep=last keeps the last of "
+            "them. Leave one of them out.",
+            frozenset({"patience"}),
+            against="keep",
+        )
+    }
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        "keep": "best where texts are set apart to choose by, else last"
+    }
+
+    keep: Literal["best", "last"] | None = Field(
+        None, description="which epoch to keep: the one with the best score, or the last"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="end after so many epochs in a row that score no more than before"
+    )
+
+    def keeping(self, apart: bool) -> Keeping:
+        """Return which epoch to keep.
+
+        Args:
+            apart: whether texts are set apart to choose by; else the held-out ones would choose.
+
+        Raises:
+            ConfigError: `patience`, and the last epoch is kept for want of such texts.
+        """
+        best = self.keep == "best" or (self.keep is None and apart)
+        if self.patience is not None and not best:
+            raise ConfigError(
+                f"patience={self.patience}: no texts are set apart to choose by (--select), so "
+                "that the last epoch is kept. Set some apart, or add --keep best, and the "
+                "held-out texts choose and score."
+            )
+        return Keeping(best, self.patience)
 
 
 class JudgedConfig(Config):

@@ -27,20 +27,28 @@ from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from bertender.core.artifact import Stopwatch
 from bertender.core.errors import TrainingError
+from bertender.core.files import replacing
 from bertender.core.findings import EarlierPhase, TrainingFindings
 from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
 from bertender.models.own_models import not_finite
 from bertender.problems.problem import is_labelled
 from bertender.text.batch import POOLINGS, BatchLimits, BatchPlan, plan_batches
-from bertender.training.checkpoint import SafeCheckpoints, last_checkpoint
-from bertender.training.config import TrainingConfig, computes_in_bf16
+from bertender.training.checkpoint import (
+    SafeCheckpoints,
+    history_of,
+    last_checkpoint,
+    load_weights,
+    save_weights,
+)
+from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import SPREAD, exact_numbers, output_layer
 
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
+Value = TypeVar("Value")
 
 LossParts = Mapping[str, torch.Tensor]
 
@@ -81,6 +89,13 @@ class TrainingReport:
     epochs: list[dict[str, float]] = field(default_factory=list)
     samples: int = field(default=0, compare=False)
     seconds: float = field(default=0.0, compare=False)
+    kept_epoch: int | None = None
+    """From 1, the epoch whose weights are kept; None where that is the last, however it scores."""
+
+    @property
+    def kept(self) -> dict[str, float]:
+        """The scores of the epoch that is kept."""
+        return self.epochs[(self.kept_epoch or len(self.epochs)) - 1]
 
 
 def training_findings(reports: Mapping[str, TrainingReport], **more: Any) -> TrainingFindings:
@@ -96,7 +111,12 @@ def training_findings(reports: Mapping[str, TrainingReport], **more: Any) -> Tra
         for name, report in zip(reports, earlier, strict=False)
     ]
     return TrainingFindings(
-        steps=last.steps, losses=last.losses, epochs=last.epochs, earlier_phases=phases, **more
+        steps=last.steps,
+        losses=last.losses,
+        epochs=last.epochs,
+        kept_epoch=last.kept_epoch,
+        earlier_phases=phases,
+        **more,
     )
 
 
@@ -111,6 +131,7 @@ def train(
     at_epoch_end: Callable[[Model], dict[str, float]] | None = None,
     steps: int | None = None,
     rates: Rates = NO_RATES,
+    keeping: Keeping = LAST_EPOCH,
 ) -> TrainingReport:
     """Train `model` in place; resume from the last checkpoint that an interrupted run left.
 
@@ -126,6 +147,7 @@ def train(
         at_epoch_end: scores the model on held-out data; must draw no random numbers.
         steps: end after so many, with the schedule of the learning rate; None for all epochs.
         rates: parts of the model that learn at a rate of their own.
+        keeping: which epoch to keep, by the scores of `at_epoch_end`.
 
     Raises:
         TrainingError: the loss, or a weight in the end, is not a number any more.
@@ -133,16 +155,21 @@ def train(
     arguments = _trainer_arguments(config, work)
     plan = planned(examples, config, arguments.world_size)
     plan = plan if steps is None else plan.first(steps)
-    arguments.max_steps = len(plan)
     arguments.warmup_steps = round(config.warmup_ratio * len(plan))
     checkpoint = last_checkpoint(work)
+    if checkpoint and has_ended(scores_in(history_of(checkpoint)), keeping):
+        plan = plan.first(int(checkpoint.name.split("-")[1]))
+    arguments.max_steps = len(plan)
     with progress_bar(description, len(plan)) as bar:
-        progress = _Progress(bar, plan, at_epoch_end)
+        progress = _Progress(bar, plan, at_epoch_end, keeping, work)
         trainer = PlannedTrainer(model, arguments, examples, objective, config, plan, rates)
         trainer.add_callback(progress)  # type: ignore[no-untyped-call]
         exact = exact_numbers(model) if SPREAD in examples.columns else nullcontext()
         with exact, (clock := Stopwatch()).running():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    report = trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)
+    if keeping.best and at_epoch_end:
+        _keep_best(model, report, progress)
     if name := not_finite(model):
         raise TrainingError(
             f"after {description}, weight {name} is not a finite number. Try a lower "
@@ -150,13 +177,28 @@ def train(
         )
     for wrapped in ("forward", "_original_forward"):  # by accelerate, to compute in bf16
         vars(model).pop(wrapped, None)
-    report = trainer.report(progress.samples, clock.seconds - progress.scoring.seconds)
     if is_main_process():
         labels = examples.columns.get("labels", ())
         # a teacher alone labels the others
         unread = () if any(map(is_labelled, labels)) else ("hard",)
         _warn_of_idle_losses(report, description, unread)
     return report
+
+
+def _keep_best(model: nn.Module, report: TrainingReport, progress: _Progress) -> None:
+    """Put the weights of the best epoch into the model, and say in the report which it is."""
+    count, best = from_main_process(
+        (len(report.epochs), best_epoch(report.epochs) if report.epochs else 0)
+    )
+    report.kept_epoch = best or None
+    if best == count:
+        return
+    if not progress.weights_of(best).is_file():
+        logger.warning("the weights of epoch %d are lost, and those of the last are kept", best)
+        report.kept_epoch = None
+        return
+    load_weights(model, progress.weights_of(best))
+    logger.info("epoch %d of %d is kept, the best", best, count)
 
 
 def _warn_of_idle_losses(report: TrainingReport, description: str, unread: Sequence[str]) -> None:
@@ -277,21 +319,55 @@ class PlannedTrainer(SafeCheckpoints):
         return TrainingReport(
             steps=self.state.global_step,
             losses=[entry["parts"] for entry in self._history() if "parts" in entry],
-            epochs=[entry["scores"] for entry in self._history() if "scores" in entry],
+            epochs=scores_in(self._history()),
             samples=samples,
             seconds=seconds,
         )
 
 
+def scores_in(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """Return the scores of each epoch in a log of the Trainer."""
+    return [entry["scores"] for entry in history if "scores" in entry]
+
+
+def best_epoch(epochs: Sequence[Mapping[str, float]]) -> int:
+    """Return the epoch, from 1, with the best mean of its scores; the first of equals."""
+    means = [math.fsum(scores.values()) / len(scores) for scores in epochs]
+    return 1 + means.index(max(means))
+
+
+def has_ended(epochs: Sequence[Mapping[str, float]], keeping: Keeping) -> bool:
+    """Return whether the last epochs were too many that scored no more than the one before."""
+    if keeping.patience is None or not epochs:
+        return False
+    return len(epochs) - best_epoch(epochs) >= keeping.patience
+
+
+def from_main_process(value: Value) -> Value:
+    """Return what the first process of a distributed run has; of one process, its own."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return value
+    values = [value]
+    torch.distributed.broadcast_object_list(values, src=0)
+    return values[0]
+
+
 class _Progress(TrainerCallback):
-    """Moves the bar, scores the model at the end of each epoch, and saves the end."""
+    """Moves the bar, scores the model at the end of each epoch, and saves the best and the end."""
 
     def __init__(
-        self, bar: Bar, plan: BatchPlan, at_epoch_end: Callable[[Any], dict[str, float]] | None
+        self,
+        bar: Bar,
+        plan: BatchPlan,
+        at_epoch_end: Callable[[Any], dict[str, float]] | None,
+        keeping: Keeping,
+        work: Path,
     ) -> None:
         self.bar = bar
         self.plan = plan
         self.at_epoch_end = at_epoch_end
+        self.keeping = keeping
+        self.work = work
         self.samples = 0
         self.scoring = Stopwatch()
 
@@ -303,14 +379,36 @@ class _Progress(TrainerCallback):
         self.samples += len(self.plan.batches[state.global_step - 1])
         if state.global_step == len(self.plan):
             control.should_save = True
-        if state.global_step in self.plan.epoch_ends and self.at_epoch_end and is_main_process():
-            model = kwargs["model"]
-            with self.scoring.running():
-                scores = self.at_epoch_end(getattr(model, "module", model))
+        if state.global_step in self.plan.epoch_ends and self.at_epoch_end:
             epoch = self.plan.epoch_ends.index(state.global_step) + 1
-            state.log_history.append({"epoch": epoch, "scores": scores})
-            logger.info("epoch %d: %s", epoch, scores)
-            self.bar.note("  ".join(f"{name} {value:.3f}" for name, value in scores.items()))
+            if is_main_process():
+                self._score(kwargs["model"], epoch, state)
+            if self.keeping.patience is not None:
+                ended = from_main_process(has_ended(scores_in(state.log_history), self.keeping))
+                if ended and state.global_step < len(self.plan):
+                    logger.info("epoch %d is the last: the score has risen no more", epoch)
+                    control.should_save = control.should_training_stop = True
+
+    def _score(self, model: Any, epoch: int, state: Any) -> None:
+        model = getattr(model, "module", model)
+        assert self.at_epoch_end is not None
+        with self.scoring.running():
+            scores = self.at_epoch_end(model)
+        state.log_history.append({"epoch": epoch, "scores": scores})
+        logger.info("epoch %d: %s", epoch, scores)
+        self.bar.note("  ".join(f"{name} {value:.3f}" for name, value in scores.items()))
+        at_end = state.global_step == len(self.plan)  # whose weights the model has
+        best = self.keeping.best and best_epoch(scores_in(state.log_history)) == epoch
+        if best and not at_end:
+            with replacing(self.weights_of(epoch)) as draft:
+                save_weights(model, draft)
+            # those before it may go: a run that is resumed from before them scores them again
+            for earlier in range(1, epoch):
+                self.weights_of(earlier).unlink(missing_ok=True)
+
+    def weights_of(self, epoch: int) -> Path:
+        """Return the file of the weights of an epoch that is the best so far."""
+        return self.work / f"best-{epoch}.safetensors"
 
 
 def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:

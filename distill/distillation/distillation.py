@@ -15,7 +15,7 @@ from bertender.core.artifact import Stopwatch, Timing
 from bertender.core.build_once import in_order
 from bertender.core.errors import ModelError
 from bertender.problems.problem import is_labelled
-from bertender.training.config import TrainingConfig, computes_in_bf16
+from bertender.training.config import LAST_EPOCH, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import HEADS
 from bertender.training.loop import (
@@ -78,6 +78,8 @@ class Distillation:
         self.tokenizer = tokenizer
         self.phases = phases
         self.projections = dict(projections or {})
+        self.keeping = LAST_EPOCH
+        """Which epoch of the last phase is kept."""
         self.clock = Stopwatch()  # it runs while a teacher does
 
     def examples(self) -> TokenDataset:
@@ -129,6 +131,7 @@ class Distillation:
                     description=description if is_last else f"{description}: {phase.name}",
                     at_epoch_end=partial(self.evaluate, objective=objective) if is_last else None,
                     rates=getattr(training_module, "rates", NO_RATES),
+                    keeping=self.keeping if is_last else LAST_EPOCH,
                 )
                 student = training_module.finished()
         timing = Timing(

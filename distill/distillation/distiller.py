@@ -138,7 +138,7 @@ class Controls:
         """Return the gain of the trained student over the better control."""
         task, tokenizer = self.distillation.task, self.distillation.tokenizer
         runs = tuple(
-            ControlRun(epochs=epochs, score=control.last.epochs[-1][task.metric])
+            ControlRun(epochs=epochs, score=control.last.kept[task.metric])
             for epochs, control in self.trained.items()
         )
         better = max(runs, key=lambda run: run.score)  # the shorter one of equals
@@ -153,7 +153,7 @@ class Controls:
             score=score.value,
             gain=Gain(value=change.value, low=change.low, high=change.high),
             n=len(task.dev),
-            choice=student.last.epochs[-1][task.metric],
+            choice=student.last.kept[task.metric],
             teacher_layers=teacher_layers_of(self.distillation.config),
             equal_epochs=self.equal_epochs,
             runs=runs,

@@ -110,6 +110,7 @@ class OnTask(Distillation):
             phases_with_head(phases, task.problem_type),
             start.projections,
         )
+        self.keeping = config.keeping(len(task.selection) > 0)
         self.config = config
         self.task = learned
         """With the unlabelled texts, without the rewritten ones."""

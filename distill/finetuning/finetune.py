@@ -94,6 +94,7 @@ def finetune(
         ConstantError: it has learned nothing but one label. Its checkpoints stay.
     """
     config.check_rules()
+    keeping = config.keeping(len(task.selection) > 0)
     max_length = config.max_length or usual_length([task], tokenizer)
     tokenizer = cut_at(tokenizer, max_length, model.config)
     examples = token_dataset(task.train, tokenizer, task.problem_type)
@@ -107,6 +108,7 @@ def finetune(
             work,
             description=f"fine-tune {out.name}",
             at_epoch_end=partial(epoch_score, tokenizer=tokenizer, task=task, config=config),
+            keeping=keeping,
         )
         scores = final_score(model, tokenizer, task)
         check_varied(scores, task, config, SETTINGS_OF_RUN, _advice(config))
@@ -212,6 +214,7 @@ def finetune_tasks(
         ConstantError: one has learned nothing but one label. No artifact is written.
     """
     config.check_rules()
+    keeping = config.keeping(all(len(each.selection) for each in tasks))
     max_length = config.max_length or usual_length(tasks, tokenizer)
     tokenizer = cut_at(tokenizer, max_length, classifiers[0].config)
     shared = SharedEncoder(classifiers)
@@ -237,6 +240,7 @@ def finetune_tasks(
             work,
             description=f"fine-tune {out.name}",
             at_epoch_end=score,
+            keeping=keeping,
         )
         scores = []
         for task, classifier in zip(tasks, classifiers, strict=True):

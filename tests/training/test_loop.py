@@ -16,7 +16,13 @@ from transformers import (
 from bertender.core.errors import ConfigError, TrainingError
 from bertender.recipes.stages import STAGES
 from bertender.text.batch import POOLINGS, BatchLimits, Pooling, plan_batches
-from bertender.training.config import POOL_BATCHES, TrainingConfig
+from bertender.training.config import (
+    LAST_EPOCH,
+    POOL_BATCHES,
+    EpochConfig,
+    Keeping,
+    TrainingConfig,
+)
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import SHORT_TOKENS, LossParts, Objective, train
 from distill.finetuning.finetune import label_objective
@@ -295,3 +301,70 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, checkpoint_steps:
         train_toy(classification(), diverging, tmp_path, checkpoint_steps=checkpoint_steps)
     good = [*tmp_path.rglob("checkpoint-2/complete")]
     assert len(good) == (checkpoint_steps == 2) and not [*tmp_path.rglob("checkpoint-4")]
+
+
+class Scripted:
+    """Scores epochs as told, and remembers the weights of each."""
+
+    def __init__(self, *scores: float) -> None:
+        self.scores = scores
+        self.weights: list[torch.Tensor] = []
+
+    def __call__(self, model: PreTrainedModel) -> dict[str, float]:
+        self.weights.append(model.classifier.weight.detach().clone())
+        return {"accuracy": self.scores[len(self.weights) - 1]}
+
+
+def scored_run(work: Path, scripted: Scripted, keeping: Keeping) -> tuple[Any, torch.Tensor]:
+    start = classification()
+    config = CONFIG.model_copy(update={"epochs": len(scripted.scores)})
+    report = train(
+        *(start.model, start.examples, label_objective, config, work),
+        at_epoch_end=scripted,
+        keeping=keeping,
+    )
+    return report, start.model.classifier.weight.detach()
+
+
+@pytest.mark.parametrize(
+    ("scores", "keeping", "kept", "epochs"),
+    [
+        ((0.3, 0.9, 0.9, 0.4), LAST_EPOCH, None, 4),
+        ((0.3, 0.9, 0.9, 0.4), Keeping(best=True), 2, 4),
+        ((0.3, 0.4, 0.5, 0.6), Keeping(best=True, patience=1), 4, 4),
+        ((0.3, 0.9, 0.9, 0.4, 1.0), Keeping(best=True, patience=2), 2, 4),
+    ],
+    ids=["last", "best", "rising", "patience"],
+)
+def test_the_best_epoch_is_kept(
+    scores: tuple[float, ...], keeping: Keeping, kept: int | None, epochs: int, tmp_path: Path
+) -> None:
+    scripted = Scripted(*scores)
+    report, weight = scored_run(tmp_path, scripted, keeping)
+    assert (report.kept_epoch, len(report.epochs)) == (kept, epochs)
+    assert report.kept == {"accuracy": scores[(kept or epochs) - 1]}
+    assert torch.equal(weight, scripted.weights[(kept or epochs) - 1])
+    again = Scripted(*scores)
+    resumed, weight = scored_run(tmp_path, again, keeping)
+    assert (resumed, again.weights) == (report, []), "it had ended"
+    assert torch.equal(weight, scripted.weights[(kept or epochs) - 1])
+
+
+def test_lost_weights_of_the_best_epoch_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scored_run(tmp_path, Scripted(0.9, 0.5), Keeping(best=True))
+    (tmp_path / "best-1.safetensors").unlink()
+    report, _ = scored_run(tmp_path, Scripted(0.9, 0.5), Keeping(best=True))
+    assert report.kept_epoch is None
+    assert "the weights of epoch 1 are lost" in caplog.text
+
+
+def test_patience_needs_an_epoch_that_is_chosen() -> None:
+    assert EpochConfig().keeping(apart=True) == Keeping(best=True)
+    assert EpochConfig().keeping(apart=False) == LAST_EPOCH
+    assert EpochConfig(keep="last").keeping(apart=True) == LAST_EPOCH
+    with pytest.raises(ConfigError, match="--keep best"):
+        EpochConfig(patience=2).keeping(apart=False)
+    with pytest.raises(ConfigError, match="keep=last"):
+        EpochConfig.parse({"patience": 2, "keep": "last"})
