@@ -63,6 +63,12 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
                 f"select={config.select:g}: {artifact.path} was made with select={share:g}, and "
                 f"has learned from the other texts. Give {share:g} at most, or make it again."
             )
+    held_out_then = is_own and source.get("dev") is None
+    if config.train is not None and config.dev is None and not held_out_then:
+        raise ConfigError(
+            f"train={config.train} is set without dev, and {artifact.path} may have learned from "
+            "the texts that would be held out of it. Give --dev FILE besides."
+        )
     _check_not_chosen_on(artifact, config)
     task = load_task(config, has_model=bool(record.labels))
     if is_own and not changes.keys() & {*CONTENT}:

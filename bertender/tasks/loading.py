@@ -32,6 +32,7 @@ from bertender.tasks.task import (
     TaskConfig,
     check_metric,
     default_of,
+    held_out_of,
     part,
 )
 from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
@@ -291,7 +292,7 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
 
     Raises:
         UnknownNameError: no such task, and no files.
-        ConfigError: a file without the other, or a share to choose on that is too few texts.
+        ConfigError: no file to learn from, or a share to choose or score by of too few texts.
         DataError: a data file is wrong.
         HubUnreachableError: the data are not on this machine and no hub responds.
     """
@@ -416,14 +417,13 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
             nothing to learn from then.
 
     Raises:
-        ConfigError: only one of the files is set, or two columns are the same.
+        ConfigError: there is nothing to learn from, or to score by; or two columns are the same.
         DataError: a file is wrong.
     """
-    if config.dev is None or (config.train is None and not has_model):
-        explicit, missing = ("--train", "--dev") if config.train else ("--dev", "--train")
+    if config.train is None and not has_model:
         raise ConfigError(
-            f"{explicit} {config.train or config.dev} is set without {missing}. A task of your "
-            "own needs both: a file to learn from, and one that is held out."
+            f"--dev {config.dev} is set without --train. A task of your own needs a file to learn "
+            "from."
         )
     problem = PROBLEMS[problem_type_of(config)]
     skipped = SkippedRows()
@@ -436,7 +436,11 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     if problem is SINGLE_LABEL and config.problem_type is None and not has_model:
         check_classes(first)
     splits = [each.split(labels, str(first.path), bad) for each in (first, *more)]
-    train, dev = splits if config.train else (Split((), ()), *splits)
+    name = _name(config, config.train or config.dev or first.path)
+    if config.dev is None:
+        train, dev = held_out_of(splits[0], name, problem)
+    else:
+        train, dev = splits if config.train else (Split((), ()), *splits)
     learned = {*train.examples}
     shared = sum(example in learned for example in dev.examples)
     if shared > SHARED_SHARE * len(dev.examples):
@@ -448,7 +452,7 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
             first.path,
         )
     return Task(
-        name=_name(config, config.train or config.dev),
+        name=name,
         labels=labels,
         metric=problem.usual_metric(labels),
         text_columns=text_columns,

@@ -42,9 +42,13 @@ DEFAULT_SHARES: Mapping[Kind, float] = {"training": 0.1, "held-out": 0.2}
 """Share that is set apart; a held-out file gives more, since its texts calibrate as well."""
 LEAST_TEXTS = 50
 """Fewer prove too little: one of them is 2 points."""
+FEWEST_HELD_OUT = 10
+"""Fewer of a file's own texts score nothing; of a first try on a few, the number is said."""
 
 SALT = b"selection of bertender"
 """So that another cut by a hash of the text is another cut."""
+DEV_SALT = b"held-out texts of bertender"
+"""Of the cut of a training file where no other is held out."""
 DIGEST_BYTES = 8
 HASHES = float(2 ** (8 * DIGEST_BYTES))
 
@@ -106,7 +110,11 @@ class TaskConfig(Config):
 
     task: str = Field("docs", description="a name from `bertender tasks`, or your own with --train")
     train: Path | None = Field(None, description="your training file: CSV, TSV, JSONL or Parquet")
-    dev: Path | None = Field(None, description="your held-out file, same format and columns")
+    dev: Path | None = Field(
+        None,
+        description="your held-out file, same format and columns; without one, a fifth of the "
+        "training file, by a hash of the text",
+    )
     text_column: str = Field("text", description="column of the text in your files")
     pair_column: str | None = Field(None, description="column of the second text, for pairs")
     label_column: str = Field(
@@ -336,10 +344,7 @@ def part(
         ConfigError: an explicit share is fewer than LEAST_TEXTS.
     """
     wanted = DEFAULT_SHARES[kind] if share is None else share
-    drawn = [is_selected(each, wanted) for each in train.examples]
-    labels = [problem.labels_of(target) for target in train.label_ids]
-    left = {label for own, gone in zip(labels, drawn, strict=True) if not gone for label in own}
-    selected = [gone and left.issuperset(own) for own, gone in zip(labels, drawn, strict=True)]
+    selected = _drawn(train, wanted, problem, SALT)
     count = sum(selected)
     if wanted == 0 or (share is None and count < LEAST_TEXTS):
         if wanted:
@@ -358,10 +363,46 @@ def part(
     return Parted(train.where([not each for each in selected]), train.where(selected), wanted)
 
 
-def is_selected(example: Example, share: float) -> bool:
+def held_out_of(
+    whole: Split, name: str, problem: Problem[Any] = SINGLE_LABEL
+) -> tuple[Split, Split]:
+    """Return a file's texts to learn from and those held out, where it is the only file.
+
+    A text that is there twice is on one side, and all texts of a label are learned from where
+    otherwise none of them would be.
+
+    Raises:
+        ConfigError: too few texts would be held out to score by.
+    """
+    share = DEFAULT_SHARES["held-out"]
+    chosen = _drawn(whole, share, problem, DEV_SALT)
+    count = sum(chosen)
+    if count < FEWEST_HELD_OUT:
+        raise ConfigError(
+            f"task {name!r}: no --dev is set, and a fifth of the {len(whole)} training texts is "
+            f"{count}, too few to score by; {FEWEST_HELD_OUT} are needed. Give --dev FILE, or more "
+            "texts."
+        )
+    logger.warning(
+        "task %s: no --dev is set, so that %d of %d training texts are held out, by a hash of the "
+        "text. Nothing learns from them; a text that is there twice is on one side",
+        *(name, count, len(whole)),
+    )
+    return whole.where([not each for each in chosen]), whole.where(chosen)
+
+
+def _drawn(split: Split, share: float, problem: Problem[Any], salt: bytes) -> list[bool]:
+    """Return which texts a hash of them sets apart; none where a label would have no others."""
+    drawn = [is_selected(each, share, salt) for each in split.examples]
+    labels = [problem.labels_of(target) for target in split.label_ids]
+    left = {label for own, gone in zip(labels, drawn, strict=True) if not gone for label in own}
+    return [gone and left.issuperset(own) for own, gone in zip(labels, drawn, strict=True)]
+
+
+def is_selected(example: Example, share: float, salt: bytes = SALT) -> bool:
     """Return whether an example, all its columns together, is set apart."""
     text = json.dumps(example, ensure_ascii=False).encode(errors="surrogatepass")
-    digest = hashlib.sha256(SALT + text).digest()[:DIGEST_BYTES]
+    digest = hashlib.sha256(salt + text).digest()[:DIGEST_BYTES]
     return int.from_bytes(digest, "big") < share * HASHES
 
 

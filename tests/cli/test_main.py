@@ -175,7 +175,7 @@ def test_wrong_usage_exits_with_2(words: tuple[str, ...], said: str) -> None:
         (("finetune", "--out", "x"), "--task NAME: docs"),
         (("pretrain", "--objective", "mln", "--corpus", "{corpus}", "--out", "x"), "'mlm'"),
         (("classify", "a", "--url", "gprc://x:1"), "'gprc'. Did you mean 'grpc'?"),
-        (("baseline", "--train", "{train}", "--out", "x"), "without --dev"),
+        (("baseline", "--dev", "{train}", "--out", "x"), "without --train"),
     ],
     ids=lambda words: " ".join(words[:3]) if isinstance(words, tuple) else "",
 )

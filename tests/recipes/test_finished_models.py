@@ -223,3 +223,10 @@ def test_a_finished_classifier_of_each_family_goes_the_whole_way(
     out = tmp_path / "student"
     student = bertender.distill(theirs, task, out=out, unlabelled=texts, epochs=1, **start)
     assert student.card.findings.training.unlabelled_texts == 60
+
+
+def test_texts_that_a_model_may_know_are_not_held_out(
+    finished: Path, dev: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"may have learned from .*Give --dev"):
+        recorded_task(open_artifact(finished), {"train": dev})

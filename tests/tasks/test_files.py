@@ -200,10 +200,9 @@ def test_blank_lines_only(files: Pair, suffix: str, content: str) -> None:
         load_files(config)
 
 
-@pytest.mark.parametrize(("given", "missing"), [("train", "dev"), ("dev", "train")])
-def test_both_files_are_needed(given: str, missing: str) -> None:
-    with pytest.raises(ConfigError, match=f"--{given} f.csv is set without --{missing}"):
-        load_files(TaskConfig.parse({given: "f.csv"}))
+def test_a_file_to_learn_from_is_needed() -> None:
+    with pytest.raises(ConfigError, match=r"--dev f.csv is set without --train"):
+        load_files(TaskConfig.parse({"dev": "f.csv"}))
 
 
 @pytest.mark.parametrize("settings", [{"pair_column": "text"}, {"label_column": "text"}])

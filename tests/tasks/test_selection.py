@@ -161,3 +161,25 @@ def test_without_any_the_held_out_texts_choose(tmp_path: Path) -> None:
 def test_other_shares_are_refused(share: object) -> None:
     with pytest.raises(ConfigError, match="select="):
         TaskConfig.parse({"select": share})
+
+
+def test_without_a_held_out_file_a_hash_holds_texts_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rows are there twice: no text may be on two sides."""
+    rows = [{"text": f"row {row % 700}", "label": row % 700 % 2} for row in range(1400)]
+    train = WRITERS[".jsonl"](tmp_path / "mine.jsonl", rows)
+    task = load_task(TaskConfig(train=train))
+    sides = [{*split.examples} for split in (task.train, task.selection, task.dev)]
+    assert sum(map(len, sides)) == len(set.union(*sides)) == 700, "each text is on one side"
+    assert [round(len(split), -2) for split in (task.train, task.selection, task.dev)] == [
+        1000,
+        100,
+        300,
+    ]
+    assert f"no --dev is set, so that {len(task.dev)} of 1400" in caplog.text
+    again = load_task(TaskConfig.parse(task.source))
+    assert again.fingerprint() == task.fingerprint(), "from its card"
+    short = WRITERS[".jsonl"](tmp_path / "short.jsonl", rows[:20])
+    with pytest.raises(ConfigError, match=r"too few to score by; 10 are needed. Give --dev"):
+        load_task(TaskConfig(train=short))
