@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ from bertender.models.classifier import Classifier
 from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB
 from bertender.models.runtimes import Predictor
+from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.regression import REGRESSION
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Example, Tokenize
 from quantize.graph import Product, in_float64, nodes_between, run_subgraph
 
@@ -252,20 +257,40 @@ class Fault:
     pairs_only: bool = False
     reads: frozenset[str] = frozenset()
     """Inputs of the graph that it is about."""
+    problem: str | None = None
+    """The problem type whose answers it is about; None for all."""
 
 
 @dataclass(frozen=True)
-class _Permuted:
-    """A model whose labels have moved by one place."""
+class _Changed:
+    """A model with a fault in its answers."""
 
     predictor: Predictor
+    change: Callable[[Any, Batch], Any]
 
     def logits(self, batch: Batch) -> Any:
-        return np.roll(self.predictor.logits(batch), 1, axis=1)
+        return self.change(self.predictor.logits(batch), batch)
 
 
-def _permuted(sound: Classifier) -> Classifier:
-    return replace(sound, predictor=_Permuted(sound.predictor))
+ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
+    "labels permuted": (SINGLE_LABEL.name, lambda logits, batch: np.roll(logits, 1, axis=-1)),
+    "labels of a set permuted": (
+        MULTI_LABEL.name,
+        lambda logits, batch: np.roll(logits, 1, axis=-1),
+    ),
+    "thresholds 1 too low": (MULTI_LABEL.name, lambda logits, batch: logits + 1),
+    "numbers 1.1 times as large": (REGRESSION.name, lambda logits, batch: logits * 1.1),
+    "tags one token late": (
+        TOKEN_CLASSIFICATION.name,
+        lambda logits, batch: np.roll(logits, 1, axis=1),
+    ),
+}
+"""Fault -> the problem type whose answers it is about, and what it makes of logits."""
+
+
+def with_answers(sound: Classifier, name: str) -> Classifier:
+    """Plant a row of ANSWER_FAULTS."""
+    return replace(sound, predictor=_Changed(sound.predictor, ANSWER_FAULTS[name][1]))
 
 
 def _cut(sound: Classifier) -> Classifier:
@@ -324,7 +349,10 @@ def _constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
 
 FAULTS: Mapping[str, Fault] = {
-    "labels permuted": Fault(BOTH, classifier=_permuted),
+    **{
+        name: Fault(BOTH, classifier=partial(with_answers, name=name), problem=problem)
+        for name, (problem, _) in ANSWER_FAULTS.items()
+    },
     "truncated at 16 tokens": Fault(BOTH, classifier=_cut),
     "tokenizer of another case": Fault(BOTH, classifier=_cased),
     "texts of a pair swapped": Fault(BOTH, classifier=_turned, pairs_only=True),

@@ -23,7 +23,7 @@ import typer
 from scipy.stats import binomtest
 
 from benchmarks.cells import DASH, Table
-from benchmarks.faults import FAULTS, Fault, planted, saturating
+from benchmarks.faults import ANSWER_FAULTS, FAULTS, Fault, planted, saturating
 from benchmarks.harness import Out, Row, Run, Work, names_in, recorded, save_runs
 from benchmarks.making import made_once
 from bertender.comparison.accuracy import evaluate
@@ -72,6 +72,7 @@ VARIANTS: Mapping[str, dict[str, Any]] = {
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "labels permuted": ("labels permuted",),
+    "wrong numbers, sets, tags": tuple(ANSWER_FAULTS.keys() - {"labels permuted"}),
     "other texts read": (
         "truncated at 16 tokens",
         "tokenizer of another case",
@@ -185,13 +186,16 @@ class Subject:
         return replace(found, predictor=Remembering(found.predictor))
 
     def can_have(self, fault: Fault) -> bool:
-        """Return whether a fault can be planted: single texts have no second one, and some models
-        read no token types."""
+        """Return whether a fault can be planted: single texts have no second one, some models read
+        no token types, and answers are of one kind."""
         graph = onnx.load(onnx_file(self.source), load_external_data=False).graph
         pairs = len(self.task.text_columns) > 1
-        return (pairs or not fault.pairs_only) and fault.reads <= {
-            each.name for each in graph.input
-        }
+        inputs = {each.name for each in graph.input}
+        return (
+            (pairs or not fault.pairs_only)
+            and fault.reads <= inputs
+            and fault.problem in (None, self.task.problem_type)
+        )
 
     def context(self, settings: dict[str, Any], graph: Path) -> QuantizationContext:
         config, folder, target = QuantizeConfig(**settings), self.folder, TARGETS["vnni"]
@@ -302,7 +306,8 @@ def table(runs: Sequence[Run]) -> Table:
         rows.append([f"sound, `{variant}`", *_counted(own)])
     for group, faults in GROUPS.items():
         own = [row for row in found if row["fault"] in faults]
-        rows.append([f"fault: {group}", *_counted(own)])
+        if own:  # each kind of problem has faults of its own
+            rows.append([f"fault: {group}", *_counted(own)])
     faulty = [row for row in found if row["fault"] is not None]
     models = len({row["teacher"] for row in found})
     note = (

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import bertender
+from benchmarks.faults import ANSWER_FAULTS, with_answers
 from bertender.comparison.accuracy import evaluate, predict_outputs
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
@@ -171,6 +172,21 @@ def test_the_gate_finds_a_forgotten_padding_mask(teacher: Artifact, task: Task) 
     assert check_parity(sound, sound, examples, tolerance, truth=truth).passed
     parity = check_parity(sound, broken, examples, tolerance, truth=truth)
     assert any("max_abs_difference" in failure for failure in parity.failures)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_the_gate_finds_wrong_answers(
+    teacher: Artifact, graph: Artifact, task: Task, precision: str
+) -> None:
+    own = [name for name, (kind, _) in ANSWER_FAULTS.items() if kind == task.problem_type]
+    assert own, "what goes wrong in answers of this kind?"
+    sound, candidate = open_classifier(teacher), open_classifier(graph)
+    examples, truth = labelled_sample(task, task.dev, 32, 0)
+    tolerance = TOLERANCES[precision]
+    assert check_parity(sound, candidate, examples, tolerance, truth=truth).passed
+    for fault in own:
+        faulty = with_answers(candidate, fault)
+        assert not check_parity(sound, faulty, examples, tolerance, truth=truth).passed, fault
 
 
 def test_a_student_is_distilled(teacher: Artifact, task: Task, tmp_path: Path) -> None:
