@@ -147,6 +147,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         outputs: Sequence[Outputs],
         examples: Sequence[Example],
         labels: npt.NDArray[np.object_],
+        texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
         """Return (batch, labels of the largest set) tensors; what is beyond a set is empty."""
         logits = np.concatenate([each.logits for each in outputs])

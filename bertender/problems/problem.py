@@ -63,6 +63,17 @@ class Columns(NamedTuple):
     label: str
 
 
+class Parts(NamedTuple):
+    """What a model outputs for later parts of words, a row for each; see `word_parts`."""
+
+    logits: FloatArray
+    """(rows, labels)"""
+    words: IntArray
+    """(rows,): the number of the word."""
+    offsets: IntArray
+    """(rows,): characters of the word before the part."""
+
+
 class Outputs(NamedTuple):
     """What a model outputs for one example, a row for each of its predictions."""
 
@@ -70,6 +81,8 @@ class Outputs(NamedTuple):
     """(rows, labels); (1, 1) for a number, which is not a logit"""
     places: IntArray
     """(rows,): what each row is a prediction of, such as the number of a word."""
+    parts: Parts | None = None
+    """Of words that are read in parts."""
 
 
 class Constant(NamedTuple):
@@ -132,6 +145,10 @@ class Problem(ABC, Generic[Target]):
     """Settings of the tokenizer that such a model wants."""
     model_settings: Mapping[str, Any]
     """Settings of the model's config.json, by which transformers knows the kind of problem."""
+
+    def settings_to_learn(self, labels: Sequence[str]) -> Mapping[str, Any]:
+        """Return the settings of the tokenizer of a model that is about to learn such labels."""
+        return self.tokenizer_settings
 
     @abstractmethod
     def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Any]:
@@ -285,8 +302,16 @@ class Problem(ABC, Generic[Target]):
         outputs: Sequence[Outputs],
         examples: Sequence[Example],
         labels: npt.NDArray[np.object_],
+        texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return the tensors of a merged batch by name; the labels are bytes."""
+        """Return the tensors of a merged batch by name.
+
+        Args:
+            outputs: of each example.
+            examples: as the model has read them.
+            labels: their names, as bytes.
+            texts: of each example, as they were sent.
+        """
 
     def response_of(
         self, tensors: Tensors, rows: slice, examples: Sequence[Example]

@@ -134,6 +134,7 @@ class Regression(TextProblem[float]):
         outputs: Sequence[Outputs],
         examples: Sequence[Example],
         labels: npt.NDArray[np.object_],
+        texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
         return {"NUMBER": np.concatenate([each.logits for each in outputs])}
 

@@ -107,6 +107,7 @@ class SingleLabelClassification(TextProblem[int]):
         outputs: Sequence[Outputs],
         examples: Sequence[Example],
         labels: npt.NDArray[np.object_],
+        texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
         logits = np.concatenate([each.logits for each in outputs])
         return {

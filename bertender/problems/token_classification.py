@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from bertender.problems.problem import (
     FloatArray,
     IntArray,
     Outputs,
+    Parts,
     Problem,
     Tensor,
     Tensors,
@@ -35,14 +36,26 @@ from bertender.problems.problem import (
     softmax_of_largest,
     usable_cell,
 )
-from bertender.problems.tag_schemes import BEGIN, INSIDE, OUTSIDE, are_bio, are_entity_tags
+from bertender.problems.tag_schemes import (
+    BEGIN,
+    INSIDE,
+    OUTSIDE,
+    Entity,
+    are_bio,
+    are_entity_tags,
+    continued,
+    entities_of,
+)
 from bertender.text.batch import Batch, Example, Tokenize, TokenizeWords, keep_words
+from bertender.text.word_parts import CONTINUED_LABELS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from bertender.text.tokenizer import FileTokenizer
 
+ENTITY = "entity"
+"""The label of spans where there is one kind of entity alone, without a name."""
 WORD_MARK = "\x1f"
 """The unit separator of ASCII: before each word of a request whose words hold white space. Earlier
 servers read it as white space."""
@@ -64,11 +77,22 @@ class TokenClassification(Problem[Tags]):
         Tensor("LABEL", "TYPE_STRING", (-1,)),
         Tensor("SCORE", "TYPE_FP32", (-1,)),
         Tensor("LOGITS", "TYPE_FP32", (-1, None)),
+        Tensor("SPAN_LABEL", "TYPE_STRING", (-1,)),
+        Tensor("SPAN_SCORE", "TYPE_FP32", (-1,)),
+        Tensor("SPAN_START", "TYPE_INT32", (-1,)),
+        Tensor("SPAN_END", "TYPE_INT32", (-1,)),
+        Tensor("SPAN_TEXT", "TYPE_STRING", (-1,)),
     )
     labels_words = True
     separator = " "
     tokenizer_settings: Mapping[str, Any] = {"add_prefix_space": True}
     model_settings: Mapping[str, Any] = {"problem_type": None}
+
+    def settings_to_learn(self, labels: Sequence[str]) -> Mapping[str, Any]:
+        """Return settings that let words be read in parts; see `word_parts`."""
+        numbers = {label: number for number, label in enumerate(labels)}
+        later = [numbers.get(continued(label), number) for label, number in numbers.items()]
+        return {**self.tokenizer_settings, CONTINUED_LABELS: later}
 
     def read(
         self, values: Mapping[str, object], columns: Columns
@@ -148,7 +172,15 @@ class TokenClassification(Problem[Tags]):
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
         """Return the logits of the first token of each word; words that are cut off have none."""
         words = _words_of(batch)  # (batch, seq)
-        return [Outputs(logits[row][own >= 0], own[own >= 0]) for row, own in enumerate(words)]
+        if batch.parts is None:
+            return [Outputs(logits[row][own >= 0], own[own >= 0]) for row, own in enumerate(words)]
+        found = []
+        for row, (own, offsets) in enumerate(zip(words, batch.parts, strict=True)):
+            later = offsets > 0
+            last = np.maximum.accumulate(own)  # the word that began last
+            parts = Parts(logits[row][later], last[later], offsets[later])
+            found.append(Outputs(logits[row][own >= 0], own[own >= 0], parts))
+        return found
 
     def decode(self, outputs: Outputs, example: Example) -> Tags:
         """Return a tag for each word; one that the model does not see is outside of any."""
@@ -183,8 +215,10 @@ class TokenClassification(Problem[Tags]):
         outputs: Sequence[Outputs],
         examples: Sequence[Example],
         labels: npt.NDArray[np.object_],
+        texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return (batch, words) tensors, as long as the longest sentence; what is beyond is empty.
+        """Return (batch, words) tensors, as long as the longest sentence, and (batch, spans) ones,
+        as long as the most spans of a text; what is beyond is empty.
 
         A word that the model does not see is O, with score 0 and logits 0.
         """
@@ -197,20 +231,40 @@ class TokenClassification(Problem[Tags]):
             names[row, own.places] = labels[own.logits.argmax(axis=1)]
             scores[row, own.places] = softmax_of_largest(own.logits)
             logits[row, own.places] = own.logits
-        return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
+        named = [label.decode() for label in labels]
+        sentences = zip(outputs, examples, texts, strict=True)
+        spans = [spans_of(own, words, text, named) for own, words, (text,) in sentences]
+        return {"LABEL": names, "SCORE": scores, "LOGITS": logits, **_span_tensors(spans)}
 
     def response_of(
         self, tensors: Tensors, rows: slice, examples: Sequence[Example]
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return tensors as long as the longest sentence of the request."""
-        longest = max(map(len, examples))
+        """Return tensors as long as the longest sentence, and the most spans, of the request."""
+        words = max(map(len, examples))
+        spans = max(1, int((tensors["SPAN_END"][rows] > 0).sum(axis=1).max()))
         return {
-            name: np.ascontiguousarray(array[rows, :longest]) for name, array in tensors.items()
+            name: np.ascontiguousarray(array[rows, : spans if name in SPAN_TENSORS else words])
+            for name, array in tensors.items()
         }
 
     def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
         count = len(example)
+        spans = None
+        if "SPAN_END" in tensors:  # servers of earlier versions find none
+            found = zip(*(tensors[name][row].tolist() for name in SPAN_TENSORS), strict=True)
+            spans = tuple(
+                {
+                    "label": label.decode(),
+                    "score": score,
+                    "start": start,
+                    "end": end,
+                    "text": text.decode(),
+                }
+                for label, score, start, end, text in found
+                if end
+            )
         return {
+            "spans": spans,
             "label": tuple(label.decode() for label in tensors["LABEL"][row, :count]),
             "score": tuple(tensors["SCORE"][row, :count].tolist()),
             "logits": tuple(tuple(word) for word in tensors["LOGITS"][row, :count].tolist()),
@@ -229,6 +283,112 @@ class TokenClassification(Problem[Tags]):
         """Return a line for each word, and then an empty one."""
         words = zip(labels, scores, example, strict=True)
         return [*("\t".join(each) for each in words), ""]
+
+
+class Span(NamedTuple):
+    """Characters of a text that belong together, and what they are."""
+
+    label: str
+    score: float
+    start: int
+    end: int
+    """The character after the last."""
+    text: str
+
+
+SPAN_TENSORS = ("SPAN_LABEL", "SPAN_SCORE", "SPAN_START", "SPAN_END", "SPAN_TEXT")
+"""Tensors of the fields of a span."""
+
+
+def spans_of(outputs: Outputs, words: Example, text: str, labels: Sequence[str]) -> list[Span]:
+    """Return the spans of a text, in their order.
+
+    Entities are read from the tags of all parts of words, those that the model does not see being
+    outside; of plain tags, a span is a run of parts of one word with the same tag. The score is the
+    mean probability of the parts' tags.
+
+    Args:
+        outputs: of the text.
+        words: it has.
+        text: as it was sent. Where each of its words stands after WORD_MARK, the offsets are those
+            in the words with a space between them.
+        labels: of the model.
+    """
+    text, starts = _placed(words, text)
+    logits, owners, offsets = outputs.logits, outputs.places, np.zeros_like(outputs.places)
+    if outputs.parts is not None:
+        logits = np.concatenate([logits, outputs.parts.logits])
+        owners = np.concatenate([owners, outputs.parts.words])
+        offsets = np.concatenate([offsets, outputs.parts.offsets])
+    order = np.lexsort((offsets, owners))
+    owned = owners[order].tolist()
+    begins = [
+        starts[word] + offset for word, offset in zip(owned, offsets[order].tolist(), strict=True)
+    ]
+    ends = [
+        min(following, starts[word] + len(words[word]))
+        for word, following in zip(owned, [*begins[1:], len(text)], strict=True)
+    ]
+    tags = [labels[number] for number in logits[order].argmax(axis=1)]
+    scores = softmax_of_largest(logits[order])
+    entities = _entities(tags, owned) if are_entity_tags(labels) else _runs(tags, owned)
+    found = []
+    for entity in entities:
+        start, end = begins[entity.first], ends[entity.end - 1]
+        score = float(scores[entity.first : entity.end].mean())
+        found.append(Span(entity.kind or ENTITY, score, start, end, text[start:end]))
+    return found
+
+
+def _placed(words: Example, text: str) -> tuple[str, list[int]]:
+    """Return the text that offsets are of, and where each word begins in it."""
+    if text.startswith(WORD_MARK):
+        text = " ".join(words)
+    starts, end = [], 0
+    for word in words:
+        starts.append(text.index(word, end))  # between words there is white space alone
+        end = starts[-1] + len(word)
+    return text, starts
+
+
+def _entities(tags: Sequence[str], owners: Sequence[int]) -> list[Entity]:
+    """Return the entities of parts; a word that the model does not see is outside of any."""
+    found, start = [], 0
+    for place in range(1, len(tags) + 1):
+        if place == len(tags) or owners[place] > owners[place - 1] + 1:
+            found += [
+                Entity(each.kind, each.first + start, each.end + start)
+                for each in entities_of(tags[start:place])
+            ]
+            start = place
+    return found
+
+
+def _runs(tags: Sequence[str], owners: Sequence[int]) -> list[Entity]:
+    """Return the runs of parts of a word with the same plain tag."""
+    runs: list[Entity] = []
+    pairs = enumerate(zip(owners, tags, strict=True))
+    for (_, tag), run in itertools.groupby(pairs, key=lambda part: part[1]):
+        places = [place for place, _ in run]
+        if tag != OUTSIDE:
+            runs.append(Entity(tag, places[0], places[-1] + 1))
+    return runs
+
+
+def _span_tensors(spans: Sequence[Sequence[Span]]) -> dict[str, npt.NDArray[Any]]:
+    shape = len(spans), max(1, *map(len, spans))
+    tensors: dict[str, npt.NDArray[Any]] = {
+        "SPAN_LABEL": np.full(shape, b"", dtype=np.object_),
+        "SPAN_SCORE": np.zeros(shape, dtype=np.float32),
+        "SPAN_START": np.zeros(shape, dtype=np.int32),
+        "SPAN_END": np.zeros(shape, dtype=np.int32),
+        "SPAN_TEXT": np.full(shape, b"", dtype=np.object_),
+    }
+    for row, own in enumerate(spans):
+        for place, span in enumerate(own):
+            for name, value in zip(SPAN_TENSORS, span, strict=True):
+                tensors[name][row, place] = value.encode() if isinstance(value, str) else value
+    return tensors
 
 
 def _strings(values: Mapping[str, object], column: str) -> tuple[str, ...]:

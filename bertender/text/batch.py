@@ -9,13 +9,14 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
 from bertender.text.tokenizer import FileTokenizer, TokenArrays, longest_input, pair_arrays
+from bertender.text.word_parts import continued_labels, part_starts
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -108,6 +109,9 @@ class Batch:
     owners: IntArray | None = None
     """(rows,): the number of the example that each row is of, in rising order; None where each
     example has one row."""
+    parts: IntArray | None = None
+    """(rows, seq), where words are read in parts: at a token that begins a later part of a word,
+    the characters of the word before it; else 0."""
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -204,16 +208,19 @@ class TokenizeWords(Tokenize):
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
         sentences = _to_sentences(examples)
-        tokens = encode_words(
+        tokens, begun = encode_words(
             self.tokenizer, sentences, self.max_length, padding=True, return_tensors="np"
         )
         arrays = {name: np.asarray(array, dtype=np.int64) for name, array in tokens.items()}
-        begun = [begun_words(tokens.word_ids(row)) for row in range(len(sentences))]
-        words = np.array([[NO_WORD if word is None else word for word in row] for row in begun])
-        return Batch(sentences, arrays, words, truncated_rows(tokens))
+        places = np.array([[each or NO_BEGUN for each in row] for row in begun])  # (batch, seq, 2)
+        words, parts = places[..., 0], places[..., 1]
+        if continued_labels(self.tokenizer) is None:
+            return Batch(sentences, arrays, words, truncated_rows(tokens))
+        words = np.where(parts > 0, NO_WORD, words)
+        return Batch(sentences, arrays, words, truncated_rows(tokens), parts=parts)
 
     def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
-        sentences = [list(example) for example in examples]
+        sentences, _ = _in_parts(self.tokenizer, examples)
         tokens = self.tokenizer(sentences, is_split_into_words=True, verbose=False)
         ids: list[list[int]] = tokens["input_ids"]
         return ids
@@ -224,8 +231,10 @@ def encode_words(
     sentences: Sequence[Example],
     max_length: int | None = None,
     **settings: Any,
-) -> BatchEncoding:
-    """Tokenise sentences that are split into words.
+) -> tuple[BatchEncoding, list[list[Begun | None]]]:
+    """Tokenise sentences that are split into words; return also what each token begins.
+
+    Words are given to the tokenizer in parts where its settings say so; see `word_parts`.
 
     Args:
         tokenizer: a fast one, which has the word of each token (`word_ids`).
@@ -234,20 +243,64 @@ def encode_words(
             the tokenizer allows.
         settings: more of the tokenizer's own (padding, kind of tensors).
     """
+    texts, parts = _in_parts(tokenizer, sentences)
     tokens: BatchEncoding = tokenizer(
-        [list(sentence) for sentence in sentences],
+        texts,
         is_split_into_words=True,
         truncation=True,
         max_length=min(max_length or longest_input(tokenizer), longest_input(tokenizer)),
         **settings,
     )
-    return tokens
+    return tokens, [_begun(tokens.word_ids(row), own) for row, own in enumerate(parts)]
 
 
-def begun_words(word_ids: Sequence[int | None]) -> list[int | None]:
-    """Return the word that each token begins; None for other tokens and special tokens."""
-    pairs = pairwise((None, *word_ids))
-    return [word if word != before else None for before, word in pairs]
+class Begun(NamedTuple):
+    """What a token begins."""
+
+    word: int
+    """Its number."""
+    offset: int
+    """Characters of the word before it; 0 where the word itself begins."""
+
+
+NO_BEGUN = Begun(NO_WORD, 0)
+
+
+def _in_parts(
+    tokenizer: Any, sentences: Sequence[Example]
+) -> tuple[list[list[str]], list[list[Begun]]]:
+    """Return the strings that a tokenizer is given of each sentence, and where each begins."""
+    if continued_labels(tokenizer) is None:
+        whole = [[Begun(word, 0) for word in range(len(each))] for each in sentences]
+        return [list(each) for each in sentences], whole
+    texts, parts = [], []
+    for sentence in sentences:
+        own_texts, own_parts = [], []
+        for number, word in enumerate(sentence):
+            starts = part_starts(word)
+            own_texts += [word[start:end] for start, end in pairwise((*starts, len(word)))]
+            own_parts += [Begun(number, start) for start in starts]
+        texts.append(own_texts)
+        parts.append(own_parts)
+    return texts, parts
+
+
+def _begun(part_ids: Sequence[int | None], parts: Sequence[Begun]) -> list[Begun | None]:
+    """Return what each token begins; None for other tokens and special tokens.
+
+    The first token of a word begins it, whichever part it is of: a tokenizer may drop the
+    characters of a part.
+    """
+    found: list[Begun | None] = []
+    last = NO_WORD
+    for before, part in pairwise((None, *part_ids)):
+        if part is None or part == before:
+            found.append(None)
+            continue
+        begun = parts[part]
+        found.append(begun if begun.word == last else Begun(begun.word, 0))
+        last = begun.word
+    return found
 
 
 def tokens_of_words(

@@ -216,6 +216,7 @@ class FileTokenizer:
             stated = max_length or settings.get("model_max_length")
             self.model_max_length = int(stated or NO_LIMIT)
             self.truncation_side = settings.get("truncation_side", "right")
+            self.continued_labels = settings.get("continued_labels")
             self.tokenizer.encode_special_tokens = settings.get("split_special_tokens", False)
             self.padding = _padding(self.tokenizer, settings)
         except Exception as error:  # tokenizers raises Exception itself

@@ -22,8 +22,9 @@ from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
-from bertender.text.batch import begun_words, encode_words
+from bertender.text.batch import Begun, encode_words
 from bertender.text.tokenizer import longest_input
+from bertender.text.word_parts import continued_labels
 
 if TYPE_CHECKING:
     import torch
@@ -277,7 +278,7 @@ class NumberHead(TextHead):
 
 
 class TagHead(Head):
-    """A tag for each word, at its first token."""
+    """A tag for each word, at its first token; later parts of a word continue its tag."""
 
     problem = TOKEN_CLASSIFICATION.name
     padding: Mapping[str, int] = {"labels": NO_LABEL, WORD_STARTS: 0}
@@ -286,13 +287,20 @@ class TagHead(Head):
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[BatchEncoding, Columns]:
-        tokens = encode_words(tokenizer, split.examples)
-        words = [begun_words(tokens.word_ids(row)) for row in range(len(split))]
+        tokens, words = encode_words(tokenizer, split.examples)
+        later = continued_labels(tokenizer) or ()
+
+        def label(begun: Begun | None, tags: Sequence[int]) -> int:
+            if begun is None:
+                return NO_LABEL
+            tag = tags[begun.word]
+            return later[tag] if begun.offset and tag != NO_LABEL else tag
+
         labels = [
-            [NO_LABEL if word is None else tags[word] for word in begun]
-            for begun, tags in zip(words, split.label_ids, strict=True)
+            [label(begun, tags) for begun in row]
+            for row, tags in zip(words, split.label_ids, strict=True)
         ]
-        starts = [[int(word is not None) for word in begun] for begun in words]
+        starts = [[int(begun is not None) for begun in row] for row in words]
         return tokens, {"labels": labels, WORD_STARTS: starts}
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:

@@ -15,6 +15,7 @@ from bertender.core.findings import VocabularyFindings
 from bertender.models.families import check_positions
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer, longest_input
+from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
 from bertender.training.examples import TokenDataset, cut_at
 from bertender.training.heads import HEADS
 from bertender.training.loop import Objective
@@ -69,6 +70,9 @@ class OnTask(Distillation):
         start, student = new_student(teachers[0], method, extended, config)
 
         settings = {"finished": start.is_teacher, **task.problem.tokenizer_settings}
+        if not start.is_teacher:  # words are read as the teacher reads them
+            theirs = load_tokenizer(teachers[0].artifact.path)
+            settings[CONTINUED_LABELS] = continued_labels(theirs)
         tokenizer = fitting_tokenizer(start.source, student, **settings)
         longest = most_read(tokenizer, teachers[0], config)
         tokenizer = cut_at(tokenizer, longest, student.config)

@@ -236,7 +236,7 @@ def load_classifier(
             **settings,
         )
         _check_weights(source, model, report)
-        tokenizer = fitting_tokenizer(source, model, **problem.tokenizer_settings)
+        tokenizer = fitting_tokenizer(source, model, **problem.settings_to_learn(labels))
         if None in (type(model.config)().pad_token_id, model.config.pad_token_id):
             model.config.pad_token_id = tokenizer.pad_token_id  # GPT-2 has none of its own
         if new := give_every_token_a_row(model, tokenizer):

@@ -107,6 +107,7 @@ class ServedModel:
             return
         try:
             texts = from_arrays(inputs, self.max_text_bytes)
+            request.texts = texts
             request.examples = tuple(map(self.classifier.problem.to_example, texts))
         except DataError as error:
             self.refuse(request, Refusal("INVALID_ARG", str(error)))
@@ -241,7 +242,8 @@ class ServedModel:
             for request, batch in zip(requests, batches, strict=True)
             for own in batch.by_example([request.outputs[row] for row in range(request.rows)])
         ]
-        tensors = problem.response(outputs, examples, self.labels)
+        texts = [text for each in requests for text in each.texts]
+        tensors = problem.response(outputs, examples, self.labels, texts)
         responses: list[Tensors] = []
         start = 0
         for request, batch in zip(requests, batches, strict=True):
@@ -334,10 +336,13 @@ def merged(bucket: Bucket, padding: Padding) -> Batch:
             array[row, span] = own[place]
         return array
 
-    words = None
+    words, parts = None, None
     if first.words is not None:
         own_words = [batch.words[row] for batch, row in batches if batch.words is not None]
         words = padded(own_words, NO_WORD)
+    if first.parts is not None:
+        own_parts = [batch.parts[row] for batch, row in batches if batch.parts is not None]
+        parts = padded(own_parts, 0)
     return Batch(
         tuple(batch.example_of(row) for batch, row in batches),
         {
@@ -345,6 +350,7 @@ def merged(bucket: Bucket, padding: Padding) -> Batch:
             for name in first.arrays
         },
         words,
+        parts=parts,
     )
 
 
@@ -355,6 +361,7 @@ def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
         tuple(map(batch.example_of, rows)),
         {name: array[rows][:, used] for name, array in batch.arrays.items()},
         None if batch.words is None else batch.words[rows][:, used],
+        parts=None if batch.parts is None else batch.parts[rows][:, used],
     )
 
 

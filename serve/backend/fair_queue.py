@@ -48,6 +48,8 @@ class Request:
 
     examples: tuple[Example, ...]
     respond: Callable[[Tensors | Refusal], None]
+    texts: Sequence[Example] = ()
+    """Of each example, as they were sent."""
     truncate: bool = False
     """Texts that are longer than the model's input are cut; else the request is refused."""
     caller: str = ""

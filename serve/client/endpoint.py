@@ -38,6 +38,18 @@ MOST_REQUEST_BYTES = 512 * 1024
 """Most bytes of texts in a request of several; a proxy may let no body through beyond 1 MB."""
 
 
+class TextSpan(Record):
+    """Characters of a text that belong together, such as a name."""
+
+    label: str = Field(description="the type of entity, or the tag of plain ones")
+    score: float = Field(description="mean probability of the tags of its parts")
+    start: int = Field(
+        description="character of the text as sent; of words, with one space between them"
+    )
+    end: int = Field(description="the character after its last")
+    text: str
+
+
 class Classification(Record):
     """Prediction of the endpoint for one example."""
 
@@ -49,6 +61,9 @@ class Classification(Record):
     )
     logits: tuple[float, ...] | tuple[tuple[float, ...], ...] = Field(
         description="or the number itself"
+    )
+    spans: tuple[TextSpan, ...] | None = Field(
+        None, description="of a tagger: what it has found in the text; None of other models"
     )
     truncated: bool = Field(
         False, description="whether the text was longer than the model's input, and was cut"
@@ -279,7 +294,7 @@ class Endpoint(Connection):
             ServingError: the server went away, or refused; see the class.
         """
         known = self.model.examples(examples)
-        return self.model.classifications([*self._ask_all(known)], known)
+        return self.model.classifications([*self._ask_all(examples)], known)
 
     def logits(self, examples: Sequence[Example]) -> npt.NDArray[np.float32]:
         """Return the logits of one example or more, (batch, labels) or, where words have labels,
@@ -374,7 +389,7 @@ class AsyncEndpoint(Connection):
         The first request that fails cancels the others.
         """
         known = self.model.examples(examples)
-        requests = self.model.requests(known, self.batch_size)
+        requests = self.model.requests(examples, self.batch_size)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._ask(columns)) for columns in requests]

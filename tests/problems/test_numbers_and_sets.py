@@ -419,7 +419,7 @@ def test_a_request_has_the_width_of_its_own_sets() -> None:
     examples = [("one",), ("three",)]
     outputs = [Outputs(row[None], PLACE) for row in logits]
     names = np.array([b"a", b"b", b"c"], dtype=np.object_)
-    whole = MULTI_LABEL.response(outputs, examples, names)
+    whole = MULTI_LABEL.response(outputs, examples, names, examples)
     own = MULTI_LABEL.response_of(whole, slice(0, 1), examples[:1])
     assert own["LABEL"].tolist() == [[b"a"]]
     assert (own["SCORE"].shape, own["LOGITS"].shape) == ((1, 1), (1, 3))

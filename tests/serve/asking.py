@@ -33,7 +33,8 @@ def serving(
 def submit(model: ServedModel, examples: Sequence[Example], **settings: Any) -> Future[Response]:
     """Send a request; the settings are those of `Request`."""
     future = Future[Response]()
-    model.submit(Request(tuple(examples), future.set_result, **settings))
+    texts = [model.classifier.problem.to_texts(example) for example in examples]
+    model.submit(Request(tuple(examples), future.set_result, texts, **settings))
     return future
 
 

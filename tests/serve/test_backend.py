@@ -59,7 +59,8 @@ def raw(*values: bytes) -> Request:
 
 def arrays_of(logits: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     outputs = [Outputs(row[None], np.zeros(1, dtype=np.int64)) for row in logits]
-    return SINGLE_LABEL.response(outputs, [("text",)] * len(logits), labels)
+    texts = [("text",)] * len(logits)
+    return SINGLE_LABEL.response(outputs, texts, labels, texts)
 
 
 def test_each_request_gets_its_own_answers(

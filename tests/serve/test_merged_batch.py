@@ -82,7 +82,8 @@ def test_each_request_has_what_it_would_have_alone(name: str, truncate: bool, si
         assert type(mine) is type(other)
         if not isinstance(mine, Refusal) and not isinstance(other, Refusal):
             truncated = {"TRUNCATED"} if truncate else set()
-            assert {*mine} == {"LABEL", "SCORE", "LOGITS"} | truncated == {*other}
+            names = {each.name for each in problem.response_tensors}
+            assert {*mine} == names | truncated == {*other}
             for tensor, array in mine.items():
                 np.testing.assert_array_equal(array, other[tensor], err_msg=tensor)
                 assert array.flags.c_contiguous
@@ -131,9 +132,9 @@ def test_scores_and_labels_are_computed_once_a_bucket(
     problem, requests = REQUESTS[name]
     computed: list[int] = []
 
-    def response(outputs: Any, examples: Sequence[Example], labels: Any) -> dict[str, Any]:
+    def response(outputs: Any, examples: Any, labels: Any, texts: Any) -> dict[str, Any]:
         computed.append(len(examples))
-        return problem.response(outputs, examples, labels)
+        return problem.response(outputs, examples, labels, texts)
 
     classifier = classifier_of(problem)
     classifier.problem = copy(problem)
@@ -150,10 +151,10 @@ def test_scores_and_labels_are_computed_once_a_bucket(
 def test_a_response_that_cannot_be_made_is_an_error_of_its_request_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def response(outputs: Any, examples: Sequence[Example], labels: Any) -> dict[str, Any]:
+    def response(outputs: Any, examples: Any, labels: Any, texts: Any) -> dict[str, Any]:
         if ("saw",) in examples:
             raise IndexError("no label of that number")
-        return SINGLE_LABEL.response(outputs, examples, labels)
+        return SINGLE_LABEL.response(outputs, examples, labels, texts)
 
     classifier = classifier_of()
     classifier.problem = copy(SINGLE_LABEL)
@@ -349,6 +350,6 @@ def test_a_response_that_cannot_be_sent_ends_the_process(
 
     with serving(classifier_of(), LABELS) as model:
         monkeypatch.setattr(batches.os, "_exit", end)
-        model.submit(Request(((text,),), respond))
+        model.submit(Request(((text,),), respond, [(text,)]))
         assert ended.wait(10)
     assert "the sender is closed" in capsys.readouterr().err

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from itertools import pairwise
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tokenizers import ByteLevelBPETokenizer
@@ -9,15 +13,20 @@ from transformers import PreTrainedTokenizerBase, RobertaTokenizerFast
 
 from bertender.comparison.accuracy import predict_outputs
 from bertender.models.classifier import Classifier
+from bertender.problems.problem import NO_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.tasks.task import Split
 from bertender.text.batch import (
     Batch,
+    Begun,
     Encode,
     TokenizeWords,
-    begun_words,
     encode_words,
     keep_words,
 )
+from bertender.text.tokenizer import load_tokenizer, open_tokenizer
+from bertender.text.word_parts import CONTINUED_LABELS, continued_labels, part_starts
+from bertender.training.heads import HEADS, WORD_STARTS
 from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 
@@ -38,21 +47,15 @@ TOKENIZERS: dict[str, PreTrainedTokenizerBase] = {
 }
 
 
-def test_the_first_piece_begins_its_word() -> None:
-    assert begun_words([None, 0, 0, 1, 2, 2, 2, None]) == [None, 0, None, 1, 2, None, None, None]
-    assert begun_words([0, None, 0]) == [0, None, 0]
-    assert begun_words([]) == []
-
-
 def test_word_pieces_by_hand() -> None:
     """The tiny vocabulary holds whole words and digits: a long number falls apart."""
     tokenizer = TOKENIZERS["word pieces"]
-    tokens = encode_words(tokenizer, [("Apple", "98765432", "saw")], 64)
+    tokens, (begun,) = encode_words(tokenizer, [("Apple", "98765432", "saw")], 64)
     pieces = tokenizer.convert_ids_to_tokens(tokens["input_ids"][0])
-    begun = begun_words(tokens.word_ids(0))
     assert (pieces[0], pieces[1], pieces[-2:]) == ("[CLS]", "apple", ["saw", "[SEP]"])
     assert len(pieces) > 5, "the number falls into pieces"
-    assert begun == [None, 0, 1, *[None] * (len(pieces) - 5), 2, None]
+    first, number, saw = (Begun(word, 0) for word in range(3))
+    assert begun == [None, first, number, *[None] * (len(pieces) - 5), saw, None]
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -63,13 +66,68 @@ def test_every_word_begins_once_and_its_pieces_spell_it(
     name: str, sentence: tuple[str, ...]
 ) -> None:
     tokenizer = TOKENIZERS[name]
-    tokens = encode_words(tokenizer, [sentence], 64)
-    begun = begun_words(tokens.word_ids(0))
-    assert [word for word in begun if word is not None] == list(range(len(sentence)))
+    tokens, (begun,) = encode_words(tokenizer, [sentence], 64)
+    assert [each for each in begun if each] == [Begun(word, 0) for word in range(len(sentence))]
     for number, word in enumerate(sentence):
         own = [i for i, each in enumerate(tokens.word_ids(0)) if each == number]
-        alone = encode_words(tokenizer, [(word,)], 64, add_special_tokens=False)["input_ids"]
-        assert [[tokens["input_ids"][0][i] for i in own]] == alone
+        alone, _ = encode_words(tokenizer, [(word,)], 64, add_special_tokens=False)
+        assert [[tokens["input_ids"][0][i] for i in own]] == alone["input_ids"]
+
+
+def in_parts(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer, with three labels: O, B-x and I-x."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.init_kwargs[CONTINUED_LABELS] = [0, 2, 2]
+    return tokenizer
+
+
+PARTS: dict[str, tuple[str, list[str]]] = {
+    "a mark at the end": ("Paris,", ["Paris", ","]),
+    "points within": ("U.S.", ["U", ".", "S", "."]),
+    "accents as marks": ("e\u0301te\u0301", ["e\u0301te\u0301"]),
+    "vowel signs": ("हिन्दी।", ["हिन्दी", "।"]),
+    "pictures and a joiner": ("👩\u200d💻!", ["👩\u200d", "💻", "!"]),
+    "a joiner first": ("\u200dab", ["\u200dab"]),
+    "signs alone": ("...", [".", ".", "."]),
+    "one that is whole": ("apple2", ["apple2"]),
+}
+
+
+@pytest.mark.parametrize(("word", "parts"), PARTS.values(), ids=PARTS)
+def test_parts(word: str, parts: list[str]) -> None:
+    starts = part_starts(word)
+    assert [word[a:b] for a, b in pairwise((*starts, len(word)))] == parts
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_tokens_are_the_same_whether_marks_came_apart(name: str) -> None:
+    encode = TokenizeWords(in_parts(TOKENIZERS[name]))
+    together, apart = (
+        encode([text.split()]) for text in ("saw-apple, saw.", "saw - apple , saw .")
+    )
+    assert together.arrays["input_ids"].tolist() == apart.arrays["input_ids"].tolist()
+    assert encode.counts([("saw-apple,",)]) == encode.counts([("saw", "-", "apple", ",")])
+    assert together.words is not None and together.parts is not None and apart.parts is not None
+    assert together.words[together.words >= 0].tolist() == [0, 1]
+    assert together.parts[together.parts > 0].tolist() == [3, 4, 9, 3]
+    assert not apart.parts.any()
+
+
+def test_later_parts_continue_the_tag_of_their_word() -> None:
+    split = Split((("saw,", "apple"),), ((1, 0),))
+    _, columns = HEADS[TOKEN_CLASSIFICATION.name].tokenize(split, in_parts(tiny_tokenizer()))
+    labels, starts = columns["labels"][0], columns[WORD_STARTS][0]
+    assert [label for label in labels if label != NO_LABEL] == [1, 2, 0]
+    assert [int(label != NO_LABEL) for label in labels] == starts
+
+
+def test_a_tokenizer_keeps_how_it_reads_words(tmp_path: Path) -> None:
+    in_parts(tiny_tokenizer()).save_pretrained(tmp_path)
+    for opened in (load_tokenizer(tmp_path), open_tokenizer(tmp_path)):
+        assert continued_labels(opened) == [0, 2, 2]
+    tiny_tokenizer().save_pretrained(tmp_path / "before")
+    for opened in (load_tokenizer(tmp_path / "before"), open_tokenizer(tmp_path / "before")):
+        assert continued_labels(opened) is None
 
 
 def tagger(max_length: int = 64) -> Classifier:
