@@ -258,7 +258,6 @@ async def _send(
     bar.skip(len(texts.texts) - len(missing))
     size = endpoint.batch_size
     requests = iter([missing[start : start + size] for start in range(0, len(missing), size)])
-    to_example = endpoint.model.problem.to_example
     skipped = SkippedRows()
 
     async def send() -> None:
@@ -266,7 +265,7 @@ async def _send(
             rows = request
             while rows:
                 try:
-                    examples = [to_example(texts.texts[row]) for row in rows]
+                    examples = [texts.texts[row] for row in rows]
                     predictions.add(rows, await endpoint.classify(examples))
                     break
                 except (DataError, ServingError) as error:

@@ -26,7 +26,7 @@ from serve.bulk import (
     read_file,
 )
 from serve.client.access import DEFAULT_URL, AccessConfig
-from serve.client.endpoint import AsyncEndpoint, Classification
+from serve.client.endpoint import AsyncEndpoint, Classification, TextSpan
 from serve.loadtest import LoadConfig, LoadTest, load_svg, load_test, texts_to_send
 
 SENDING = {"model", "batch_size", "concurrency", "timeout_s", "retries"}
@@ -134,11 +134,22 @@ def lines_of(
     would do to a terminal, or to the lines, is escaped."""
     texts = tuple(visible(text) for text in example)
     label, score = classification.label, classification.score
+    if classification.spans is not None:
+        return _span_lines(classification.spans)
     if isinstance(label, float):
         return problem.lines([f"{label:.6g}"], [], texts)  # of any size
     labels = [label] if isinstance(label, str) else label
     scores = score if isinstance(score, tuple) else [score]
     return problem.lines([*map(visible, labels)], [f"{each:.4f}" for each in scores], texts)
+
+
+def _span_lines(spans: Sequence[TextSpan]) -> list[str]:
+    """Return a line for each span, or one that says there is none, and then an empty one."""
+    found = []
+    for each in spans:
+        place = f"{each.start}\t{each.end}"
+        found.append(f"{visible(each.label)}\t{each.score:.4f}\t{place}\t{visible(each.text)}")
+    return [*(found or ["-"]), ""]
 
 
 def _read(text_columns: int) -> Texts:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError, DeadlineError
@@ -68,6 +68,13 @@ class Classification(Record):
     truncated: bool = Field(
         False, description="whether the text was longer than the model's input, and was cut"
     )
+
+    @model_serializer(mode="wrap")
+    def _without_missing_spans(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = plain(self)
+        if self.spans is None:
+            del values["spans"]
+        return values
 
 
 @dataclass(frozen=True)

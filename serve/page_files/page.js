@@ -72,6 +72,27 @@ function predictions(about, text, outputs) {
   });
 }
 
+// The text, with what a tagger has found marked in it. Offsets count characters, and JavaScript's own
+// indices would count some of them, such as most emoji, twice.
+function marked(text, outputs) {
+  const of = (name) => outputs.find((output) => output.name === name)?.data ?? [];
+  const [labels, scores, starts, ends] = ["LABEL", "SCORE", "START", "END"].map((name) => of(`SPAN_${name}`));
+  const shown = text.startsWith(WORD_MARK) ? text.slice(1).replaceAll(WORD_MARK, " ") : text;
+  const characters = [...shown];
+  const between = (start, end) => characters.slice(start, end).join("");
+  const made = element("p", undefined, "marked");
+  let last = 0;
+  labels.forEach((label, number) => {
+    if (!ends[number]) return; // the text has fewer than others of the response
+    const mark = element("mark", between(starts[number], ends[number]));
+    mark.append(element("span", `${label} ${(100 * scores[number]).toFixed(1)} %`, "kind"));
+    made.append(between(last, starts[number]), mark);
+    last = ends[number];
+  });
+  made.append(between(last));
+  return made;
+}
+
 function score(each) {
   const made = element("div", undefined, each.predicted ? "score predicted" : "score");
   const bar = element("progress");
@@ -128,7 +149,9 @@ async function classify() {
     if (answer.model_version !== chosen().version) await describe(); // it was just deployed
     const cut = answer.outputs.some(({ name, data }) => name === "TRUNCATED" && data[0]);
     const shown = predictions(chosen(), inputs[0].data[0], answer.outputs);
-    byId("predictions").replaceChildren(...shown.map(prediction));
+    const isTagger = chosen().problem_type === "token_classification";
+    const spans = isTagger ? [marked(inputs[0].data[0], answer.outputs)] : [];
+    byId("predictions").replaceChildren(...spans, ...shown.map(prediction));
     byId("latency").textContent = `${latency.toFixed(1)} ms from the request to its response`
       + (cut ? "; the text is longer than the model's input, and was cut" : "");
     byId("answer").hidden = false;

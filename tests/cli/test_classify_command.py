@@ -11,7 +11,7 @@ import pytest
 from bertender.cli.asking import lines_of
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from serve.client.access import DEFAULT_URL
-from serve.client.endpoint import Classification
+from serve.client.endpoint import Classification, TextSpan
 from tests.cli.fakes import FakeEndpoint
 from tests.front import fail, last_line, succeed
 
@@ -45,6 +45,19 @@ def test_lines_are_those_of_the_problem_type() -> None:
         "B-x\t0.2500\tbird",
         "",
     ]
+
+
+def test_spans_are_shown_where_the_server_finds_them() -> None:
+    tags = {"label": ("O", "B-x"), "score": (0.5, 0.25), "logits": ((1.0, 0.0), (0.0, 1.0))}
+    span = TextSpan(label="x", score=0.25, start=3, end=7, text="b\tird")
+    found = Classification(**tags, spans=(span,))
+    assert [*lines_of(found, ("by b\tird",), TOKEN_CLASSIFICATION)] == [
+        "x\t0.2500\t3\t7\tb\\tird",
+        "",
+    ]
+    assert [*lines_of(Classification(**tags, spans=()), ("by",), TOKEN_CLASSIFICATION)] == ["-", ""]
+    assert found.model_dump()["spans"] == ({**span.model_dump()},)
+    assert "spans" not in Classification(**tags).model_dump()
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,24 @@ def test_words_have_their_own_scores(served: Server, tmp_path: Path) -> None:
 
 
 @NEEDS_CHROMIUM
+def test_spans_are_marked_by_characters(served: Server, tmp_path: Path) -> None:
+    """Those after an emoji, which JavaScript counts twice, too."""
+    outputs = [
+        {"name": "SPAN_LABEL", "data": ["city", ""]},
+        {"name": "SPAN_SCORE", "data": [0.5, 0]},
+        {"name": "SPAN_START", "data": [2, 0]},
+        {"name": "SPAN_END", "data": [7, 0]},
+    ]
+    with browser(tmp_path) as shown:
+        shown.open(f"{served.http_url}/")
+        shown.wait_for("document.querySelector('textarea')")
+        asked = f"marked({json.dumps('🦆 Paris, <b>')}, {json.dumps(outputs)}).innerHTML"
+        assert shown.value(asked) == (
+            '🦆 <mark>Paris<span class="kind">city 50.0 %</span></mark>, &lt;b&gt;'
+        )
+
+
+@NEEDS_CHROMIUM
 def test_one_of_several_models_is_chosen(
     onnx_artifact: Artifact, pair_artifact: Artifact, tmp_path: Path
 ) -> None:
