@@ -372,7 +372,7 @@ def _write(found: FinishedModel, out: Path, labels: Sequence[str] | None) -> Non
             problem_type=problem.name,
             labels=head.labels,
             text_columns=problem.columns.texts,
-            metric=problem.metrics[0],
+            metric=problem.usual_metric(head.labels),
         ),
         stage=IMPORT_STAGE,
         config=ImportConfig(source=found.place, revision=found.revision, optimize=optimize),

@@ -63,7 +63,7 @@ class Columns(NamedTuple):
     label: str
 
 
-class Parts(NamedTuple):
+class WordParts(NamedTuple):
     """What a model outputs for later parts of words, a row for each; see `word_parts`."""
 
     logits: FloatArray
@@ -81,7 +81,7 @@ class Outputs(NamedTuple):
     """(rows, labels); (1, 1) for a number, which is not a logit"""
     places: IntArray
     """(rows,): what each row is a prediction of, such as the number of a word."""
-    parts: Parts | None = None
+    parts: WordParts | None = None
     """Of words that are read in parts."""
 
 

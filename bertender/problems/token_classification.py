@@ -25,10 +25,10 @@ from bertender.problems.problem import (
     FloatArray,
     IntArray,
     Outputs,
-    Parts,
     Problem,
     Tensor,
     Tensors,
+    WordParts,
     checked_text,
     most_frequent,
     one_label,
@@ -178,7 +178,7 @@ class TokenClassification(Problem[Tags]):
         for row, (own, offsets) in enumerate(zip(words, batch.parts, strict=True)):
             later = offsets > 0
             last = np.maximum.accumulate(own)  # the word that began last
-            parts = Parts(logits[row][later], last[later], offsets[later])
+            parts = WordParts(logits[row][later], last[later], offsets[later])
             found.append(Outputs(logits[row][own >= 0], own[own >= 0], parts))
         return found
 
@@ -303,9 +303,8 @@ SPAN_TENSORS = ("SPAN_LABEL", "SPAN_SCORE", "SPAN_START", "SPAN_END", "SPAN_TEXT
 def spans_of(outputs: Outputs, words: Example, text: str, labels: Sequence[str]) -> list[Span]:
     """Return the spans of a text, in their order.
 
-    Entities are read from the tags of all parts of words, those that the model does not see being
-    outside; of plain tags, a span is a run of parts of one word with the same tag. The score is the
-    mean probability of the parts' tags.
+    Entities are read from the tags of all parts of words that the model sees; of plain tags, a span
+    is a run of parts of one word with the same tag. The score is the mean probability of the tags.
 
     Args:
         outputs: of the text.
@@ -331,9 +330,9 @@ def spans_of(outputs: Outputs, words: Example, text: str, labels: Sequence[str])
     ]
     tags = [labels[number] for number in logits[order].argmax(axis=1)]
     scores = softmax_of_largest(logits[order])
-    entities = _entities(tags, owned) if are_entity_tags(labels) else _runs(tags, owned)
+    found_in = entities_of(tags) if are_entity_tags(labels) else _runs(tags, owned)
     found = []
-    for entity in entities:
+    for entity in found_in:
         start, end = begins[entity.first], ends[entity.end - 1]
         score = float(scores[entity.first : entity.end].mean())
         found.append(Span(entity.kind or ENTITY, score, start, end, text[start:end]))
@@ -349,19 +348,6 @@ def _placed(words: Example, text: str) -> tuple[str, list[int]]:
         starts.append(text.index(word, end))  # between words there is white space alone
         end = starts[-1] + len(word)
     return text, starts
-
-
-def _entities(tags: Sequence[str], owners: Sequence[int]) -> list[Entity]:
-    """Return the entities of parts; a word that the model does not see is outside of any."""
-    found, start = [], 0
-    for place in range(1, len(tags) + 1):
-        if place == len(tags) or owners[place] > owners[place - 1] + 1:
-            found += [
-                Entity(each.kind, each.first + start, each.end + start)
-                for each in entities_of(tags[start:place])
-            ]
-            start = place
-    return found
 
 
 def _runs(tags: Sequence[str], owners: Sequence[int]) -> list[Entity]:
