@@ -170,6 +170,8 @@ def to_text(name: str, row: int, value: bytes, max_text_bytes: int | None = None
         text = value.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{name} row {row} is not UTF-8: {error}. Send UTF-8 text.") from None
+    if "\0" in text:
+        raise DataError(f"{name} row {row} has a NUL character, which is not text. Leave it out.")
     if is_blank(text):
         raise DataError(f"{name} row {row} is empty: there is nothing to classify. Leave it out.")
     return text

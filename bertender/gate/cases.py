@@ -178,7 +178,8 @@ def _cut(classifier: Classifier, batch: Batch, limits: Sequence[int | None]) -> 
         for name, array in batch.arrays.items()
     }
     words = None if batch.words is None else np.where(attended, batch.words, NO_WORD)[:, :width]
-    return replace(batch, arrays=arrays, words=words)
+    parts = None if batch.parts is None else np.where(attended, batch.parts, 0)[:, :width]
+    return replace(batch, arrays=arrays, words=words, parts=parts)
 
 
 def inputs_comparable(reference: Classifier, candidate: Classifier) -> bool:
