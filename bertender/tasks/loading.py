@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameError
+from bertender.core.errors import ConfigError, DataError, HubUnreachableError, UnknownNameError
 from bertender.core.machine import DATA_VARIABLE, data_directory
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Columns, Problem
@@ -179,6 +179,57 @@ class GlueTask(NamedTask):
         return tuple(sorted(texts, key=lambda text: draw(*text)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class WordsTask(NamedTask):
+    """Sentences of labelled words in their official files, which are on this machine alone."""
+
+    folder: str
+    files: tuple[tuple[str, str], ...]
+    """Names that the training and the held-out file may have."""
+    problem_type: str = TOKEN_CLASSIFICATION.name
+
+    def load(self) -> tuple[Split, Split]:
+        """Return both splits.
+
+        Raises:
+            DataError: the files are not there, or one is wrong.
+        """
+        root = data_directory()
+        folder = None if root is None else root / self.folder
+        for names in self.files:
+            if folder is not None and (folder / names[0]).is_file():
+                train, dev = (self._split(folder / name) for name in names)
+                return train, dev
+        wanted = "; or ".join(
+            f"{self.folder}/{train} and {self.folder}/{dev}" for train, dev in self.files
+        )
+        raise DataError(
+            f"the files of {self.folder} are not on this machine. Set {DATA_VARIABLE} to a folder "
+            f"that holds {wanted}. Files of your own: --train and --dev."
+        )
+
+    def _split(self, path: Path) -> Split:
+        columns = TOKEN_CLASSIFICATION.columns
+        labelled = read_labelled(open_words(path), *columns, TOKEN_CLASSIFICATION)
+        return labelled.split(self.labels, self.folder)
+
+
+def _tags(*types: str) -> tuple[str, ...]:
+    """Return the labels of taggers of these types of entities."""
+    return TOKEN_CLASSIFICATION.label_names([[f"B-{each}" for each in types]])
+
+
+SNIPS_SLOTS = (
+    *("album", "artist", "best_rating", "city", "condition_description", "condition_temperature"),
+    *("country", "cuisine", "current_location", "entity_name", "facility", "genre"),
+    *("geographic_poi", "location_name", "movie_name", "movie_type", "music_item"),
+    *("object_location_type", "object_name", "object_part_of_series_type", "object_select"),
+    *("object_type", "party_size_description", "party_size_number", "playlist", "playlist_owner"),
+    *("poi", "rating_unit", "rating_value", "restaurant_name", "restaurant_type", "served_dish"),
+    *("service", "sort", "spatial_relation", "state", "timeRange", "track", "year"),
+)
+CHUNKS = ("ADJP", "ADVP", "CONJP", "INTJ", "LST", "NP", "PP", "PRT", "SBAR", "UCP", "VP")
+
 TASKS: Mapping[str, NamedTask] = {
     "docs": DocsTask(
         "Which section of a docstring does this sentence stand in? (always available)",
@@ -278,6 +329,46 @@ TASKS: Mapping[str, NamedTask] = {
         file_text_columns=("sentence1", "sentence2"),
         file_label_column="score",
         file_labels=("number",),
+    ),
+    "conll2003": WordsTask(
+        "Which words of news name people, places, firms, others? (CoNLL-2003)",
+        _tags("LOC", "MISC", "ORG", "PER"),
+        "entity_f1",
+        ("words",),
+        folder="CoNLL-2003",
+        files=(("eng.train", "eng.testa"), ("train.txt", "valid.txt"), ("train.txt", "dev.txt")),
+    ),
+    "conll2000": WordsTask(
+        "Which words of news make a phrase together? (CoNLL-2000)",
+        _tags(*CHUNKS),
+        "entity_f1",
+        ("words",),
+        folder="CoNLL-2000",
+        files=(("train.txt", "test.txt"),),
+    ),
+    "wnut17": WordsTask(
+        "Which words of posts name people, places, works, others? (WNUT-17)",
+        _tags("corporation", "creative-work", "group", "location", "person", "product"),
+        "entity_f1",
+        ("words",),
+        folder="WNUT-17",
+        files=(("wnut17train.conll", "emerging.dev.conll"),),
+    ),
+    "ncbi": WordsTask(
+        "Which words of an abstract name a disease? (NCBI-disease)",
+        _tags("Disease"),
+        "entity_f1",
+        ("words",),
+        folder="NCBI-disease",
+        files=(("train.tsv", "devel.tsv"),),
+    ),
+    "snips": WordsTask(
+        "Which words of a request are its particulars, and which? (SNIPS)",
+        _tags(*SNIPS_SLOTS),
+        "entity_f1",
+        ("words",),
+        folder="SNIPS-slots",
+        files=(("train.seq.in", "valid.seq.in"),),
     ),
 }
 

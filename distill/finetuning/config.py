@@ -88,6 +88,12 @@ class MultiTaskConfig(FinetuneConfig):
 
 def check_word_labels(task: Task, config: MultiTaskConfig) -> None:
     """Raise ConfigError where texts of one label would be mixed with another problem type."""
+    for name in config.more_tasks:
+        if (other := TASKS[name].problem_type) != SINGLE_LABEL.name:
+            raise ConfigError(
+                f"more_tasks={name}: a task of {other!r}, and these have one label a text. "
+                "Fine-tune on it alone."
+            )
     if config.more_tasks and task.problem is not SINGLE_LABEL:
         raise ConfigError(
             f"more_tasks={', '.join(config.more_tasks)}: these have one label a text, "

@@ -8,17 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.errors import ConfigError, DataError, UnknownNameError
 from bertender.tasks import docs
 from bertender.tasks.loading import TASKS, load_task, sample, unlabelled_texts
 from bertender.tasks.task import Split, TaskConfig
-from tests.tasks.writers import WRITERS, make_sectioned_trees, write_film_sentences, write_glue
+from tests.tasks.writers import (
+    WRITERS,
+    make_sectioned_trees,
+    write_film_sentences,
+    write_glue,
+    write_sentences,
+)
 
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data for every row of TASKS: GLUE files, and trees of documented source."""
-    monkeypatch.setenv("BERTENDER_DATA", str(write_glue(tmp_path / "glue")))
+    root = write_sentences(write_glue(tmp_path / "glue"))
+    monkeypatch.setenv("BERTENDER_DATA", str(root))
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
     trees = make_sectioned_trees(tmp_path / "trees", ("brew", "pour"))
     monkeypatch.setattr(docs, "DOCUMENTED", {name: name for name in trees})
@@ -34,9 +41,10 @@ def test_every_task_loads(name: str) -> None:
     assert (task.name, task.labels, task.metric) == (name, spec.labels, spec.metric)
     assert task.text_columns == spec.text_columns
     for split in (task.train, task.dev):
-        if task.problem.names_labels:
-            assert set(split.label_ids) == set(range(len(task.labels)))
-        assert all(len(example) == len(task.text_columns) for example in split.examples)
+        numbers = {label for own in split.label_ids for label in task.problem.labels_of(own)}
+        assert numbers == (set(range(len(task.labels))) if task.problem.names_labels else set())
+        if not task.problem.labels_words:
+            assert all(len(example) == len(task.text_columns) for example in split.examples)
     assert task.record().labels == task.labels
 
 
@@ -52,6 +60,7 @@ def test_metrics() -> None:
         "mnli": "accuracy",
         "wnli": "accuracy",
         "stsb": "pearson",
+        **dict.fromkeys(("conll2003", "conll2000", "wnut17", "ncbi", "snips"), "entity_f1"),
     }
 
 
@@ -63,8 +72,39 @@ def test_texts_without_labels_are_what_the_row_reads(name: str, tmp_path: Path) 
     texts = unlabelled_texts(task)
     assert further == (name in {"docs", "sst2"})
     assert bool(texts) == (name == "sst2"), "the small libraries have no more sentences"
-    assert all(len(text) == len(task.text_columns) for text in texts)
+    assert not texts or all(len(text) == len(task.text_columns) for text in texts)
     assert not set(texts) & {*task.train.examples, *task.dev.examples}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("wnut17", (3394, 1009)), ("ncbi", (5424, 923)), ("snips", (13084, 700))]
+)
+@pytest.mark.usefixtures("data_directory")
+def test_official_sentences(name: str, sizes: tuple[int, int]) -> None:
+    train, dev = TASKS[name].load()
+    assert (len(train), len(dev)) == sizes
+
+
+def test_sentences_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTENDER_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=r"CoNLL-2003/eng.train and CoNLL-2003/eng.testa; or .*"):
+        TASKS["conll2003"].load()
+
+
+def test_official_files_of_conll_2003(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """IOB1, four columns with one space between, marks of documents."""
+    monkeypatch.setenv("BERTENDER_DATA", str(tmp_path))
+    (tmp_path / "CoNLL-2003").mkdir()
+    for name in ("eng.train", "eng.testa"):
+        (tmp_path / "CoNLL-2003" / name).write_text(
+            "-DOCSTART- -X- -X- O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\nGerman JJ I-NP I-MISC\n"
+            "Greek JJ I-NP B-MISC\n. . O O\n\n-DOCSTART- -X- -X- O\n\nPeter NNP I-NP I-PER\n"
+            "Blackburn NNP I-NP I-PER\n"
+        )
+    task = load_task(TaskConfig(task="conll2003"))
+    tags = [task.problem.by_names(each, task.labels) for each in task.dev.label_ids]
+    assert tags == [("B-ORG", "O", "B-MISC", "B-MISC", "O"), ("B-PER", "I-PER")]
 
 
 def test_unknown_name() -> None:

@@ -13,12 +13,15 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from bertender.tasks.loading import TASKS, WordsTask
+
 __all__ = [
     "WRITERS",
     "make_sectioned_trees",
     "make_trees",
     "write_film_sentences",
     "write_glue",
+    "write_sentences",
 ]
 
 Rows = Sequence[Mapping[str, Any]]
@@ -105,6 +108,23 @@ def write_glue(root: Path, copies: int = 3) -> Path:
         for name, count in (("train.tsv", copies), (held_out, 1)):
             text = header + "".join(lines) * count
             (root / folder / name).write_text(text, encoding="utf-8")
+    return root
+
+
+def write_sentences(root: Path) -> Path:
+    """Write every set of labelled words below `root`, with all tags that its row has."""
+    for row in TASKS.values():
+        if isinstance(row, WordsTask):
+            (root / row.folder).mkdir(parents=True)
+            for name in row.files[0]:
+                words = [f"w{number}" for number in range(len(row.labels))]
+                path = root / row.folder / name
+                if path.suffix == ".in":
+                    path.write_text(" ".join(words) + "\n", encoding="utf-8")
+                    path.with_suffix(".out").write_text(" ".join(row.labels), encoding="utf-8")
+                else:
+                    lines = map("\t".join, zip(words, row.labels, strict=True))
+                    path.write_text("\n".join(lines), encoding="utf-8")
     return root
 
 
