@@ -82,8 +82,8 @@ class Keeping(NamedTuple):
 LAST_EPOCH = Keeping()
 
 
-class EpochConfig(TrainingConfig):
-    """Settings of stages that score each epoch on the texts to choose by."""
+class TaskTrainingConfig(TrainingConfig):
+    """Settings of stages that learn the labels of a task, and score each epoch."""
 
     panel: ClassVar[str] = "Training"
     rules: ClassVar[Mapping[str, Rule[Any]]] = {
@@ -105,6 +105,25 @@ class EpochConfig(TrainingConfig):
     patience: int | None = Field(
         None, ge=1, description="end after so many epochs in a row that score no more than before"
     )
+
+    class_weights: Literal["balanced"] | None = Field(
+        None,
+        description="weigh labels in the loss by how rare they are: balanced gives all of them the "
+        "same sum; of sets, a label that is there as much as one that is not",
+    )
+    label_smoothing: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the true label that the loss spreads over all labels; of sets, over "
+        "there and not there",
+    )
+
+    @property
+    def changes_labels(self) -> tuple[str, ...]:
+        """The settings that change the loss with the labels."""
+        names = ("class_weights", "label_smoothing")
+        return tuple(name for name in names if getattr(self, name))
 
     def keeping(self, apart: bool) -> Keeping:
         """Return which epoch to keep.

@@ -5,15 +5,19 @@ PyTorch is imported in the functions: methods and their settings name losses wit
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from bertender.core.config import Table
+from bertender.core.errors import ConfigError
 from bertender.models.classifier import model_inputs
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
@@ -21,10 +25,11 @@ from bertender.problems.problem import NO_LABEL, is_labelled
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.tasks.task import Split
+from bertender.tasks.task import Split, Task
 from bertender.text.batch import Begun, encode_words
 from bertender.text.tokenizer import longest_input
 from bertender.text.word_parts import continued_labels
+from bertender.training.config import TaskTrainingConfig
 
 if TYPE_CHECKING:
     import torch
@@ -40,10 +45,23 @@ ROWS = "rows"
 another in its token columns, and in those of a batch."""
 NO_MORE = -1
 """Instead of a label beyond the last of a set."""
+LEAST_WEIGHT = 1e-9
+"""Of all labels of a batch together; less is none."""
 WORD_STARTS = "word_starts"
 """A token column: 1 at the first token of each word, where words have labels."""
 
 Columns = dict[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class LabelLoss:
+    """How a loss with labels counts them."""
+
+    weights: tuple[float, ...] = ()
+    """Of each label; none where all weigh the same."""
+    smoothing: float = 0.0
+    """Share of the true label that is spread over all (Szegedy et al. 2016, arXiv 1512.00567,
+    section 7)."""
 
 
 class Head(ABC):
@@ -58,6 +76,9 @@ class Head(ABC):
     """Of the columns of labels that have a value for each token."""
     per_token: bool = False
     """Whether there are logits for each token of a text."""
+    learns_classes: bool = False
+    """Whether the loss with the labels is over classes, which `label_loss` may weigh and smooth."""
+    label_loss: LabelLoss = LabelLoss()
     several_rows: bool = False
     """Whether an example may have several token rows."""
 
@@ -98,7 +119,32 @@ class Head(ABC):
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the loss with the labels; texts and words without one are left out."""
-        return hard_labels(logits, batch["labels"])
+        return hard_labels(logits, batch["labels"], self.label_loss)
+
+    def configured(self, config: TaskTrainingConfig, task: Task) -> Self:
+        """Return the head with the loss that a config asks for.
+
+        Raises:
+            ConfigError: the loss of this kind has no classes to weigh or to smooth.
+        """
+        if not config.changes_labels:
+            return self
+        if not self.learns_classes:
+            raise ConfigError(
+                f"{config.as_set(config.changes_labels)}: for losses over labels, and task "
+                f"{task.name!r} is one of {task.problem_type!r}. Leave out what is named."
+            )
+        weights = self.balanced(task) if config.class_weights else ()
+        head = copy.copy(self)
+        head.label_loss = LabelLoss(weights, config.label_smoothing)
+        return head
+
+    def balanced(self, task: Task) -> tuple[float, ...]:
+        """Return a weight for each label, so that all have the same sum over the training texts;
+        1 for one that none of these has."""
+        counts = label_counts(task)
+        occurring = sum(count > 0 for count in counts)
+        return tuple(sum(counts) / (occurring * count) if count else 1.0 for count in counts)
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return a row for each prediction, (rows, classes).
@@ -165,6 +211,7 @@ class LabelHead(TextHead):
     """One label of several."""
 
     problem = SINGLE_LABEL.name
+    learns_classes = True
 
 
 class SetHead(TextHead):
@@ -175,6 +222,7 @@ class SetHead(TextHead):
     """
 
     problem = MULTI_LABEL.name
+    learns_classes = True
     padding: Mapping[str, int] = {"labels": NO_MORE}
 
     def columns(self, targets: Sequence[Sequence[int]]) -> Columns:
@@ -188,11 +236,21 @@ class SetHead(TextHead):
         numbers = batch["labels"]  # (batch, labels of the largest set)
         truth = torch.zeros(len(logits), logits.shape[-1] + 1, device=logits.device)
         truth.scatter_(1, numbers.where(numbers >= 0, logits.shape[-1]), 1.0)
+        truth, how = truth[:, :-1], self.label_loss
         losses = functional.binary_cross_entropy_with_logits(
-            precise(logits), truth[:, :-1], reduction="none"
+            precise(logits),
+            truth * (1 - how.smoothing) + how.smoothing / 2,
+            reduction="none",
+            pos_weight=torch.tensor(how.weights, device=logits.device) if how.weights else None,
         )
         known = numbers[:, 0] != NO_LABEL
         return (losses.mean(-1) * known).sum() / known.sum().clamp(min=1)
+
+    def balanced(self, task: Task) -> tuple[float, ...]:
+        """Return the weight of each label where it is there, so that it has the same sum as where
+        it is not; 1 for one that no training text has."""
+        texts = sum(map(is_labelled, task.train.label_ids))
+        return tuple((texts - count) / count if count else 1.0 for count in label_counts(task))
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         import torch
@@ -281,6 +339,7 @@ class TagHead(Head):
     """A tag for each word, at its first token; later parts of a word continue its tag."""
 
     problem = TOKEN_CLASSIFICATION.name
+    learns_classes = True
     padding: Mapping[str, int] = {"labels": NO_LABEL, WORD_STARTS: 0}
     per_token = True
 
@@ -399,18 +458,34 @@ def soft_labels(
     return divergence * temperature**2 / max(len(student), 1)
 
 
-def hard_labels(student_logits: torch.Tensor, label_ids: torch.Tensor) -> torch.Tensor:
+def label_counts(task: Task) -> list[int]:
+    """Return how often each label is there in the training texts, of words in words."""
+    targets = (target for target in task.train.label_ids if is_labelled(target))
+    counts = Counter(number for target in targets for number in task.problem.labels_of(target))
+    return [counts[number] for number in range(len(task.labels))]
+
+
+def hard_labels(
+    student_logits: torch.Tensor, label_ids: torch.Tensor, how: LabelLoss = LabelLoss()
+) -> torch.Tensor:
     """Cross-entropy of the logits (batch, labels) with the true labels (batch).
 
     In tagging, (batch, seq, labels) with (batch, seq). Examples or tokens without a label
-    (NO_LABEL) are left out; 0 where a batch has none.
+    (NO_LABEL) are left out; 0 where a batch has none. With weights, the mean is a weighted one.
     """
     from torch.nn import functional
 
+    logits, labels = precise(student_logits).flatten(0, -2), label_ids.flatten()
+    weights = logits.new_tensor(how.weights) if how.weights else None
     total = functional.cross_entropy(
-        precise(student_logits).flatten(0, -2),
-        label_ids.flatten(),
+        logits,
+        labels,
+        weight=weights,
         ignore_index=NO_LABEL,
         reduction="sum",
+        label_smoothing=how.smoothing,
     )
-    return total / (label_ids != NO_LABEL).sum().clamp(min=1)
+    known = labels != NO_LABEL
+    if weights is None:
+        return total / known.sum().clamp(min=1)
+    return total / (weights[labels.clamp(min=0)] * known).sum().clamp(min=LEAST_WEIGHT)

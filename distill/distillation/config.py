@@ -17,7 +17,7 @@ from pydantic import (
 from bertender.core.config import Rule, parts_of
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
 from bertender.tasks.loading import TASKS
-from bertender.training.config import EpochConfig, JudgedConfig, TrainingConfig
+from bertender.training.config import JudgedConfig, TaskTrainingConfig, TrainingConfig
 from distill.augmentation.config import AugmentedConfig
 from distill.losses.terms import LAYER_MAPS
 from distill.methods import AUTO, GENERAL_METHODS, METHODS, automatic_settings
@@ -457,7 +457,9 @@ DISTILL_RULES: Mapping[str, Rule[DistillConfig]] = {
 }
 
 
-class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig, EpochConfig, JudgedConfig):
+class DistillConfig(
+    StudentConfig, AugmentedConfig, FilteredConfig, TaskTrainingConfig, JudgedConfig
+):
     """Settings of `distill`."""
 
     panel: ClassVar[str] = "Student"
@@ -470,7 +472,7 @@ class DistillConfig(StudentConfig, AugmentedConfig, FilteredConfig, EpochConfig,
     judging: ClassVar[frozenset[str]] = frozenset({"allow_constant", "control"})
     shown_defaults: ClassVar[Mapping[str, str]] = {
         **StudentConfig.shown_defaults,
-        **EpochConfig.shown_defaults,
+        **TaskTrainingConfig.shown_defaults,
         "max_length": "the teacher's",
     }
 

@@ -17,7 +17,7 @@ from bertender.core.errors import ModelError
 from bertender.problems.problem import is_labelled
 from bertender.training.config import LAST_EPOCH, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import HEADS
+from bertender.training.heads import Head
 from bertender.training.loop import (
     NO_RATES,
     LossParts,
@@ -210,9 +210,8 @@ def phase_settings(phase: Phase, config: TrainingConfig) -> TrainingConfig:
     return config.model_copy(update={"epochs": phase.epochs, **phase.settings, **explicit})
 
 
-def phases_with_head(phases: Iterable[Phase], problem_type: str) -> tuple[Phase, ...]:
-    """Return phases whose terms on labels and logits are those of a problem type."""
-    head = HEADS[problem_type]
+def phases_with_head(phases: Iterable[Phase], head: Head) -> tuple[Phase, ...]:
+    """Return phases whose terms on labels and logits are those of a head."""
 
     def with_head(term: Any) -> Any:
         return replace(term, head=head) if hasattr(term, "head") else term

@@ -24,6 +24,7 @@ from distill.distillation.config import DistillConfig
 from distill.distillation.distillation import Distillation, phases_with_head
 from distill.distillation.start import StudentTokens, check_start, new_student, student_tokens
 from distill.distillation.texts import TrainingTexts, remaining, with_unlabelled
+from distill.losses.terms import HardLabels
 from distill.methods import METHODS
 from distill.methods.method import Method
 from distill.teachers.encoders import Teacher, load_teachers
@@ -60,6 +61,7 @@ class OnTask(Distillation):
         own = config.changed_method()
         method = method or own
         check_start(method, config.student)
+        head = HEADS[task.problem_type].configured(config, task)
         check_task(config, method, task)
         extended, left_out = with_unlabelled(task, config)
         check_can_learn(task, extended, left_out, method)
@@ -81,7 +83,7 @@ class OnTask(Distillation):
         kept, filtered_out = remaining(extended, config, partial(texts.logits, tokenizer))
         texts = replace(texts, kept=kept)
         learned = texts.learned
-        HEADS[task.problem_type].begin(student, texts.targets(tokenizer), start.model)
+        head.begin(student, texts.targets(tokenizer), start.model)
         added: dict[str, Any] = {}
         if config.learns_unlabelled:
             added["unlabelled_texts"] = len(learned.train) - len(task.train)
@@ -111,7 +113,7 @@ class OnTask(Distillation):
             student,
             teachers[0].model,
             tokens.tokenizer,
-            phases_with_head(phases, task.problem_type),
+            phases_with_head(phases, head),
             start.projections,
         )
         self.keeping = config.keeping(len(task.selection) > 0)
@@ -170,6 +172,13 @@ def check_task(config: DistillConfig, method: Method, task: Task) -> None:
         raise ConfigError(
             f"{', '.join(unread)}: task {task.name!r} is one of {task.problem_type!r}, and {why}. "
             "Leave out what is named."
+        )
+    terms = [term for phase in method.phases for term in phase.terms]
+    if config.changes_labels and not any(isinstance(t, HardLabels) and t.weight for t in terms):
+        raise ConfigError(
+            f"{config.as_set(config.changes_labels)}: method {method.name!r} has no loss with the "
+            "labels that this would change. Take a method that learns from labels too, or leave it "
+            "out."
         )
     if head.per_token and not method.student.labels_words:
         others = [name for name, row in METHODS.items() if row.student.labels_words]

@@ -13,7 +13,7 @@ from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import TASKS
 from bertender.tasks.task import Task
-from bertender.training.config import EpochConfig, JudgedConfig
+from bertender.training.config import JudgedConfig, TaskTrainingConfig
 
 
 class BagOfWordsConfig(JudgedConfig):
@@ -30,7 +30,7 @@ class BagOfWordsConfig(JudgedConfig):
     seed: int = Field(0, ge=0, description="seed of the solver")
 
 
-class FinetuneConfig(JudgedConfig, EpochConfig):
+class FinetuneConfig(JudgedConfig, TaskTrainingConfig):
     """Settings of fine-tuning."""
 
     panel: ClassVar[str] = "Training"
@@ -43,7 +43,7 @@ class FinetuneConfig(JudgedConfig, EpochConfig):
     )
     judging: ClassVar[frozenset[str]] = frozenset({"allow_constant"})
     shown_defaults: ClassVar[Mapping[str, str]] = {
-        **EpochConfig.shown_defaults,
+        **TaskTrainingConfig.shown_defaults,
         "max_length": "what 99 % of the training texts have, 128 or more, within the model's "
         "positions",
     }

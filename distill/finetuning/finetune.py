@@ -14,7 +14,7 @@ the settings of every other stage instead of Adamax.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from bertender.training.examples import (
     token_dataset,
     usual_length,
 )
-from bertender.training.heads import HEADS, Head, hard_labels
+from bertender.training.heads import HEADS, Head
 from bertender.training.loop import LossParts, Objective, train, training_findings
 from distill.finetuning.config import (
     FinetuneConfig,
@@ -95,6 +95,7 @@ def finetune(
     """
     config.check_rules()
     keeping = config.keeping(len(task.selection) > 0)
+    head = HEADS[task.problem_type].configured(config, task)
     max_length = config.max_length or usual_length([task], tokenizer)
     tokenizer = cut_at(tokenizer, max_length, model.config)
     examples = token_dataset(task.train, tokenizer, task.problem_type)
@@ -103,7 +104,7 @@ def finetune(
         report = train(
             model,
             examples,
-            partial(label_objective, head=HEADS[task.problem_type]),
+            partial(label_objective, head=head),
             config,
             work,
             description=f"fine-tune {out.name}",
@@ -215,6 +216,7 @@ def finetune_tasks(
     """
     config.check_rules()
     keeping = config.keeping(all(len(each.selection) for each in tasks))
+    heads = {each.name: HEADS[each.problem_type].configured(config, each) for each in tasks}
     max_length = config.max_length or usual_length(tasks, tokenizer)
     tokenizer = cut_at(tokenizer, max_length, classifiers[0].config)
     shared = SharedEncoder(classifiers)
@@ -235,7 +237,7 @@ def finetune_tasks(
         report = train(
             shared,
             joined([token_dataset(each.train, tokenizer) for each in tasks]),
-            objective_of([task.name for task in tasks]),
+            objective_of(heads),
             config,
             work,
             description=f"fine-tune {out.name}",
@@ -286,11 +288,13 @@ def joined(parts: Sequence[TokenDataset]) -> TokenDataset:
     return TokenDataset({**columns, TASK_COLUMN: numbers}, parts[0].padding)
 
 
-def objective_of(names: Sequence[str]) -> Objective:
-    """Return the cross-entropy of a batch's task, under its name."""
+def objective_of(heads: Mapping[str, Head]) -> Objective:
+    """Return the loss of a batch's task, under its name, given the head of each task by name."""
+    names = [*heads]
 
     def objective(model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        return {names[_task_of(batch)]: hard_labels(model(batch), batch["labels"])}
+        name = names[_task_of(batch)]
+        return {name: heads[name].hard_loss(model(batch), batch)}
 
     return objective
 

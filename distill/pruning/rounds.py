@@ -184,7 +184,7 @@ class _Recovery(Distillation):
     """Training of a pruned model on its teacher's outputs and on the labels."""
 
     def __init__(self, model: PreTrainedModel, context: PruningContext) -> None:
-        phases = phases_with_head([RECOVERY], context.task.problem_type)
+        phases = phases_with_head([RECOVERY], HEADS[context.task.problem_type])
         super().__init__(model, context.teacher.model, context.tokenizer, phases)
         self.context = context
 

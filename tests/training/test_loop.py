@@ -19,8 +19,8 @@ from bertender.text.batch import POOLINGS, BatchLimits, Pooling, plan_batches
 from bertender.training.config import (
     LAST_EPOCH,
     POOL_BATCHES,
-    EpochConfig,
     Keeping,
+    TaskTrainingConfig,
     TrainingConfig,
 )
 from bertender.training.examples import TensorBatch
@@ -361,10 +361,10 @@ def test_lost_weights_of_the_best_epoch_are_said(
 
 
 def test_patience_needs_an_epoch_that_is_chosen() -> None:
-    assert EpochConfig().keeping(apart=True) == Keeping(best=True)
-    assert EpochConfig().keeping(apart=False) == LAST_EPOCH
-    assert EpochConfig(keep="last").keeping(apart=True) == LAST_EPOCH
+    assert TaskTrainingConfig().keeping(apart=True) == Keeping(best=True)
+    assert TaskTrainingConfig().keeping(apart=False) == LAST_EPOCH
+    assert TaskTrainingConfig(keep="last").keeping(apart=True) == LAST_EPOCH
     with pytest.raises(ConfigError, match="--keep best"):
-        EpochConfig(patience=2).keeping(apart=False)
+        TaskTrainingConfig(patience=2).keeping(apart=False)
     with pytest.raises(ConfigError, match="keep=last"):
-        EpochConfig.parse({"patience": 2, "keep": "last"})
+        TaskTrainingConfig.parse({"patience": 2, "keep": "last"})

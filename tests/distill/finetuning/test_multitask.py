@@ -16,9 +16,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError, UnknownNameError
 from bertender.models.classifier import open_classifier
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import TASKS
 from bertender.tasks.task import Split, Task
 from bertender.training.examples import token_dataset
+from bertender.training.heads import HEADS
 from bertender.training.loop import planned
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
@@ -179,7 +181,8 @@ def batch_of(number: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_batch_trains_the_encoder_and_the_head_of_its_own_task(number: int) -> None:
     shared = shared_encoder(2, 3)
-    loss = objective_of(["first", "second"])(shared, batch_of(number), 0)
+    heads = dict.fromkeys(["first", "second"], HEADS[SINGLE_LABEL.name])
+    loss = objective_of(heads)(shared, batch_of(number), 0)
     assert loss.keys() == {("first", "second")[number]}
     sum(loss.values()).backward()  # type: ignore[union-attr]
     own, other = shared.classifiers[number], shared.classifiers[1 - number]
