@@ -326,7 +326,7 @@ def spans_of(outputs: Outputs, words: Example, text: str, labels: Sequence[str])
     ]
     ends = [
         min(following, starts[word] + len(words[word]))
-        for word, following in zip(owned, [*begins[1:], len(text)], strict=True)
+        for word, following in zip(owned, [*begins, len(text)][1:], strict=True)
     ]
     tags = [labels[number] for number in logits[order].argmax(axis=1)]
     scores = softmax_of_largest(logits[order])
