@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +15,8 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.comparison.accuracy import (
+    answers,
+    decoded,
     evaluate,
     evaluate_all,
     predict,
@@ -25,6 +27,7 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings, ScoreFindings
+from bertender.metrics import score
 from bertender.metrics.metric import Score
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.tasks.task import Split, Task
@@ -62,16 +65,43 @@ def score_on(
 
 
 def epoch_score(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, config: JudgedConfig
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    config: JudgedConfig,
+    *,
+    fits_thresholds: bool = False,
 ) -> dict[str, float]:
     """Return the score after an epoch on the examples to choose by, by metric name.
 
-    A model that predicts one label is warned of in the log, unless thresholds will move that.
+    A model that predicts one label is warned of in the log, unless thresholds will move that; so is
+    a metric that says nothing of it.
+
+    Args:
+        model: it stays as it is.
+        tokenizer: its tokenizer.
+        task: with the examples.
+        config: of the training.
+        fits_thresholds: score sets as after `fit_thresholds`, which the best epoch is kept for.
     """
-    score, predictions = evaluated(model, tokenizer, task, task.choices)
-    if not task.problem.has_thresholds:
-        warn_early(task, task.choices, predictions, config)
-    return {task.metric: score.value}
+    split, problem = task.choices, task.problem
+    outputs, predictions = answers(as_classifier(model, tokenizer, task), split)
+    if not problem.has_thresholds:
+        warn_early(task, split, predictions, config)
+    elif fits_thresholds and len(task.selection):
+        found = np.array(best_thresholds([each.logits[0] for each in outputs], split))
+        moved = [each._replace(logits=(each.logits - found).astype(np.float32)) for each in outputs]
+        predictions = decoded(problem, moved, split.examples)
+    labels = task.labels
+    measured = score(
+        task.metric, split.label_ids, predictions, label_count=len(labels), labels=labels
+    )
+    if measured.undefined is not None:
+        logger.warning(
+            "task %s: so far there is no %s of the texts to choose by, which counts as 0: %s",
+            *(task.name, task.metric, measured.undefined),
+        )
+    return {task.metric: measured.value}
 
 
 def final_score(
@@ -113,14 +143,21 @@ def fit_thresholds(
     layer = output_layer(model, len(task.labels))
     if not len(split) or layer is None or layer.bias is None:
         return {}
-    logits = predict(as_classifier(model, tokenizer, task), split.examples)
-    truth = np.zeros(logits.shape, dtype=bool)
-    for row, numbers in enumerate(split.label_ids):
-        truth[row, list(numbers)] = True
-    found = [best_threshold(*columns) for columns in zip(logits.T, truth.T, strict=True)]
+    found = best_thresholds(predict(as_classifier(model, tokenizer, task), split.examples), split)
     with torch.no_grad():
         layer.bias.sub_(torch.tensor(found, dtype=layer.bias.dtype, device=layer.bias.device))
     return dict(zip(task.labels, found, strict=True))
+
+
+def best_thresholds(
+    logits: Sequence[npt.NDArray[np.float32]] | npt.NDArray[np.float32], split: Split
+) -> list[float]:
+    """Return the best threshold of each label, given the logits (texts, labels) of a split."""
+    values = np.asarray(logits)
+    truth = np.zeros(values.shape, dtype=bool)
+    for row, numbers in enumerate(split.label_ids):
+        truth[row, list(numbers)] = True
+    return [best_threshold(*columns) for columns in zip(values.T, truth.T, strict=True)]
 
 
 def best_threshold(logits: npt.NDArray[np.float32], truth: npt.NDArray[np.bool_]) -> float:

@@ -164,8 +164,13 @@ def answers(
             f"infinite logits, first {split.examples[broken[0]]!r}. Train or export the model "
             "again."
         )
-    problem, pairs = classifier.problem, zip(outputs, split.examples, strict=True)
-    return outputs, problem.gather([problem.decode(each, example) for each, example in pairs])
+    return outputs, decoded(classifier.problem, outputs, split.examples)
+
+
+def decoded(problem: Problem[Any], outputs: Sequence[Outputs], examples: Sequence[Example]) -> Any:
+    """Return the predictions of examples, given the outputs of each."""
+    pairs = zip(outputs, examples, strict=True)
+    return problem.gather([problem.decode(each, example) for each, example in pairs])
 
 
 def encoded_buckets(

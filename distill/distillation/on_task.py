@@ -140,7 +140,8 @@ class OnTask(Distillation):
         return self.texts.examples(self.cached, self.tokenizer, self.clock)
 
     def evaluate(self, training_module: Any, objective: Objective) -> dict[str, float]:
-        return epoch_score(training_module.student, self.tokenizer, self.task, self.config)
+        student, task = training_module.student, self.task
+        return epoch_score(student, self.tokenizer, task, self.config, fits_thresholds=True)
 
 
 def most_read(tokenizer: PreTrainedTokenizerBase, teacher: Teacher, config: DistillConfig) -> int:

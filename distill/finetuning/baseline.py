@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from bertender.comparison.accuracy import all_scores, check_varied, score_findings
+from bertender.comparison.accuracy import all_scores, check_varied, decoded, score_findings
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import DataError
 from bertender.core.findings import Findings
@@ -40,8 +40,7 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     logits = vectorizer.transform(_texts(task.dev)) @ linear.coefficients.T + linear.intercepts
     place, problem = np.zeros(1, dtype=np.int64), task.problem
     outputs = [Outputs(row[None], place) for row in logits.astype(np.float32)]
-    pairs = zip(outputs, task.dev.examples, strict=True)
-    predictions = problem.gather([problem.decode(each, example) for each, example in pairs])
+    predictions = decoded(problem, outputs, task.dev.examples)
     found = all_scores(problem, task.labels, task.dev, predictions, outputs)
     scores = score_findings(task, found, predictions)
     advice = "a larger inverse_regularisation, or more training texts"

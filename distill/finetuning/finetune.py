@@ -108,7 +108,9 @@ def finetune(
             config,
             work,
             description=f"fine-tune {out.name}",
-            at_epoch_end=partial(epoch_score, tokenizer=tokenizer, task=task, config=config),
+            at_epoch_end=partial(
+                epoch_score, tokenizer=tokenizer, task=task, config=config, fits_thresholds=True
+            ),
             keeping=keeping,
         )
         scores = final_score(model, tokenizer, task)

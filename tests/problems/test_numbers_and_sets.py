@@ -40,7 +40,7 @@ from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig, FinetuneConfig
 from distill.finetuning.finetune import finetune
 from distill.losses.signals import read_signals
-from distill.trained import best_threshold, fit_thresholds
+from distill.trained import best_threshold, epoch_score, fit_thresholds
 from serve.client.endpoint import Classification
 from tests.fake_predictor import FakePredictor
 from tests.toys import number_task, set_task, tiny_bert, tiny_tokenizer, write_model
@@ -380,6 +380,29 @@ def test_thresholds_become_part_of_the_model() -> None:
     assert [*found] == [*task.labels]
     moved = before - model.classifier.bias.detach()
     torch.testing.assert_close(moved, torch.tensor([*found.values()], dtype=torch.float32))
+
+
+def test_an_epoch_scores_as_it_would_with_its_thresholds() -> None:
+    """Of an untrained model, whose labels are all on one side of 0."""
+    whole = set_task(160, 40)
+    task = replace(whole, train=whole.train.first(80), selection=whole.train.after(80))
+    model, config = tiny_bert(len(tiny_tokenizer()), task.labels), FinetuneConfig()
+    settings = (model, tiny_tokenizer(), task, config)
+    plain, before = epoch_score(*settings), model.classifier.bias.detach().clone()
+    fitted = epoch_score(*settings, fits_thresholds=True)
+    assert torch.equal(model.classifier.bias, before), "the training goes on from it"
+    fit_thresholds(model, tiny_tokenizer(), task)
+    assert fitted == pytest.approx(epoch_score(*settings))
+    assert fitted != plain
+
+
+def test_a_metric_that_says_nothing_of_an_epoch_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    task = replace(number_task(), metric="spearman")
+    model = tiny_bert(len(tiny_tokenizer()), task.labels)
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+    assert epoch_score(model, tiny_tokenizer(), task, FinetuneConfig()) == {"spearman": 0}
+    assert "no spearman of the texts to choose by" in caplog.text
 
 
 def test_a_finished_model_of_a_number_comes_in(tmp_path: Path) -> None:
