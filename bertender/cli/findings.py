@@ -243,14 +243,10 @@ def parity_lines(parity: Parity) -> list[str]:
     return [
         f"parity of {parity.candidate} with {parity.reference}: {verdict}",
         f"{parity.texts} texts, {parity.rows} predictions{where}; "
-        f"largest reference logit {number(parity.logit_scale)}, "
+        f"{parity.scale_name} {number(parity.logit_scale)}, "
         f"spread over texts {number(parity.logit_spread)}",
         *_logits(parity),
-        f"agreement {number(parity.agreement)} of all predictions; without near-ties "
-        f"{number(parity.decided_agreement)} in the worst arrangement, "
-        f"{number(parity.decided_agreement_high)} at best "
-        f"(allowed {parity.tolerance.min_agreement:g}); near-ties: {number(parity.near_ties)}, "
-        f"turned {number(parity.near_ties_turned)}",
+        *_agreement(parity),
         *_compared(parity),
         *(f"failed: {failure}" for failure in parity.failures),
     ]
@@ -281,9 +277,22 @@ def _logits(parity: Parity) -> Iterator[str]:
         )
     if parity.common_shift is not None and bounds.min_correlation is not None:
         yield (
-            f"all texts together moved by {number(parity.common_shift)} of the logits' size, "
-            f"{number(parity.logit_size)}; correlation over texts {number(parity.correlation)}, "
-            f"{number(parity.correlation_high)} at best (allowed {bounds.min_correlation:g})"
+            f"all texts together moved by {number(parity.common_shift)} of the "
+            f"{parity.output}s' size, {number(parity.logit_size)}; correlation over texts "
+            f"{number(parity.correlation)}, {number(parity.correlation_high)} at best "
+            f"(allowed {bounds.min_correlation:g})"
+        )
+
+
+def _agreement(parity: Parity) -> Iterator[str]:
+    """Yield how many decisions are the same; nothing of numbers, which decide none."""
+    if parity.output == "logit":
+        yield (
+            f"agreement {number(parity.agreement)} of all predictions; without near-ties "
+            f"{number(parity.decided_agreement)} in the worst arrangement, "
+            f"{number(parity.decided_agreement_high)} at best "
+            f"(allowed {parity.tolerance.min_agreement:g}); near-ties: {number(parity.near_ties)}, "
+            f"turned {number(parity.near_ties_turned)}"
         )
 
 

@@ -24,6 +24,8 @@ from bertender.core.artifact import Artifact, read_timing
 from bertender.core.card import LeftOutRows
 from bertender.core.findings import Findings
 from bertender.core.progress import SafeConsole
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import Problem
 
 WIDEST = 1000
 
@@ -88,7 +90,7 @@ def print_artifact(artifact: Artifact) -> None:
         f"{artifact.path}: {card.kind}, {card.precision}, {parameters} parameters, "
         f"{size.artifact_size_bytes / 1e6:.1f} MB{reads}"
     )
-    for line in _measured(card.findings):
+    for line in _measured(card.findings, PROBLEMS.get(card.task.problem_type)):
         print_words(f"  {line}")
     if timing is not None:
         print_words(
@@ -97,18 +99,18 @@ def print_artifact(artifact: Artifact) -> None:
         )
 
 
-def _measured(findings: Findings) -> Iterator[str]:
-    """Yield the findings as lines."""
+def _measured(findings: Findings, problem: Problem[Any] | None) -> Iterator[str]:
+    """Yield the findings as lines; an encoder has no problem type of a task."""
     yield from _trained(findings)
     if findings.lengths:
         yield from findings.lengths.lines()
     yield from control_lines(findings)
     if (parity := findings.parity) is not None:
-        agreement = DASH if parity.agreement is None else f"{parity.agreement:.4f}"
-        most = parity.max_abs_difference
+        agreement = "" if parity.agreement is None else f"agreement {parity.agreement:.4f} "
+        most, output = parity.max_abs_difference, problem.output if problem else "logit"
         yield (
-            f"parity with {parity.reference}: agreement {agreement} over {parity.texts} texts, "
-            f"largest logit difference {DASH if most is None else f'{most:.2g}'}"
+            f"parity with {parity.reference}: {agreement}over {parity.texts} texts, largest "
+            f"{output} difference {DASH if most is None else f'{most:.2g}'}"
         )
     yield from graph_lines(findings)
     yield from pruning_lines(findings)

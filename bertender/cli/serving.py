@@ -197,7 +197,7 @@ def lines_of_deployment(deployment: Deployment, to: str) -> Iterator[str]:
         f"{NEXT_STEPS[deployment.state]}"
     )
     yield (
-        f"  {golden.texts} golden texts predicted as when it was made, logits within "
+        f"  {golden.texts} golden texts predicted as when it was made, outputs within "
         f"{golden.max_abs_difference:.2g}"
     )
     if golden.left_out:

@@ -249,6 +249,7 @@ def pair_logits(
     owners = [text for text, each in zip(texts, known, strict=True) for _ in each.places]
     own_texts = stacked([each.logits for each in known[: len(examples)]])
     own_texts = own_texts[np.isfinite(own_texts).all(axis=1)]
+    output = reference.problem.output
     size, spread = reference.problem.size_and_spread(own_texts) if len(own_texts) else (0.0, 0.0)
     return PairedLogits(
         texts=texts,
@@ -262,8 +263,8 @@ def pair_logits(
         size=size,
         problems=(
             *problems,
-            *_non_finite("reference", right, owners),
-            *_non_finite("candidate", actual, [texts[text] for text in text_ids]),
+            *_non_finite(f"reference {output}s", right, owners),
+            *_non_finite(f"candidate {output}s", actual, [texts[text] for text in text_ids]),
         ),
         places=np.concatenate([NOBODY, *(each.places for each in own)])[finite],
         problem=reference.problem,
@@ -310,13 +311,13 @@ def _logits_at(outputs: Outputs, places: IntArray) -> npt.NDArray[np.float32]:
     return outputs.logits[[rows[place] for place in places.tolist()]]
 
 
-def _non_finite(who: str, logits: FloatArray, texts: Sequence[Question]) -> list[str]:
+def _non_finite(whose: str, logits: FloatArray, texts: Sequence[Question]) -> list[str]:
     """Return how many predictions are not finite; `texts` are those of the logits' rows."""
     broken = np.flatnonzero(~np.isfinite(logits).all(axis=1)).tolist()
     if not broken:
         return []
     return [
-        f"{who} logits are NaN or infinite in {len(broken)} of {len(logits)} predictions, "
+        f"{whose} are NaN or infinite in {len(broken)} of {len(logits)} predictions, "
         f"allowed 0; first: {texts[broken[0]].quote()}"
     ]
 

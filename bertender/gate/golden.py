@@ -20,7 +20,14 @@ from pydantic import Field
 from bertender.core.artifact import GoldenText, GoldenTexts
 from bertender.core.config import Record
 from bertender.gate.figures import PairedLogits
-from bertender.gate.judge import TOLERANCES, Parity, Tolerance, decided_by, parity_sample
+from bertender.gate.judge import (
+    LARGEST,
+    TOLERANCES,
+    Parity,
+    Tolerance,
+    decided_by,
+    parity_sample,
+)
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example
@@ -147,7 +154,7 @@ def _wrong_shapes(
         shape = prediction.logits.shape
         if shape != wanted or not np.isfinite(prediction.logits).all():
             found = shape if shape != wanted else "not finite"
-            yield f"{_name(row, golden)}: its logits (rows, labels) are {found}, must be {wanted}"
+            yield f"{_name(row, golden)}: its outputs (rows, labels) are {found}, must be {wanted}"
 
 
 def _other_labels(
@@ -166,24 +173,25 @@ def _other_labels(
         if turned or misnamed:
             moved = float(paired.differences[own].max())
             yield (
-                f"{_name(row, golden)} is predicted {_shown(prediction.label)}; its logits differ "
-                f"by {moved:.3g} at most"
+                f"{_name(row, golden)} is predicted {_shown(prediction.label)}; its "
+                f"{paired.problem.output}s differ by {moved:.3g} at most"
             )
 
 
 def _broken_bounds(golden: GoldenTexts, paired: PairedLogits, bounds: Tolerance) -> Iterator[str]:
     """Yield what was measured and what is allowed, of the bounds that a few texts can break."""
     shares = paired.differences.max(axis=1) / (paired.scale or 1.0)
-    relative, spread = paired.relative_differences, "the spread of logits over texts"
+    output, relative = paired.problem.output, paired.relative_differences
+    spread = f"the spread of {output}s over texts"
     for name, allowed, distances, value, unit in (
-        ("max_abs", bounds.max_abs, shares, shares.max(), "the largest logit"),
+        ("max_abs", bounds.max_abs, shares, shares.max(), f"the {LARGEST[output]}"),
         ("max_median", bounds.max_median, relative, np.median(relative), spread),
         ("max_p95", bounds.max_p95, relative, np.quantile(relative, 0.95), spread),
     ):
         if allowed is not None and value > allowed:
             worst = _name(int(paired.text_ids[int(distances.argmax())]), golden)
             yield (
-                f"{name} of the logits' differences is {value:.3g} times {unit}, allowed at "
+                f"{name} of the {output}s' differences is {value:.3g} times {unit}, allowed at "
                 f"most {allowed:g}; the furthest is {worst}, by {float(distances.max()):.3g}"
             )
 

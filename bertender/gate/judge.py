@@ -213,6 +213,11 @@ class Check:
     the spread of the reference's logits over texts, where the figure is in spreads too."""
 
 
+LARGEST: Mapping[str, str] = {
+    "logit": "largest reference logit",
+    "number": "largest distance of a reference number from their mean",
+}
+"""What the scale is, by what a problem calls its outputs."""
 CHECKS = (
     Check("max_abs_difference", "max_abs", at_most=True, unit="scale"),
     Check("mean_abs_difference", "mean_abs", at_most=True, unit="scale"),
@@ -240,12 +245,11 @@ def failures_of(
             continue
         limit = f"at {'most' if check.at_most else 'least'} {allowed:.4g}"
         if check.unit == "scale":
-            of_labels = paired.problem.names_labels
-            unit = "largest reference logit" if of_labels else "reference's range from the mean"
-            limit += f" ({share:g} x the {unit}, {paired.scale:.4g})"
+            limit += f" ({share:g} x the {LARGEST[paired.problem.output]}, {paired.scale:.4g})"
         elif check.unit == "spread":
             limit += (
-                f" spreads (a spread of the reference's logits over texts is {paired.spread:.4g})"
+                f" spreads (a spread of the reference's {paired.problem.output}s over texts is "
+                f"{paired.spread:.4g})"
             )
         worst = paired.describe(int(_badness(paired, decided)[check.figure].argmax()))
         failures.append(f"{check.figure} is {value:.4g}, allowed {limit}; worst: {worst}")
@@ -287,6 +291,7 @@ class Parity(Figures):
         None, description="of the candidate; None where it is not onnx, and in older results"
     )
     tolerance: Tolerance
+    output: str = Field("logit", description="what one output is: a logit, or a number")
     texts: int = Field(description="whole ones; some are asked about in parts as well")
     rows: int = Field(description="predictions compared: each text once for each arrangement")
     logit_scale: float | None = Field(
@@ -315,6 +320,11 @@ class Parity(Figures):
     @property
     def passed(self) -> bool:
         return not self.failures
+
+    @property
+    def scale_name(self) -> str:
+        """What `logit_scale` is, in words."""
+        return LARGEST[self.output]
 
     @property
     def failure_count(self) -> str:
@@ -363,6 +373,7 @@ def check_parity(
         reference=reference.name,
         candidate=candidate.name,
         tolerance=tolerance,
+        output=reference.problem.output,
         texts=sum(text.tokens is None for text in paired.texts),
         rows=len(paired),
         logit_scale=paired.scale or None,

@@ -139,6 +139,8 @@ class Problem(ABC, Generic[Target]):
     """A threshold of each label is fitted once a model is trained."""
     names_labels: bool = True
     """Its data name labels; those of a number name none, and its model has one output."""
+    output: str = "logit"
+    """What a message calls one of a model's outputs."""
     separator: str = " | "
     """Between the strings of an example where one is shown."""
     tokenizer_settings: Mapping[str, Any]

@@ -22,7 +22,7 @@ def test_a_directory_gets_a_version(made: Made, tmp_path: Path) -> None:
     assert result.stdout.startswith(
         "tone: version 2 is written; a server that reads the repository"
     )
-    assert "golden texts predicted as when it was made, logits within" in result.stdout
+    assert "golden texts predicted as when it was made, outputs within" in result.stdout
     assert f"deploy {repository}/tone/1/artifact" in result.stdout
     assert (repository / "tone" / "2" / "artifact" / "model.onnx").is_file()
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from bertender.cli.asking import lines_of
+from bertender.cli.findings import parity_lines
 from bertender.comparison.accuracy import (
     check_labels_fit,
     check_varied,
@@ -356,6 +357,19 @@ def test_single_numbers_are_bounded_by_their_range_wherever_they_lie(
     assert not check_parity(reference, numbers_of(shifted), examples, tolerance).passed
     parity = check_parity(reference, numbers_of(rounded), examples, tolerance)
     assert parity.passed, parity.failures
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_the_gate_calls_a_number_a_number(precision: str) -> None:
+    outputs = [2000.0 + row % 7 for row in range(64)]
+    worse = [2003.0 - each % 5 for each in outputs]
+    examples = tuple((f"text {row}",) for row in range(64))
+    tolerance = TOLERANCES[precision]
+    for candidate in (numbers_of(worse), numbers_of([np.nan, *worse[1:]])):
+        parity = check_parity(numbers_of(outputs), candidate, examples, tolerance)
+        said = "\n".join([*parity.failures, *parity_lines(parity)])
+        assert "reference number" in said and "logit" not in said
+        assert "agreement" not in said, "numbers decide nothing"
 
 
 def test_a_near_tie_of_one_label_leaves_the_others_judged() -> None:
