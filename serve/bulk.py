@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic import Field
 
@@ -29,10 +29,14 @@ from bertender.core.errors import (
 )
 from bertender.core.files import replacing
 from bertender.core.progress import Bar, progress_bar
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Example
 from serve.client.endpoint import DEFAULT_CONCURRENCY, AsyncEndpoint, Classification
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES
 from serve.wire import MODEL_NAME, row_in
+
+if TYPE_CHECKING:
+    from bertender.tasks.conll import ConllFile
 
 logger = logging.getLogger(__name__)
 
@@ -70,15 +74,17 @@ class ClassifyConfig(Config):
     model: str = Field(MODEL_NAME, description="name of the model on the server")
     input: Path | None = Field(
         None,
-        description="read texts from this file: CSV, TSV, JSONL, Parquet, or .txt with a text "
-        "a line",
+        description="read texts from this file: CSV, TSV, JSONL, Parquet, .txt with a text a line, "
+        "or CoNLL with a word a line, for taggers",
     )
     output: Path | None = Field(
         None,
-        description="write predictions to this file: CSV, TSV, JSONL or Parquet; the same "
-        "command continues a run that was interrupted",
+        description="write predictions to this file: CSV, TSV, JSONL or Parquet, or .conll, the "
+        "input with a column more; the same command continues a run that was interrupted",
     )
-    text_column: str = Field("text", description="column of the text in the file")
+    text_column: str = Field(
+        "text", description="column of the text in the file, or of the words, by number or name"
+    )
     pair_column: str | None = Field(None, description="column of the second text, for pairs")
     skip_bad_rows: bool = Field(
         False, description="leave out rows of the file that cannot be used, and list them"
@@ -100,6 +106,14 @@ class ClassifyConfig(Config):
 
 
 @dataclass(frozen=True)
+class SentenceFile:
+    """A CoNLL file, and the lines of the words of each of its sentences."""
+
+    file: ConllFile
+    lines: tuple[Sequence[int], ...]
+
+
+@dataclass(frozen=True)
 class Texts:
     """Texts to classify, the names of their columns, and their places."""
 
@@ -115,6 +129,8 @@ class Texts:
     skips_bad_rows: bool = False
     left_out: LeftOutRows | None = None
     """Rows that were left out when they were read."""
+    words: SentenceFile | None = None
+    """The file, where it has a word a line."""
 
     def error_of(self, error: BertenderError, rows: Sequence[int]) -> tuple[int, RowError] | None:
         """Return the row that an error is about, and an error that has its place.
@@ -185,6 +201,40 @@ def read_file(
     )
 
 
+def read_sentences(path: Path, column: str, skip_bad_rows: bool = False) -> Texts:
+    """Read the sentences of a CoNLL file, each as the text that its words are sent in.
+
+    Args:
+        path: the file; tags are not read, and it may have none.
+        column: of the words, by number or name; at the default of the command, the first.
+        skip_bad_rows: leave out sentences that cannot be used.
+
+    Raises:
+        DataError: the file is wrong.
+    """
+    from bertender.tasks.conll import WORDS, ConllFile
+    from bertender.tasks.rows import SkippedRows, Table, stop
+
+    skipped = SkippedRows()
+    bad = skipped if skip_bad_rows else stop
+    file = ConllFile.read(path)
+    own = WORDS if column == ClassifyConfig.model_fields["text_column"].default else column
+    table = Table(path, tuple(file.places), lambda columns: file.rows(bad, columns), bad)
+    rows = [*table.rows([own])]
+    if not rows:
+        raise DataError(f"{path}: it holds no sentence.")
+    sentences = [tuple(cast(list[str], row.values[own])) for row in rows]
+    return Texts(
+        (WORDS,),
+        tuple((TOKEN_CLASSIFICATION.text_of(words),) for words in sentences),
+        source=path,
+        places=tuple(row.place for row in rows),
+        skips_bad_rows=skip_bad_rows,
+        left_out=skipped.report(),
+        words=SentenceFile(file, tuple(row.lines for row in rows)),
+    )
+
+
 class BulkRun(Record):
     """What a run has written."""
 
@@ -229,7 +279,13 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
         rows = sorted(journal.by_row)
         examples = [texts.texts[row] for row in rows]
         predictions = [journal.by_row[row] for row in rows]
-        write_predictions(output, texts.columns, examples, predictions)
+        if texts.words is not None and output.suffix.lower() in WORD_A_LINE:
+            pairs = zip((texts.words.lines[row] for row in rows), predictions, strict=True)
+            tagged = [(lines, _words_tags(each)) for lines, each in pairs]
+            with replacing(output) as draft:
+                draft.write_bytes(texts.words.file.with_tags(tagged).encode())
+        else:
+            write_predictions(output, texts.columns, examples, predictions)
     return BulkRun(
         output=str(output),
         texts=len(rows),
@@ -237,6 +293,11 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
         left_out=left_out,
         truncated=sum(each.truncated for each in predictions),
     )
+
+
+def _words_tags(prediction: Classification) -> tuple[str, ...]:
+    assert isinstance(prediction.label, tuple), "the model labels words"
+    return prediction.label
 
 
 async def _check_same_model(endpoint: AsyncEndpoint, consequence: str) -> None:
@@ -379,6 +440,8 @@ def _entries(whole: bytes, identity: Mapping[str, Any]) -> tuple[Entries, str]:
 
 
 COLUMNS = tuple(Classification.model_fields)
+WORD_A_LINE = (".conll", ".conllu", ".iob", ".bio")
+"""Suffixes of files with a word a line, CoNLL's."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -414,8 +477,16 @@ PREDICTION_WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
 """Files of predictions by suffix. A row holds the texts, label, score and logits."""
 
 
-def check_writable(output: Path, text_columns: Sequence[str]) -> None:
-    """Raise ConfigError for a file of predictions that could not be written."""
+def check_writable(output: Path, text_columns: Sequence[str], has_words: bool = False) -> None:
+    """Raise ConfigError for a file of predictions that could not be written.
+
+    Args:
+        output: the file.
+        text_columns: of the texts.
+        has_words: the input has a word a line.
+    """
+    if has_words and output.suffix.lower() in WORD_A_LINE:
+        return
     if output.suffix.lower() not in PREDICTION_WRITERS:
         raise ConfigError(
             f"--output {output}: unknown suffix {output.suffix!r}. "

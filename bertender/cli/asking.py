@@ -12,21 +12,23 @@ import typer
 
 from bertender.cli.flags import JsonFlag, OutFile, command_with_flags, settings_of
 from bertender.cli.output import messages, print_json, print_words
-from bertender.core.errors import DataError, LoadTestError
+from bertender.core.errors import ConfigError, DataError, LoadTestError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.progress import visible
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example, is_blank
 from serve.bulk import (
+    WORD_A_LINE,
     ClassifyConfig,
     Texts,
     check_writable,
     classify_all,
     classify_to_file,
     read_file,
+    read_sentences,
 )
 from serve.client.access import DEFAULT_URL, AccessConfig
-from serve.client.endpoint import AsyncEndpoint, Classification, TextSpan
+from serve.client.endpoint import AsyncEndpoint, Classification, ServedModel, TextSpan
 from serve.loadtest import LoadConfig, LoadTest, load_svg, load_test, texts_to_send
 
 SENDING = {"model", "batch_size", "concurrency", "timeout_s", "retries"}
@@ -90,9 +92,9 @@ async def _classify(
     endpoint: AsyncEndpoint, texts: Sequence[Example], config: ClassifyConfig, as_json: bool
 ) -> None:
     async with endpoint:
-        table = _texts(texts, config, endpoint.model.text_columns)
+        table = _texts(texts, config, endpoint.model)
         if config.output:
-            check_writable(config.output, table.columns)
+            check_writable(config.output, table.columns, table.words is not None)
             run = await classify_to_file(endpoint, table, config.output)
             if as_json:
                 print_json(run.model_dump(mode="json"))
@@ -116,8 +118,21 @@ async def _classify(
         messages.print(cut, soft_wrap=True)  # standard output is for the predictions
 
 
-def _texts(texts: Sequence[Example], config: ClassifyConfig, count: int) -> Texts:
-    """Return the texts to classify: of the file, of the command line, or of standard input."""
+def _texts(texts: Sequence[Example], config: ClassifyConfig, model: ServedModel) -> Texts:
+    """Return the texts to classify: of the file, of the command line, or of standard input.
+
+    A file has a word a line where its own suffix or the output's says so.
+    """
+    count = model.text_columns
+    files = [path for path in (config.input, config.output) if path]
+    if config.input and any(path.suffix.lower() in WORD_A_LINE for path in files):
+        if not model.problem.labels_words:
+            raise ConfigError(
+                f"{' and '.join(map(str, files))}: a file with a word a line is for a model that "
+                f"labels words, and {model.name!r} is of {model.problem.name!r}. Give a table, or "
+                ".txt with a text a line."
+            )
+        return read_sentences(config.input, config.text_column, config.skip_bad_rows)
     if config.input:
         columns = config.text_column, config.pair_column
         return read_file(config.input, *columns, count, config.skip_bad_rows)

@@ -34,6 +34,10 @@ Tags = Sequence[str]
 class UnusableTagError(Exception):
     """A tag that its sentence gives no meaning; says which, and why."""
 
+    def __init__(self, word: int, problem: str) -> None:
+        super().__init__(f"word {word + 1}: {problem}")
+        self.word = word
+
 
 class Entity(NamedTuple):
     """Words that belong together, and what they are."""
@@ -68,9 +72,9 @@ class Scheme(NamedTuple):
         """
         return tuple(tags if self == PLAIN else _bio(tags, self.begins_inside))
 
-    def of_bio(self, tags: Tags) -> tuple[str, ...]:
-        """Return BIO tags in this scheme, with the same entities; plain ones stay."""
-        if self == PLAIN or not are_bio(tags):
+    def of_entities(self, tags: Tags) -> tuple[str, ...]:
+        """Return tags of entities, of any scheme, in this one; plain ones stay."""
+        if self == PLAIN or not are_entity_tags(tags):
             return tuple(tags)
         written = [OUTSIDE] * len(tags)
         before: Entity | None = None
@@ -182,23 +186,25 @@ def _parsed(tags: Tags) -> Iterator[_Tag | None]:
 
 def _bio(tags: Tags, begins_inside: bool) -> Iterator[str]:
     """Yield the tags in BIO."""
-    for word, (tag, parsed) in enumerate(zip(tags, _parsed(tags), strict=True), start=1):
+    for word, (tag, parsed) in enumerate(zip(tags, _parsed(tags), strict=True)):
         if tag == OUTSIDE:
             yield OUTSIDE
         elif parsed is None or tag.endswith("-"):
             raise UnusableTagError(
-                f"word {word}: {tag!r} is not a BIO tag. Allowed: O, B-TYPE and I-TYPE; the same "
-                "in IOB1, IOBES or BILOU; or tags without prefixes alone"
+                word,
+                f"{tag!r} is not a BIO tag. Allowed: O, B-TYPE and I-TYPE; the same "
+                "in IOB1, IOBES or BILOU; or tags without prefixes alone",
             )
         elif parsed.prefix in BEGINNING or (begins_inside and not parsed.continues):
             yield _joined(BEGIN, parsed.entity)
         elif parsed.continues:
             yield _joined(INSIDE, parsed.entity)
         else:
-            before = tags[word - 2] if word > 1 else OUTSIDE
+            before = tags[word - 1] if word else OUTSIDE
             raise UnusableTagError(
-                f"word {word}: {tag!r} follows {before!r}, so that there is no entity to continue. "
-                f"The first word of one is tagged {_joined(BEGIN, parsed.entity)!r}"
+                word,
+                f"{tag!r} follows {before!r}, so that there is no entity to continue. "
+                f"The first word of one is tagged {_joined(BEGIN, parsed.entity)!r}",
             )
 
 

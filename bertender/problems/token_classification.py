@@ -201,14 +201,22 @@ class TokenClassification(Problem[Tags]):
 
     def to_texts(self, example: Example) -> tuple[str, ...]:
         """Return the sentence of some words; a single text stays as it is."""
-        if len(example) == 1 or not any(len(word.split()) > 1 for word in example):
-            return (" ".join(example),)
-        if marked := [word for word in example if WORD_MARK in word]:
+        return example if len(example) == 1 else (self.text_of(example),)
+
+    def text_of(self, words: Example) -> str:
+        """Return the text of words, as it is sent; those with white space are marked.
+
+        Raises:
+            DataError: a word has the mark itself.
+        """
+        if not any(len(word.split()) > 1 for word in words):
+            return " ".join(words)
+        if marked := [word for word in words if WORD_MARK in word]:
             raise DataError(
                 f"the word {marked[0]!r} has the character {WORD_MARK!r}, which separates words on "
                 "their way to a server. Leave it out."
             )
-        return ("".join(WORD_MARK + word for word in example),)
+        return "".join(WORD_MARK + word for word in words)
 
     def response(
         self,

@@ -151,6 +151,8 @@ class Row:
 
     place: str
     values: Mapping[str, object]
+    lines: Sequence[int] = ()
+    """Of each word, where words have lines of their own."""
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,14 @@ space, is a character of a word. A file has one scheme of tags, a row of `tag_sc
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import dropwhile, groupby
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from bertender.core.errors import DataError, RowError
+from bertender.core.errors import DataError
 from bertender.problems.problem import CellError
-from bertender.problems.tag_schemes import UnusableTagError, is_entity_tag, scheme_of
-from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.problems.tag_schemes import UnusableTagError, scheme_of
+from bertender.tasks.conll import TAGS, WORDS, read_conll, split_at_blanks
 from bertender.tasks.labelled import cell_error
 from bertender.tasks.rows import (
     NOT_UTF8,
@@ -36,15 +31,6 @@ from bertender.tasks.rows import (
     split_lines,
     stop,
 )
-
-DOCUMENT = "-DOCSTART-"
-"""The word of a line that CoNLL's files have before each document."""
-COMMENT = re.compile("#[ \t]|#(begin|end) document|###MEDLINE:")
-"""How comments begin, in CoNLL-U and its kin, CoNLL-2012, and GENIA: "#nlp" and "#" are words."""
-NO_WORD = re.compile(r"\d+[-.]\d+")
-"""Number of a line of CoNLL-U that is no word: of a contraction and its parts, or left out."""
-TAB, BLANKS = "\t", " \t"
-(WORDS,), TAGS = TOKEN_CLASSIFICATION.columns
 
 
 def open_words(path: Path, bad: OnBadRow = stop) -> Table:
@@ -65,22 +51,12 @@ def open_words(path: Path, bad: OnBadRow = stop) -> Table:
             try:
                 own = row.values if tags is None else {**row.values, column: [*scheme.to_bio(tags)]}
             except UnusableTagError as error:
-                bad(cell_error(path, row, CellError(column, str(error))))
+                place = f"line {row.lines[error.word]}" if row.lines else row.place
+                bad(cell_error(path, replace(row, place=place), CellError(column, str(error))))
             else:
                 yield Row(row.place, own)
 
     return replace(table, read=rows)
-
-
-def read_conll(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open a file with a word a line, empty lines between sentences, and comments before them.
-
-    Its columns have numbers from 1. The first has the words and the last the tags, unless others
-    are asked for.
-    """
-    conll = _Conll.read(path)
-    numbers = tuple(str(number) for number in range(1, conll.width + 1))
-    return Table(path, (WORDS, TAGS, *numbers), partial(conll.rows, bad), bad)
 
 
 def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
@@ -103,7 +79,7 @@ def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
             if match := NOT_UTF8.search("\n".join(lines)):
                 bad(not_utf8(path, place, match))
                 continue
-            yield Row(place, dict(zip((WORDS, TAGS), map(_split_at_blanks, lines), strict=True)))
+            yield Row(place, dict(zip((WORDS, TAGS), map(split_at_blanks, lines), strict=True)))
 
     return Table(path, (WORDS, TAGS), rows, bad)
 
@@ -124,140 +100,3 @@ def _tags(cell: object) -> list[str] | None:
     if isinstance(cell, (list, tuple)) and all(isinstance(tag, str) for tag in cell):
         return [tag.strip() for tag in cell]
     return None
-
-
-class _Line(NamedTuple):
-    """A line of a file."""
-
-    number: int
-    text: str
-    cells: list[str]
-
-    @property
-    def is_document(self) -> bool:
-        return self.text.split()[0] == DOCUMENT
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether it begins a document, or looks like a comment."""
-        return self.is_document or COMMENT.match(self.text) is not None
-
-
-@dataclass(frozen=True)
-class _Conll:
-    """A file with a word a line."""
-
-    path: Path
-    sentences: list[list[_Line]]
-    """Without comments and marks of documents."""
-    width: int
-    """Columns of most lines."""
-    widths: frozenset[int]
-    """Of whole sentences too: a file may come from several sources."""
-
-    @classmethod
-    def read(cls, path: Path) -> _Conll:
-        """Read a file; what is wrong with a line is left for its sentence."""
-        texts = split_lines(decoded_bytes(path))
-        filled_texts = [text for text in texts if text.strip() and not COMMENT.match(text)]
-        has_tabs = 2 * sum(TAB in text for text in filled_texts) > len(filled_texts)
-        split = _split_at_tabs if has_tabs else _split_at_blanks
-        lines = (_Line(number, text, split(text)) for number, text in enumerate(texts, start=1))
-        filled = groupby(lines, lambda line: bool(line.text.strip()))
-        groups = [[*group] for is_filled, group in filled if is_filled]
-        words = [line for group in groups for line in group if not line.is_marked]
-        width = Counter(len(line.cells) for line in words).most_common(1)[0][0] if words else 0
-        has_entities = 2 * sum(is_entity_tag(line.cells[-1]) for line in words) > len(words)
-
-        def is_word(line: _Line) -> bool:
-            """Comments have other columns, or what is no tag where all tags are of entities."""
-            tagged = not has_entities or is_entity_tag(line.cells[-1])
-            return not line.is_marked or (len(line.cells) == width and tagged)
-
-        uncommented = ([*dropwhile(lambda line: not is_word(line), group)] for group in groups)
-        sentences = [
-            [line for line in group if not line.is_document] for group in uncommented if group
-        ]
-        even = [sentence for sentence in sentences if len(sentence) > 1 and _is_even(sentence)]
-        widths = frozenset((width, *(len(sentence[0].cells) for sentence in even)))
-        return cls(path, [sentence for sentence in sentences if sentence], width, widths)
-
-    def rows(self, bad: OnBadRow, columns: Sequence[str]) -> Iterator[Row]:
-        """Yield a row for each sentence, with lists of strings in `columns`."""
-        ends = {WORDS: 0, TAGS: -1}
-        places = {name: ends[name] if name in ends else int(name) - 1 for name in columns}
-        if self.sentences:
-            self._check_columns([*places.values()])
-        for sentence in self.sentences:
-            if 0 not in places.values():
-                sentence = [line for line in sentence if not NO_WORD.fullmatch(line.cells[0])]
-            try:
-                self._check(sentence, [*places.values()])
-            except RowError as error:
-                bad(error)
-                continue
-            if sentence:
-                values = {
-                    name: [line.cells[place] for line in sentence] for name, place in places.items()
-                }
-                yield Row(f"line {sentence[0].number}", values)
-
-    def _check_columns(self, places: Sequence[int]) -> None:
-        """Raise DataError where words and tags are one column, or the first one has no words."""
-        if len({place % self.width for place in places}) < len(places):
-            raise DataError(
-                f"{self.path}: words and tags are both column {places[0] % self.width + 1}. Name "
-                f"two columns from 1 to {self.width} with --text-column and --label-column."
-            )
-        if 0 in places and self._counts_words():
-            raise DataError(
-                f"{self.path}: column 1 numbers the words. Name the columns of words and tags, "
-                "such as --text-column 2 --label-column 4 for the parts of speech of CoNLL-U."
-            )
-
-    def _check(self, sentence: Sequence[_Line], places: Sequence[int]) -> None:
-        """Raise RowError for the first line of a sentence whose columns are wrong."""
-        is_even = _is_even(sentence)
-        for line in sentence:
-            if match := NOT_UTF8.search(line.text):
-                raise not_utf8(self.path, f"line {line.number}", match)
-            width = len(line.cells)
-            if width < 2:
-                reason = (
-                    f"{line.cells[0]!r} has no tag. A line holds a word and its tag, with tabs, or "
-                    "spaces in a file without tabs, between columns; an empty line ends a sentence."
-                )
-            elif width not in self.widths or (width != self.width and not is_even):
-                reason = (
-                    f"{width} columns, and {self.width} in most lines. Where tabs separate the "
-                    "columns of a file, words may hold spaces."
-                )
-            elif max(places) >= width:
-                reason = f"{width} columns, and column {max(places) + 1} is to be read."
-            elif not all(line.cells[place] for place in places):
-                reason = "a word or its tag is empty. Fill it in, or leave the line out."
-            else:
-                continue
-            raise RowError(self.path, f"line {line.number}", reason)
-
-    def _counts_words(self) -> bool:
-        """Return whether the first column is 1, 2, 3 in each sentence."""
-        counted = [
-            [line.cells[0] for line in sentence if not NO_WORD.fullmatch(line.cells[0])]
-            for sentence in self.sentences
-        ]
-        return any(len(words) > 1 for words in counted) and all(
-            words == [str(number) for number in range(1, len(words) + 1)] for words in counted
-        )
-
-
-def _is_even(sentence: Sequence[_Line]) -> bool:
-    return len({len(line.cells) for line in sentence}) == 1
-
-
-def _split_at_tabs(line: str) -> list[str]:
-    return [cell.strip(BLANKS) for cell in line.rstrip(BLANKS).split(TAB)]
-
-
-def _split_at_blanks(line: str) -> list[str]:
-    return re.split(f"[{BLANKS}]+", line.strip(BLANKS)) if line.strip(BLANKS) else []

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
 import pytest
 
 from bertender.core.errors import BusyError
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.rows import READERS, open_table
 from serve.bulk import PREDICTION_WRITERS, Journal, journal_of, open_journal
 from serve.client.access import AccessConfig
@@ -311,3 +313,44 @@ def test_a_killed_process_continues(tmp_path: Path) -> None:
     assert "predictions for 9 texts, 4 of them by an earlier run" in done.stdout, done.stderr
     assert script.asked == 6 and len(read_output(out)) == 9
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "texts.csv"]
+
+
+@pytest.fixture
+def tagger(endpoint: type[FakeEndpoint], monkeypatch: pytest.MonkeyPatch) -> type[FakeEndpoint]:
+    """The endpoint of a model that labels words: each is the end of an entity that began before."""
+
+    async def classify(self: FakeEndpoint, examples: list[Any]) -> list[Classification]:
+        self.asked.extend(examples)
+        found = []
+        for example in examples:
+            words = TOKEN_CLASSIFICATION.to_example(example)
+            tags = ("B-x", *["I-x"] * (len(words) - 1))
+            scores = {"score": (0.5,) * len(words), "logits": ((0.0, 1.0),) * len(words)}
+            found.append(Classification(label=tags, **scores, spans=()))
+        return found
+
+    monkeypatch.setattr(endpoint, "model", replace(endpoint.model, problem=TOKEN_CLASSIFICATION))
+    monkeypatch.setattr(endpoint, "classify", classify)
+    return endpoint
+
+
+def test_a_file_with_a_word_a_line_gets_a_column(
+    tagger: type[FakeEndpoint], tmp_path: Path
+) -> None:
+    source, out = tmp_path / "dev.tsv", tmp_path / "answers.conll"
+    source.write_text("New York\tB-y\n\n-DOCSTART-\tO\n\na,\tS-y\nb\tO\nc\tO\n")
+    succeed("classify", "--input", source, "--output", out)
+    assert out.read_text() == (
+        "New York\tB-y\tS-x\n\n-DOCSTART-\tO\tO\n\na,\tS-y\tB-x\nb\tO\tI-x\nc\tO\tE-x\n"
+    )
+    assert tagger.asked == [("\x1fNew York",), ("a, b c",)]
+    lines = tmp_path / "lines.jsonl"
+    succeed("classify", "--input", source.rename(tmp_path / "dev.conll"), "--output", lines)
+    (_, second) = read_output(lines)
+    assert (second["words"], second["label"]) == ("a, b c", ["B-x", "I-x", "I-x"])
+
+
+def test_words_are_for_taggers(endpoint: type[FakeEndpoint], tmp_path: Path) -> None:
+    (tmp_path / "dev.conll").write_text("a O\n")
+    said = fail("classify", "--input", tmp_path / "dev.conll")
+    assert "a word a line is for a model that labels words" in said

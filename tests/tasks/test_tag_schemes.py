@@ -70,7 +70,9 @@ def test_the_entities_are_the_same(name: str, sentences: list[list[Entity]]) -> 
     assert scheme.name == name
     as_bio = [scheme.to_bio(tags) for tags in written]
     assert [list(tags) for tags in as_bio] == [bio(each) for each in sentences]
-    assert [list(scheme.of_bio(tags)) for tags in as_bio] == written, "written back as they came"
+    assert [list(scheme.of_entities(tags)) for tags in as_bio] == written, (
+        "written back as they came"
+    )
     assert [entities_of(tags) for tags in written] == [entities_of(tags) for tags in as_bio]
 
 
@@ -85,7 +87,7 @@ def test_entities_are_those_of_seqeval(tags: list[str]) -> None:
 
 def test_plain_tags_are_written_as_they_are() -> None:
     tags = ("DET", "NOUN", "O")
-    assert scheme_of([tags]).of_bio(tags) == tags == BIO.of_bio(tags)
+    assert scheme_of([tags]).of_entities(tags) == tags == BIO.of_entities(tags)
 
 
 READ: dict[str, tuple[list[str], list[str]]] = {

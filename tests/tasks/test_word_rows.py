@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from bertender.core.errors import DataError, RowError
+from bertender.tasks.conll import ConllFile
 from bertender.tasks.loading import load_task
-from bertender.tasks.rows import Row, SkippedRows
+from bertender.tasks.rows import Row, SkippedRows, stop
 from bertender.tasks.task import TaskConfig
 from bertender.tasks.word_rows import open_words
 
@@ -121,7 +122,7 @@ BAD: dict[str, tuple[str, str]] = {
     "no tag": ("a O\nb\nc O\n", r"line 2: 'b' has no tag"),
     "an empty tag": ("a\tX\tO\nb\tX\t\n\nc\tX\tO\n", r"line 2: 2 columns, and 3 in most"),
     "an empty word": ("a\tO\n\tO\n", r"line 2: a word or its tag is empty"),
-    "a slip": ("a B-x\nb O\nc I-x\n\nd O\n", r"line 1, column 'tags': word 3: 'I-x' follows 'O'"),
+    "a slip": ("a B-x\nb O\nc I-x\n\nd O\n", r"line 3, column 'tags': word 3: 'I-x' follows 'O'"),
 }
 
 
@@ -166,3 +167,89 @@ def test_real_files(data_directory: Path) -> None:
     assert sum(tags.split("|").count("B-Disease") for _, tags in rows) == 960
     tweets = read(data_directory / "WNUT-17" / "wnut17train.conll")
     assert sum(word == "#NFL" for words, _ in tweets for word in words.split("|")) == 1
+
+
+OFFICIAL = (
+    "-DOCSTART- -X- -X- O\r\n\r\n"
+    "EU NNP I-NP I-ORG\r\nGerman JJ I-NP I-MISC\r\nGreek JJ I-NP B-MISC\r\n. . O O\r\n\r\n"
+    "# a comment\r\nPeter NNP I-NP I-PER\r\nBlackburn NNP I-NP I-PER"
+)
+BIO_TAGS = [("B-ORG", "B-MISC", "B-MISC", "O"), ("B-PER", "I-PER")]
+
+
+def predicted(path: Path, tags: list[tuple[str, ...]]) -> str:
+    """The file with these tags for its sentences."""
+    file = ConllFile.read(path)
+    lines = [row.lines for row in file.rows(stop, ["words"])]
+    return file.with_tags(zip(lines, tags, strict=True))
+
+
+def test_predictions_are_written_in_the_scheme_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "eng.testa"
+    path.write_bytes(OFFICIAL.encode())
+    written = predicted(path, BIO_TAGS)
+    words = [line for line in OFFICIAL.split("\r\n") if line and line[0] != "#"]
+    own = [line.split()[-1] for line in words]
+    assert (
+        written
+        == OFFICIAL.replace(words[0], f"{words[0]} O")
+        .replace("I-ORG", "I-ORG I-ORG")
+        .replace("I-NP I-MISC", "I-NP I-MISC I-MISC")
+        .replace("B-MISC", "B-MISC B-MISC")
+        .replace("O O\r\n\r\n#", "O O O\r\n\r\n#")
+        .replace("I-PER", "I-PER I-PER")
+        + "\r\n"
+    )
+    path.write_bytes(written.encode())
+    assert [line.split()[-1] for line in written.split("\r\n") if line and line[0] != "#"] == own
+    assert [tags for _, tags in read(path)] == ["|".join(tags) for tags in BIO_TAGS]
+
+
+@pytest.mark.parametrize(
+    ("content", "tags", "expected"),
+    [
+        ("a\nb\n\nc\n", [("B-x", "I-x"), ("O",)], "a B-x\nb I-x\n\nc O\n"),
+        ("a\tS-y\nb\tO\n", [("B-x", "I-x")], "a\tS-y\tB-x\nb\tO\tE-x\n"),
+        ("New York\tO\nb\tO", [("B-x", "O")], "New York\tO\tB-x\nb\tO\tO\n"),
+        ("a NN\nb VB\n", [("B-x", "O")], "a NN B-x\nb VB O\n"),
+        ("a NN\nb VB\n", [("NN", "NN")], "a NN NN\nb VB NN\n"),
+    ],
+    ids=["words alone", "IOBES", "tabs", "other tags", "plain tags"],
+)
+def test_tags_of_other_files(
+    content: str, tags: list[tuple[str, ...]], expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "f.conll").write_text(content)
+    assert predicted(tmp_path / "f.conll", tags) == expected
+
+
+NAMED: dict[str, tuple[str, tuple[str, str], Sentence]] = {
+    "CoNLL-2003": ("EU NNP I-NP I-ORG\n", ("words", "pos"), ("EU", "NNP")),
+    "CoNLL-2000": ("EU NNP B-NP\n", ("word", "chunk"), ("EU", "B-NP")),
+    "CoNLL-U": (
+        "1\tEU\tEU\tPROPN\tNNP\t_\t0\troot\t_\t_\n2\t.\t.\tPUNCT\t.\t_\t1\tp\t_\t_\n",
+        ("form", "upos"),
+        ("EU|.", "PROPN|PUNCT"),
+    ),
+    "CoNLL-U Plus": (
+        "# global.columns = ID FORM X:NER\n1 EU B-x\n2 . O\n",
+        ("form", "x:ner"),
+        ("EU|.", "B-x|O"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "columns", "expected"), NAMED.values(), ids=NAMED)
+def test_columns_have_names(
+    content: str, columns: tuple[str, str], expected: Sentence, tmp_path: Path
+) -> None:
+    (tmp_path / "f.conll").write_text(content)
+    assert read(tmp_path / "f.conll", columns) == [expected]
+
+
+def test_a_wrong_tag_is_named_by_its_own_line(tmp_path: Path) -> None:
+    (tmp_path / "f.conll").write_text("a B-x\nb I-x\n\n# c\nc O\nd I-x\n")
+    with pytest.raises(
+        DataError, match=r"f.conll, line 6, column 'tags': word 2: 'I-x' follows 'O'"
+    ):
+        read(tmp_path / "f.conll")
