@@ -18,6 +18,7 @@ import numpy as np
 from bertender.core.errors import ConfigError, DataError, HubUnreachableError, UnknownNameError
 from bertender.core.machine import DATA_VARIABLE, data_directory
 from bertender.problems import PROBLEMS
+from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Columns, Problem
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -180,13 +181,12 @@ class GlueTask(NamedTask):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordsTask(NamedTask):
-    """Sentences of labelled words in their official files, which are on this machine alone."""
+class FilesTask(NamedTask):
+    """A task in its official files, which are on this machine alone."""
 
     folder: str
     files: tuple[tuple[str, str], ...]
     """Names that the training and the held-out file may have."""
-    problem_type: str = TOKEN_CLASSIFICATION.name
 
     def load(self) -> tuple[Split, Split]:
         """Return both splits.
@@ -207,6 +207,29 @@ class WordsTask(NamedTask):
             f"the files of {self.folder} are not on this machine. Set {DATA_VARIABLE} to a folder "
             f"that holds {wanted}. Files of your own: --train and --dev."
         )
+
+    @abstractmethod
+    def _split(self, path: Path) -> Split:
+        """Return the examples of a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelColumnsTask(FilesTask):
+    """Texts with a column of 0 and 1 for each label, between tabs."""
+
+    problem_type: str = MULTI_LABEL.name
+
+    def _split(self, path: Path) -> Split:
+        table = read_delimited(path, delimiter="\t", quoted=False)
+        labelled = read_labelled(table, self.text_columns, ",".join(self.labels), MULTI_LABEL)
+        return labelled.split(self.labels, self.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordsTask(FilesTask):
+    """Sentences of labelled words."""
+
+    problem_type: str = TOKEN_CLASSIFICATION.name
 
     def _split(self, path: Path) -> Split:
         columns = TOKEN_CLASSIFICATION.columns
@@ -329,6 +352,21 @@ TASKS: Mapping[str, NamedTask] = {
         file_text_columns=("sentence1", "sentence2"),
         file_label_column="score",
         file_labels=("number",),
+    ),
+    "semeval2018-ec": LabelColumnsTask(
+        "Which of eleven emotions does this tweet show? (SemEval-2018, task 1, E-c, English)",
+        (
+            *("anger", "anticipation", "disgust", "fear", "joy", "love", "optimism"),
+            *("pessimism", "sadness", "surprise", "trust"),
+        ),
+        "jaccard",
+        ("Tweet",),
+        folder="SemEval2018-Ec",
+        files=tuple(
+            (f"{start}E-c-En-train.txt{end}", f"{start}E-c-En-dev.txt{end}")
+            for start in ("2018-", "")
+            for end in ("", ".xz")
+        ),
     ),
     "conll2003": WordsTask(
         "Which words of news name people, places, firms, others? (CoNLL-2003)",

@@ -60,6 +60,7 @@ def test_metrics() -> None:
         "mnli": "accuracy",
         "wnli": "accuracy",
         "stsb": "pearson",
+        "semeval2018-ec": "jaccard",
         **dict.fromkeys(("conll2003", "conll2000", "wnut17", "ncbi", "snips"), "entity_f1"),
     }
 
@@ -78,7 +79,13 @@ def test_texts_without_labels_are_what_the_row_reads(name: str, tmp_path: Path) 
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("name", "sizes"), [("wnut17", (3394, 1009)), ("ncbi", (5424, 923)), ("snips", (13084, 700))]
+    ("name", "sizes"),
+    [
+        ("wnut17", (3394, 1009)),
+        ("ncbi", (5424, 923)),
+        ("snips", (13084, 700)),
+        ("semeval2018-ec", (6838, 886)),
+    ],
 )
 @pytest.mark.usefixtures("data_directory")
 def test_official_sentences(name: str, sizes: tuple[int, int]) -> None:

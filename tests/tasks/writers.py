@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from bertender.tasks.loading import TASKS, WordsTask
+from bertender.tasks.loading import TASKS, FilesTask, LabelColumnsTask
 
 __all__ = [
     "WRITERS",
@@ -112,14 +112,19 @@ def write_glue(root: Path, copies: int = 3) -> Path:
 
 
 def write_sentences(root: Path) -> Path:
-    """Write every set of labelled words below `root`, with all tags that its row has."""
+    """Write every set of official files below `root`, with all labels that its row has."""
     for row in TASKS.values():
-        if isinstance(row, WordsTask):
+        if isinstance(row, FilesTask):
             (root / row.folder).mkdir(parents=True)
             for name in row.files[0]:
                 words = [f"w{number}" for number in range(len(row.labels))]
                 path = root / row.folder / name
-                if path.suffix == ".in":
+                if isinstance(row, LabelColumnsTask):
+                    header = "\t".join(("ID", *row.text_columns, *row.labels))
+                    every, none = ("\t".join(value * len(row.labels)) for value in "10")
+                    lines = f'{header}\n1\tIt "is so.\t{every}\n2\tNo.\t{none}\n'
+                    path.write_text(lines, encoding="utf-8")
+                elif path.suffix == ".in":
                     path.write_text(" ".join(words) + "\n", encoding="utf-8")
                     path.with_suffix(".out").write_text(" ".join(row.labels), encoding="utf-8")
                 else:
