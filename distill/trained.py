@@ -45,9 +45,9 @@ def as_classifier(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
 ) -> Classifier:
     """Return a model in training as what reads the texts of its task."""
-    encode = task.problem.encoder(tokenizer)
+    encode, problem = task.problem.encoder(tokenizer), task.problem.reading(tokenizer)
     predictor, parameters = TorchPredictor(model), model.num_parameters()
-    return Classifier("training", task.labels, encode, predictor, parameters, task.problem)
+    return Classifier("training", task.labels, encode, predictor, parameters, problem)
 
 
 def evaluated(

@@ -169,7 +169,7 @@ def _scored(model: TimedModel, task: Task, config: CompareConfig) -> _Scored:
     encode, lengths = classifier.encode, None
     if isinstance(encode, Tokenize):
         read = TextLengths.of(encode.counts(task.dev.examples), encode.max_length)
-        lengths = LengthsRead(max_length=encode.max_length, held_out=read)
+        lengths = LengthsRead(max_length=encode.max_length, held_out=read, windows=not encode.cuts)
     constant = found_constant(task, task.dev, predictions)
     score = scores.of(task.metric)
     return _Scored(encode, lengths, classifier.parameters, scores, score, predictions, constant)

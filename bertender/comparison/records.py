@@ -214,8 +214,9 @@ class Lengths(Record):
 class LengthsRead(Record):
     """How a row reads long texts."""
 
-    max_length: int = Field(description="tokens that it reads of a text")
+    max_length: int = Field(description="tokens that it reads of a text, or of a window")
     held_out: TextLengths
+    windows: bool = Field(False, description="longer ones are read in windows, and not cut")
 
 
 class Conditions(Record):

@@ -353,7 +353,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         if row.lengths and row.lengths.held_out.longer:
             truncated.setdefault(row.lengths, []).append(f"`{row.name}`")
     lines += [
-        f"{', '.join(names)}: {read.held_out.in_words('held-out', read.max_length)}"
+        f"{', '.join(names)}: {read.held_out.in_words('held-out', read.max_length, read.windows)}"
         for read, names in truncated.items()
     ]
     if len(rows) >= FEWEST_FOR_A_FRONT:

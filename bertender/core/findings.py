@@ -154,11 +154,13 @@ class TextLengths(Part):
         longer = sum(count > max_length for count in counts)
         return cls(texts=len(counts), longer=longer, longest=max(counts, default=0))
 
-    def in_words(self, kind: str, max_length: int) -> str:
-        """Return a line about texts of a kind, such as "held-out", that were truncated."""
+    def in_words(self, kind: str, max_length: int, windows: bool = False) -> str:
+        """Return a line about texts of a kind, such as "held-out", that were truncated, or have
+        several windows."""
+        read = "are read in several windows" if windows else "were cut"
         return (
             f"{self.longer} of {self.texts} {kind} texts are longer than {max_length} tokens and "
-            f"were cut; the longest has {self.longest}"
+            f"{read}; the longest has {self.longest}"
         )
 
 
@@ -168,12 +170,13 @@ class LengthFindings(Part):
     max_length: int = Field(description="tokens that the model reads of a text")
     training: TextLengths
     held_out: TextLengths
+    windows: bool = Field(False, description="longer ones are read in windows, and not cut")
 
     def lines(self) -> list[str]:
         """Return a line for the training texts, and one for the others, where some were cut."""
         kinds = {"training": self.training, "held-out": self.held_out}
         return [
-            lengths.in_words(kind, self.max_length)
+            lengths.in_words(kind, self.max_length, self.windows)
             for kind, lengths in kinds.items()
             if lengths.longer
         ]

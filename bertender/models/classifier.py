@@ -138,6 +138,7 @@ def onnx_classifier(
     tokenizer = load_tokenizer(directory, max_length)
     predictor = RUNTIMES[runtime].open(directory / ONNX_NAME, threads)
     check_tokens(directory / ONNX_NAME, tokenizer)
+    problem = problem.reading(tokenizer)
     return Classifier(name, task.labels, problem.encoder(tokenizer), predictor, parameters, problem)
 
 
@@ -153,13 +154,14 @@ def _torch_classifier(artifact: Artifact, max_length: int | None) -> Classifier:
     model, problem = load_torch_classifier(artifact), problem_of(artifact)
     if max_length is not None:
         check_positions(max_length, model.config)
+    tokenizer = load_tokenizer(artifact.path, max_length)
     return Classifier(
         artifact.name,
         artifact.card.task.labels,
-        problem.encoder(load_tokenizer(artifact.path, max_length)),
+        problem.encoder(tokenizer),
         TorchPredictor(model),
         model.num_parameters(),
-        problem,
+        problem.reading(tokenizer),
     )
 
 

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +133,8 @@ class Problem(ABC, Generic[Target]):
     """The tensors of an endpoint's response."""
     takes_pairs: bool = False
     """An example may have a second text."""
+    takes_windows: bool = False
+    """A text that is longer than the model's input may be read in windows."""
     labels_words: bool = False
     """An example is a sentence of words, each with a label; its files are read as such."""
     has_thresholds: bool = False
@@ -218,6 +220,10 @@ class Problem(ABC, Generic[Target]):
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
     ) -> Tokenize:
         """Return what turns examples into token arrays."""
+
+    def reading(self, tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Self:
+        """Return the problem of a model whose texts this tokenizer reads."""
+        return self
 
     @abstractmethod
     def keep_text(self, examples: Sequence[Example]) -> Batch:

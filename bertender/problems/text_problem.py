@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from bertender.problems.problem import (
     text_of_cell,
 )
 from bertender.text.batch import Batch, Example, Tokenize, keep_text
+from bertender.text.long_texts import TokenizeLong, pooled, windows_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,7 +36,10 @@ class TextProblem(Problem[Target]):
     model_class = "AutoModelForSequenceClassification"
     onnx_task = "text-classification"
     takes_pairs = True
+    takes_windows = True
     tokenizer_settings: Mapping[str, Any] = {}
+    windows: str | None = None
+    """How the logits of a text's windows are joined; None where longer texts are cut."""
 
     def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Any]:
         example = tuple(text_of_cell(values, column) for column in columns.texts)
@@ -58,13 +63,27 @@ class TextProblem(Problem[Target]):
     def encoder(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
     ) -> Tokenize:
-        return Tokenize(tokenizer, max_length)
+        reads = Tokenize if windows_of(tokenizer) is None else TokenizeLong
+        return reads(tokenizer, max_length)
+
+    def reading(self, tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Self:
+        if windows_of(tokenizer) == self.windows:
+            return self
+        problem = copy.copy(self)
+        problem.windows = windows_of(tokenizer)
+        return problem
 
     def keep_text(self, examples: Sequence[Example]) -> Batch:
         return keep_text(examples)
 
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
-        return len(batch), labels
+        return sum(batch.counts), labels
+
+    def joined(self, rows: Sequence[Outputs]) -> Outputs:
+        if self.windows is None:
+            return super().joined(rows)
+        logits = np.concatenate([each.logits for each in rows])
+        return Outputs(pooled(logits, self.windows)[None], rows[0].places)
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
         place = np.zeros(1, dtype=np.int64)

@@ -148,6 +148,9 @@ class Encode(Protocol):
 class Tokenize:
     """Encode by a tokenizer, padded to the longest of the batch and no further."""
 
+    cuts = True
+    """Longer examples are cut; else they are read in several rows."""
+
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
     ) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -217,6 +218,7 @@ class FileTokenizer:
             self.model_max_length = int(stated or NO_LIMIT)
             self.truncation_side = settings.get("truncation_side", "right")
             self.continued_labels = settings.get("continued_labels")
+            self.windows = settings.get("windows")
             self.tokenizer.encode_special_tokens = settings.get("split_special_tokens", False)
             self.padding = _padding(self.tokenizer, settings)
         except Exception as error:  # tokenizers raises Exception itself
@@ -282,6 +284,10 @@ def _padding(tokenizer: RustTokenizer, settings: Mapping[str, Any]) -> Padding:
     return replace(by_default, side=side, token_id=number)
 
 
+OVERLAP = 1 / 8
+"""Of its tokens, what a window shares with the next at least."""
+
+
 @dataclass(frozen=True)
 class CutEncoding:
     """The tokens of a text, or of a pair of texts, that a model takes."""
@@ -314,6 +320,28 @@ class CutEncoding:
         ]
         places = np.sort(np.concatenate([around, *remaining]))
         return cls(ids[places], type_ids[places], [words[place] for place in places], True)
+
+    @classmethod
+    def windows(cls, encoding: Encoding, max_length: int) -> list[CutEncoding]:
+        """Return the windows of a text: as few as can be, of equal lengths, in equal steps.
+
+        Args:
+            encoding: all tokens of the text, and those that are put around each window.
+            max_length: most tokens of a window. One shares a share of them, OVERLAP or more, with
+                the next.
+        """
+        ids, type_ids = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
+        if len(ids) <= max_length:
+            return [cls(ids, type_ids, (), overflowing=False)]
+        texts = np.array([-1 if text is None else text for text in encoding.sequence_ids])
+        around, own = np.flatnonzero(texts < 0), np.flatnonzero(texts == 0)
+        size = max(1, max_length - len(around))
+        step = max(1, size - math.ceil(OVERLAP * size))
+        starts = np.linspace(0, len(own) - size, 1 + math.ceil((len(own) - size) / step))
+        windows = [
+            np.sort(np.r_[around, own[start : start + size]]) for start in starts.astype(int)
+        ]
+        return [cls(ids[each], type_ids[each], (), overflowing=False) for each in windows]
 
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:

@@ -19,9 +19,11 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from bertender.core.errors import ConfigError
 from bertender.core.findings import LengthFindings, TextLengths
 from bertender.models.families import check_positions
 from bertender.tasks.task import Split, Task
+from bertender.text.long_texts import WINDOW_TOKENS, WINDOWS, windows_of
 from bertender.text.tokenizer import longest_input
 from bertender.training.heads import HEADS, ROWS
 
@@ -199,12 +201,16 @@ def token_dataset(
     return TokenDataset({**tokens, **labels, **columns}, padding)
 
 
-def usual_length(tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase) -> int:
+def usual_length(
+    tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase, windows: str | None = None
+) -> int:
     """Return the longest input that suits the training texts of tasks, within the tokenizer's.
 
     It is the 99th percentile of their tokens, the largest of several tasks, rounded up to a
-    multiple of 8; 128 at least.
+    multiple of 8; 128 at least. Of texts that are read in windows it is WINDOW_TOKENS.
     """
+    if windows:
+        return min(WINDOW_TOKENS, longest_input(tokenizer))
     percentiles = [
         np.percentile(_counts(task, task.train, tokenizer), PERCENTILE, method="higher")
         for task in tasks
@@ -214,16 +220,33 @@ def usual_length(tasks: Sequence[Task], tokenizer: PreTrainedTokenizerBase) -> i
 
 
 def cut_at(
-    tokenizer: PreTrainedTokenizerBase, max_length: int, config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    config: PretrainedConfig,
+    windows: str | None = None,
 ) -> PreTrainedTokenizerBase:
     """Return a copy of a tokenizer that truncates texts to so many tokens.
 
+    Args:
+        tokenizer: of a model.
+        max_length: tokens of a text, or of a window.
+        config: of the model.
+        windows: a name of POOLINGS, by which longer texts are read in windows instead.
+
     Raises:
-        ConfigError: the model of this config has fewer positions.
+        ConfigError: the model of this config has fewer positions, or the tokenizer cuts no windows.
     """
     check_positions(max_length, config)
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.model_max_length = max_length
+    if windows:
+        if not tokenizer.is_fast:
+            raise ConfigError(
+                f"windows={windows}: the tokenizer {type(tokenizer).__name__} has no "
+                "tokenizer.json, which says what is put around a text. Leave it out, or give "
+                "another model."
+            )
+        tokenizer.init_kwargs[WINDOWS] = windows
     return tokenizer
 
 
@@ -235,7 +258,10 @@ def length_findings(task: Task, tokenizer: PreTrainedTokenizerBase) -> LengthFin
         return TextLengths.of(_counts(task, split, tokenizer), longest)
 
     return LengthFindings(
-        max_length=longest, training=lengths(task.train), held_out=lengths(task.dev)
+        max_length=longest,
+        training=lengths(task.train),
+        held_out=lengths(task.dev),
+        windows=windows_of(tokenizer) is not None,
     )
 
 

@@ -27,13 +27,14 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Begun, encode_words
+from bertender.text.long_texts import POOLINGS, TokenizeLong, windows_of
 from bertender.text.tokenizer import longest_input
 from bertender.text.word_parts import continued_labels
 from bertender.training.config import TaskTrainingConfig
 
 if TYPE_CHECKING:
     import torch
-    from transformers import BatchEncoding, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     TensorBatch = dict[str, torch.Tensor]
     Divergence = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
@@ -43,6 +44,8 @@ SPREAD = "spread"
 ROWS = "rows"
 """A column: how many token rows an example has, where it may have several. They are below one
 another in its token columns, and in those of a batch."""
+POOLING = "pooling"
+"""A column: how the logits of a text's windows are joined, by its place among POOLINGS."""
 NO_MORE = -1
 """Instead of a label beyond the last of a set."""
 LEAST_WEIGHT = 1e-9
@@ -92,7 +95,7 @@ class Head(ABC):
     @abstractmethod
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[BatchEncoding, Columns]:
+    ) -> tuple[Mapping[str, Any], Columns]:
         """Return the tokens of labelled examples, and the columns of labels next to them."""
 
     def begin(  # noqa: B027 - most heads are ready
@@ -196,7 +199,9 @@ class TextHead(Head):
 
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[BatchEncoding, Columns]:
+    ) -> tuple[Mapping[str, Any], Columns]:
+        if pooling := windows_of(tokenizer):
+            return _in_windows(split, tokenizer, pooling, self.columns(split.label_ids))
         texts = [list(column) for column in zip(*split.examples, strict=True)]
         longest = longest_input(tokenizer)
         tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
@@ -205,6 +210,34 @@ class TextHead(Head):
     def columns(self, targets: Sequence[Any]) -> Columns:
         """Return the columns of labels."""
         return {"labels": targets}
+
+    def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return one row for each text; those of its windows are pooled."""
+        import torch
+
+        if POOLING not in batch:
+            return logits
+        own = logits.split(batch[ROWS].tolist())
+        by_max = bool(batch[POOLING][0])
+        return torch.stack([each.amax(0) if by_max else each.mean(0) for each in own])
+
+
+def _in_windows(
+    split: Split, tokenizer: PreTrainedTokenizerBase, pooling: str, columns: Columns
+) -> tuple[Columns, Columns]:
+    """Return the tokens of the windows of texts, and the columns next to them."""
+    encode = TokenizeLong(tokenizer)
+    windows = encode.windows(split.examples)
+    tokens = {
+        "input_ids": [[each.ids.tolist() for each in own] for own in windows],
+        "token_type_ids": [[each.type_ids.tolist() for each in own] for own in windows],
+        "attention_mask": [[[1] * len(each.ids) for each in own] for own in windows],
+    }
+    own = [*POOLINGS].index(pooling)
+    return (
+        {name: column for name, column in tokens.items() if encode.reads(name)},
+        {**columns, ROWS: [*map(len, windows)], POOLING: [own] * len(windows)},
+    )
 
 
 class LabelHead(TextHead):
@@ -345,7 +378,7 @@ class TagHead(Head):
 
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
-    ) -> tuple[BatchEncoding, Columns]:
+    ) -> tuple[Mapping[str, Any], Columns]:
         tokens, words = encode_words(tokenizer, split.examples)
         later = continued_labels(tokenizer) or ()
 

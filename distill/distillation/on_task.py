@@ -14,6 +14,7 @@ from bertender.core.errors import ConfigError
 from bertender.core.findings import VocabularyFindings
 from bertender.models.families import check_positions
 from bertender.tasks.task import Task
+from bertender.text.long_texts import WINDOWS, windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
 from bertender.training.examples import TokenDataset, cut_at
@@ -72,9 +73,10 @@ class OnTask(Distillation):
         start, student = new_student(teachers[0], method, extended, config)
 
         settings = {"finished": start.is_teacher, **task.problem.tokenizer_settings}
-        if not start.is_teacher:  # words are read as the teacher reads them
+        if not start.is_teacher:  # words and long texts are read as the teacher reads them
             theirs = load_tokenizer(teachers[0].artifact.path)
             settings[CONTINUED_LABELS] = continued_labels(theirs)
+            settings[WINDOWS] = windows_of(theirs)
         tokenizer = fitting_tokenizer(start.source, student, **settings)
         longest = most_read(tokenizer, teachers[0], config)
         tokenizer = cut_at(tokenizer, longest, student.config)

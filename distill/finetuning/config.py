@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -30,6 +30,9 @@ class BagOfWordsConfig(JudgedConfig):
     seed: int = Field(0, ge=0, description="seed of the solver")
 
 
+Pooling = Literal["mean", "max"]
+
+
 class FinetuneConfig(JudgedConfig, TaskTrainingConfig):
     """Settings of fine-tuning."""
 
@@ -51,6 +54,11 @@ class FinetuneConfig(JudgedConfig, TaskTrainingConfig):
     teacher: str = Field(
         "all-MiniLM-L6-v2",
         description="folder, artifact of `pretrain`, packaged encoder, or hub name to start from",
+    )
+    windows: Pooling | None = Field(
+        None,
+        description="read texts that are longer than max_length in windows that overlap, and join "
+        "their logits by this, instead of cutting them",
     )
 
 
@@ -84,6 +92,15 @@ class MultiTaskConfig(FinetuneConfig):
         description="train on these tasks too, by commas (names from `bertender tasks`), one "
         "encoder for all; each is written next to --out, as OUT-TASK",
     )
+
+
+def check_one_text(task: Task, config: FinetuneConfig) -> None:
+    """Raise ConfigError for windows of examples that are not one text."""
+    if config.windows and not (task.problem.takes_windows and len(task.text_columns) == 1):
+        raise ConfigError(
+            f"windows={config.windows}: for examples of one text each, and task {task.name!r} is "
+            f"one of {task.problem_type!r} with {', '.join(task.text_columns)}. Leave it out."
+        )
 
 
 def check_word_labels(task: Task, config: MultiTaskConfig) -> None:

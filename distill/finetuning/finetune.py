@@ -48,6 +48,7 @@ from distill.finetuning.config import (
     FinetuneConfig,
     MultiTaskConfig,
     check_distinct,
+    check_one_text,
     check_word_labels,
     sibling_paths,
 )
@@ -96,8 +97,9 @@ def finetune(
     config.check_rules()
     keeping = config.keeping(len(task.selection) > 0)
     head = HEADS[task.problem_type].configured(config, task)
-    max_length = config.max_length or usual_length([task], tokenizer)
-    tokenizer = cut_at(tokenizer, max_length, model.config)
+    check_one_text(task, config)
+    max_length = config.max_length or usual_length([task], tokenizer, config.windows)
+    tokenizer = cut_at(tokenizer, max_length, model.config, config.windows)
     examples = token_dataset(task.train, tokenizer, task.problem_type)
     identity = (task.fingerprint(), weights_digest(model), parent and parent.digest)
     with work_directory(out, "finetune", config.shaping(), *identity) as work:

@@ -81,7 +81,7 @@ def open_artifact(
     if runtime.in_process:
         check_suits(runtime.in_process, artifact)
     tokenizer = open_tokenizer(artifact.path, parameters.max_length)
-    encode = problem.encoder(tokenizer)
+    problem, encode = problem.reading(tokenizer), problem.encoder(tokenizer)
     graph = artifact.path / ONNX_NAME
     check_tokens(graph, tokenizer)
     return BucketedClassifier(
