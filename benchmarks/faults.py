@@ -27,6 +27,7 @@ from bertender.models.onnx_session import MOST_MB
 from bertender.models.runtimes import Predictor
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.regression import REGRESSION
+from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Example, Tokenize
@@ -283,6 +284,10 @@ ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
     "tags one token late": (
         TOKEN_CLASSIFICATION.name,
         lambda logits, batch: np.roll(logits, 1, axis=1),
+    ),
+    "dimensions one place on": (
+        SENTENCE_EMBEDDING.name,
+        lambda logits, batch: np.roll(logits, 1, axis=-1),
     ),
 }
 """Fault -> the problem type whose answers it is about, and what it makes of logits."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bertender.compression.report import CompressionReport
     from bertender.gate.artifacts import Verification, VerifyConfig
     from bertender.models.classifier import Classifier
+    from bertender.models.sentence_files import PoolingName
     from bertender.recipes.recipe import Recipe, StepOutcome
     from distill.distillation.config import DistillConfig, GeneralConfig
     from distill.finetuning.config import MultiTaskConfig
@@ -75,6 +76,7 @@ def import_model(
     *,
     out: PathLike,
     labels: Sequence[str] | None = None,
+    pooling: PoolingName | None = None,
     force: bool = False,
 ) -> Artifact:
     """Write a finished model from elsewhere as an artifact.
@@ -89,6 +91,7 @@ def import_model(
             will do.
         out: where the artifact goes.
         labels: names of the labels in the order of the logits; by default those of config.json.
+        pooling: `mean` or `cls`: let an encoder without a head give vectors of texts.
         force: replace a finished artifact there.
 
     Raises:
@@ -105,7 +108,7 @@ def import_model(
     settings = {"task": task} if isinstance(task, str) else plain(task or {})
     check_not_finished(Path(out), force)
     with TemporaryDirectory(prefix="bertender-import-") as folder:
-        made = imported(source, Path(folder, Path(out).name), labels=labels)
+        made = imported(source, Path(folder, Path(out).name), labels=labels, pooling=pooling)
         if {"task", "train", "dev"} & settings.keys():
             judged = recorded_task(made, settings)
             judged.check_problem(made)

@@ -188,6 +188,10 @@ def _examples(context: QuantizationContext) -> TokenDataset:
     examples = token_dataset(split, tokenizer, problem_type)
     if not context.config.soft_labels:
         return examples
+    if examples.counts is not None:  # of each example, those of its rows
+        found = predict_outputs(context.classifier, split.examples)
+        known = [torch.from_numpy(each.logits) for each in found]
+        return examples.with_columns(**{TEACHER_LOGITS: known})
     if not HEADS[problem_type].per_token:
         logits = torch.from_numpy(predict(context.classifier, split.examples))
         return examples.with_columns(**{TEACHER_LOGITS: logits})

@@ -81,7 +81,8 @@ def texts_to_send(config: TextsConfig, text_columns: int) -> Sequence[Example]:
     from bertender.tasks.task import TaskConfig
 
     assert config.task is not None, "a rule of the settings"
-    return load_task(TaskConfig.parse({"task": config.task})).dev.examples
+    task = load_task(TaskConfig.parse({"task": config.task}))
+    return task.problem.asked(task.dev.examples)
 
 
 LOWEST_RATE = 0.5

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 from bertender.core.artifact import Artifact, lineage
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError
+from bertender.problems import PROBLEMS
 from serve.config import BackendParameters
 from serve.door.engine import FAILED, Model, RefusedError
 from serve.door.http import connection_of
@@ -111,12 +112,13 @@ class Page:
         folder = self.repository / model.name / model.version / parameters.artifact
         artifact = Artifact.load(folder, verify=False)
         task = artifact.card.task
+        columns = PROBLEMS[task.problem_type].asked_columns(task.text_columns)
         return About(
             model=model.name,
             version=model.version,
             task=task.name,
             labels=task.labels,
-            inputs=dict(zip(model.inputs, task.text_columns, strict=True)),
+            inputs=dict(zip(model.inputs, columns, strict=True)),
             problem_type=task.problem_type,
             lineage=tuple(_ancestor(each) for each in lineage(artifact)),
         )

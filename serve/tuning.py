@@ -41,6 +41,7 @@ from bertender.models.runtimes import (
     check_installed,
     check_suits,
 )
+from bertender.problems import PROBLEMS
 from bertender.text.batch import Example
 from serve.config import ServeConfig
 from serve.loadtest import LoadConfig, TextsConfig, closed_runs, texts_per_second
@@ -347,7 +348,8 @@ def tune(
     machine, model = MachineKey.of_this_machine(config.runtime), ModelShape.of_card(artifact.card)
     if not config.noisy:
         check_load_now()
-    texts = read(len(artifact.card.task.text_columns))
+    columns = PROBLEMS[artifact.card.task.problem_type].asked_columns
+    texts = read(len(columns(artifact.card.task.text_columns)))
     saved = SavedVisits.load(
         out and out.with_name(f"{out.name}.visits"), _conditions(artifact, texts, machine, config)
     )

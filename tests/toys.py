@@ -178,6 +178,27 @@ def set_task(train_size: int = 400, dev_size: int = 40) -> Task:
     )
 
 
+def similarity_task(train_size: int = 400, dev_size: int = 40) -> Task:
+    """How alike are two texts in how much they are about fruit, from 0 to 5?"""
+    generator = torch.Generator().manual_seed(14)
+
+    def text(fruit: int) -> str:
+        words = [*drawn_words(generator, FRUIT, fruit), *drawn_words(generator, TOOLS, 4 - fruit)]
+        order = torch.randperm(len(words), generator=generator).tolist()
+        return " ".join(words[place] for place in order)
+
+    def split(size: int) -> Split:
+        shares = torch.randint(0, 5, (size, 2), generator=generator).tolist()
+        examples = tuple((text(first), text(second)) for first, second in shares)
+        return Split(examples, tuple(5 - 1.25 * abs(first - second) for first, second in shares))
+
+    return Task(
+        *("alike", ("embedding",), "cosine_spearman", ("sentence1", "sentence2")),
+        *(split(train_size), split(dev_size)),
+        problem_type="sentence_embedding",
+    )
+
+
 def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:
     """Which of two texts is about tools? The other one is about fruit; two to six words each."""
     generator = torch.Generator().manual_seed(11)

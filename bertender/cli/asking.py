@@ -151,6 +151,8 @@ def lines_of(
     label, score = classification.label, classification.score
     if classification.spans is not None:
         return _span_lines(classification.spans)
+    if label is None:  # a vector
+        return problem.lines([f"{each:.8g}" for each in classification.logits], [], texts)
     if isinstance(label, float):
         return problem.lines([f"{label:.6g}"], [], texts)  # of any size
     labels = [label] if isinstance(label, str) else label

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -28,9 +28,10 @@ from bertender.cli.output import (
 )
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
-from bertender.core.errors import AccuracyError, ConfigError
+from bertender.core.errors import AccuracyError, ConfigError, UnknownNameError
 from bertender.core.files import save_result
 from bertender.core.machine import is_main_process
+from bertender.models.sentence_files import POOLINGS, PoolingName
 from bertender.recipes.recipe import (
     Recipe,
     Setting,
@@ -115,6 +116,15 @@ def import_command(
         str | None,
         typer.Option("--labels", help="names of the labels by commas, in the order of the logits"),
     ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            "--pooling",
+            metavar="mean|cls",
+            help="let an encoder without a head give vectors of texts: the mean of its tokens, or "
+            "the first",
+        ),
+    ] = None,
     force: ForceFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -123,7 +133,12 @@ def import_command(
     named = f"{source}@{revision}" if revision else source
     chosen = None if labels is None else parts_of(labels)
     task = settings_of(TaskConfig, values)
-    _show_written(api.import_model(named, task, out=out, labels=chosen, force=force), as_json)
+    if pooling is not None and pooling not in POOLINGS:
+        raise UnknownNameError("pooling", pooling, POOLINGS, setting="pooling")
+    written = api.import_model(
+        named, task, out=out, labels=chosen, pooling=cast(PoolingName, pooling), force=force
+    )
+    _show_written(written, as_json)
 
 
 def _show_written(artifact: Artifact, as_json: bool) -> None:

@@ -223,7 +223,7 @@ def constant_row(task: Task) -> ConstantRow:
     """Return the score of the best answer by the training examples on the held-out texts."""
     known = task.train.labelled or task.choices
     answer, answered = task.problem.constant(known.label_ids, task.labels)
-    predictions = [answered(example) for example in task.dev.examples]
+    predictions = task.problem.gather([answered(example) for example in task.dev.examples])
     measured = score(
         task.metric,
         task.dev.label_ids,
@@ -380,7 +380,7 @@ def check_labels_fit(classifier: Classifier, task: Task) -> None:
         ConfigError: it does, and its labels were matched with those of the data by a map or a
             guess: damage to such a model would count as a gain.
     """
-    if not len(task.choices):  # the gate says what it lacks
+    if not len(task.choices) or task.problem.gives_vectors:  # the gate says what it lacks
         return
     found, predictions = evaluate(classifier, task.choices, task.metric)
     if not is_below_chance(found, len(task.labels)):

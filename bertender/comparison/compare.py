@@ -102,7 +102,7 @@ def compare(
         changes.append(
             paired_change(task.metric, task.dev.label_ids, *predictions, labels, seed=config.seed)
         )
-    timed = measure_models(models, task.dev.examples, config)
+    timed = measure_models(models, task.problem.asked(task.dev.examples), config)
     rows = [
         _row(*cells) for cells in zip(of_rows, models, scored, changes, timed.rows, strict=True)
     ]
@@ -231,7 +231,7 @@ def _conditions(
     encode: Encode,
     measured_at: str,
 ) -> Conditions:
-    examples = task.dev.examples
+    examples = task.problem.asked(task.dev.examples)
     words = [word_count(example) for example in examples]
     reads_tokens = bool(encode(examples[:1]).arrays)
     tokens = text_lengths(encode, examples) if reads_tokens else None

@@ -276,7 +276,8 @@ class Finishing:
             place, runtime = model.path.resolve(), candidate.runtime
             timed = TimedModel(name=model.name, artifact=place, runtime=runtime)
             timing = LatencyConfig.model_validate(_timing(training.config))
-            times = measure_models([timed], training.task.dev.examples, timing)
+            asked = training.task.problem.asked(training.task.dev.examples)
+            times = measure_models([timed], asked, timing)
             cost = cost_of(model, times.rows[0].single.p50_ms)
             beyond = excess(cost, training.config) > 1
             outcome |= {

@@ -216,7 +216,8 @@ class Probing:
 
     def _timed(self, candidates: Sequence[Candidate], made: Sequence[TimedModel]) -> Measured:
         first = TimedModel(name="teacher", artifact=self.teacher.path.resolve())
-        timed = measure_models([first, *made], self.task.dev.examples, timing_of(self.config))
+        asked = self.task.problem.asked(self.task.dev.examples)
+        timed = measure_models([first, *made], asked, timing_of(self.config))
         teacher_ms, *times_ms = (row.single.p50_ms for row in timed.rows)
         probes = []
         for candidate, model, single_ms in zip(candidates, made, times_ms, strict=True):

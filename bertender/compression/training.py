@@ -231,7 +231,8 @@ class Training:
         config, task = self.config, self.task
         if config.unlabelled is not None:
             bad_row = SkippedRows() if task.skips_bad_rows else stop
-            return len(read_texts(config.unlabelled, task.text_columns, bad_row))
+            columns = task.problem.asked_columns(task.text_columns)
+            return len(read_texts(config.unlabelled, columns, bad_row))
         if not config.unlabelled_texts:
             return 0
         return min(config.unlabelled_texts, len(unlabelled_texts(task)))

@@ -421,8 +421,8 @@ class GoldenText(Record):
     """
 
     example: tuple[str, ...] = Field(description="as the model reads it: its text, or its words")
-    label: str | float | tuple[str, ...] = Field(
-        description="one, one for each word, or all of a text; or a number"
+    label: str | float | tuple[str, ...] | None = Field(
+        description="one, one for each word, or all of a text; or a number; None of a vector"
     )
     logits: tuple[tuple[float, ...], ...] = Field(description="(rows, labels)")
     places: tuple[int, ...] = Field(description="(rows,): what each row is a prediction of")

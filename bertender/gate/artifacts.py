@@ -130,7 +130,8 @@ def require_agreement(
     require_parity(parity)
     proven = {"parameters": opened.parameters, "parity": parity.summary()}
     draft.findings = draft.findings.model_copy(update=proven)
-    if chosen := golden_examples(examples, config.golden_texts, config.seed):
+    asked = task.problem.asked(examples)
+    if chosen := golden_examples(asked, config.golden_texts, config.seed):
         # another machine rounds as far as the precision lets it
         golden = golden_texts(
             candidate, chosen, runtime=runtime, tolerance=precision, parity=parity

@@ -174,12 +174,13 @@ class PairedLogits:
         texts = self.text_ids[case][starts].tolist()
         places = np.split(self.places[case], starts[1:])
 
-        def predictions(logits: FloatArray) -> list[Any]:
+        def predictions(logits: FloatArray) -> Any:
             of_texts = np.split(logits[case].astype(np.float32), starts[1:])
-            return [
+            decoded = [
                 self.problem.decode(Outputs(own, place), self.texts[text].example)
                 for text, own, place in zip(texts, of_texts, places, strict=True)
             ]
+            return self.problem.gather(decoded)
 
         return paired_change(
             truth.metric,
@@ -231,9 +232,11 @@ def pair_logits(
             bar.advance()
         replies, problems = _replies(candidate, texts, cases, known, bar)
 
+    width = known[0].logits.shape[1] if known else len(reference.labels)
+
     def stacked(parts: Sequence[npt.NDArray[Any]]) -> FloatArray:
         """Return logits below one another, (rows, labels); no rows where there are no parts."""
-        nothing = np.empty((0, len(reference.labels)))
+        nothing = np.empty((0, width))
         return np.asarray(np.concatenate([nothing, *parts]), dtype=np.float64)
 
     counts = [len(logits) for _, _, logits in replies]

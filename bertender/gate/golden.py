@@ -90,7 +90,7 @@ def golden_texts(
 class GoldenPrediction:
     """A model's prediction for a golden text."""
 
-    label: str | float | tuple[str, ...]
+    label: str | float | tuple[str, ...] | None
     logits: npt.NDArray[np.float64]
     """(rows, labels), at the places of the golden text"""
 
@@ -201,5 +201,5 @@ def _name(row: int, golden: GoldenTexts) -> str:
     return f"golden text {row + 1} of {len(golden.texts)} (label {_shown(text.label)})"
 
 
-def _shown(label: str | float | tuple[str, ...]) -> str:
+def _shown(label: str | float | tuple[str, ...] | None) -> str:
     return repr(" ".join(label) if isinstance(label, tuple) else label)

@@ -30,6 +30,7 @@ from bertender.metrics.sets import (
     MicroF1,
 )
 from bertender.metrics.tags import EntityF1, TagAccuracy
+from bertender.metrics.vectors import CosineSpearman, Recall
 
 METRICS = Table[Metric](
     "metric",
@@ -45,6 +46,9 @@ METRICS = Table[Metric](
         "jaccard": Jaccard(),
         "exact_match": ExactMatch(),
         "mean_average_precision": MeanAveragePrecision(),
+        "cosine_spearman": CosineSpearman(),
+        "recall_at_1": Recall(1),
+        "recall_at_10": Recall(10),
         "entity_f1": EntityF1(),
         "tag_accuracy": TagAccuracy(),
     },

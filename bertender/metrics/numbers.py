@@ -27,7 +27,7 @@ class NumberMetric(RowsMetric):
 class Pearson(NumberMetric):
     """Pearson's correlation; 0 where one of both is the same in all rows."""
 
-    def chance(self, labels: int) -> float:
+    def chance(self, labels: int) -> float | None:
         return 0.0
 
     def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:

@@ -27,7 +27,7 @@ from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, Predictor, chec
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.text.batch import Batch, Encode, Example, keep_text
+from bertender.text.batch import Batch, Encode, Example
 from bertender.text.tokenizer import check_rows, load_tokenizer
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ class Classifier:
         """
         logits = np.asarray(self.predictor.logits(batch))
         wanted = self.problem.logits_shape(batch, len(self.labels))
-        if logits.shape != wanted:
+        if len(logits.shape) != len(wanted) or any(
+            size not in (None, own) for own, size in zip(logits.shape, wanted, strict=True)
+        ):
             raise ModelError(
                 f"{self.name}: logits have shape {logits.shape}, must be {wanted} for {len(batch)} "
                 f"examples and {len(self.labels)} labels. Export the model again, with a dynamic "
@@ -113,9 +115,9 @@ def open_classifier(
         )
     # as counted in training: of two classes it keeps two rows of numbers where one was fitted
     parameters = _recorded_parameters(artifact)
-    predictor = BagOfWordsPredictor(artifact.path)
     problem = problem_of(artifact)
-    return Classifier(artifact.name, task.labels, keep_text, predictor, parameters, problem)
+    predictor = BagOfWordsPredictor(artifact.path, problem)
+    return Classifier(artifact.name, task.labels, problem.keep_text, predictor, parameters, problem)
 
 
 def onnx_classifier(
@@ -173,16 +175,14 @@ def load_torch_classifier(artifact: Artifact, **settings: Any) -> PreTrainedMode
             elsewhere, it has no weights for its classification head, or a weight is not finite; or
             its tokenizer has more tokens than its embeddings rows.
     """
-    import transformers
     from safetensors import SafetensorError
 
-    from bertender.models.own_models import load_pretrained
+    from bertender.models.own_models import auto_class, load_pretrained
 
     problem = problem_of(artifact)
-    auto_class = getattr(transformers, problem.model_class)
     try:
         model, report = load_pretrained(
-            auto_class, str(artifact.path), local_files_only=True, **settings
+            auto_class(problem.model_class), str(artifact.path), local_files_only=True, **settings
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"transformers cannot open {artifact.path}: {error}") from None
@@ -269,7 +269,7 @@ class TorchPredictor:
 class BagOfWordsPredictor:
     """TF-IDF and logistic regression, read back from numbers and words (never from a pickle)."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, problem: Problem[Any] = SINGLE_LABEL) -> None:
         from safetensors.numpy import load_file
         from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -280,10 +280,12 @@ class BagOfWordsPredictor:
             ngram_range=tuple(settings["ngram_range"]),
             sublinear_tf=settings["sublinear_tf"],
         )
+        self.problem = problem
         self.vectorizer.idf_ = weights["idf"]
         self.coefficients = weights["coefficients"]  # (labels, features)
         self.intercepts = weights["intercepts"]  # (labels,)
 
     def logits(self, batch: Batch) -> FloatArray:
-        features = self.vectorizer.transform([" ".join(example) for example in batch.examples])
+        texts = self.problem.asked(batch.examples)
+        features = self.vectorizer.transform([" ".join(example) for example in texts])
         return np.asarray(features @ self.coefficients.T + self.intercepts, dtype=np.float32)

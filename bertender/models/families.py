@@ -382,8 +382,9 @@ def family_name(config: PretrainedConfig) -> str:
 
 
 def pools_all_tokens(config: PretrainedConfig) -> bool:
-    """Return whether a classifier of texts reads all tokens of the last layer, not the first."""
-    return getattr(config, "classifier_pooling", None) == "mean"
+    """Return whether a model of texts reads all tokens of the last layer, not the first."""
+    vector = getattr(config, "sentence_embedding", {})
+    return "mean" in (getattr(config, "classifier_pooling", None), vector.get("pooling"))
 
 
 def most_tokens(config: PretrainedConfig) -> int | None:

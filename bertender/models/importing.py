@@ -4,6 +4,7 @@ A source is one of
 
     an artifact                       opened as it is
     a folder of transformers          config.json and safetensors, as `save_pretrained` writes them
+    one of sentence-transformers      the same with modules.json, of a model that gives vectors
     a folder or file of ONNX          model.onnx beside config.json and the tokenizer (Optimum), or
                                       in onnx/ below them (transformers.js), or the .onnx file
     a hub name                        NAME or NAME@REVISION
@@ -44,10 +45,12 @@ from bertender.core.errors import (
 from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
+from bertender.models.sentence_files import PoolingName, VectorSettings, has_pooling, read_settings
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.regression import REGRESSION
+from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.tag_schemes import OUTSIDE
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
@@ -65,6 +68,7 @@ GRAPHS = (ONNX_NAME, f"onnx/{ONNX_NAME}")
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 HUB_SUFFIXES = (".json", ".txt", ".model")
+POOLING_SUFFIX = "_Pooling/config.json"
 """Suffixes of the config and the tokenizer."""
 
 HEADS_OF: Mapping[str, Problem[Any]] = {
@@ -123,7 +127,11 @@ def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Art
 
 
 def import_model(
-    source: str | os.PathLike[str], out: Path, *, labels: Sequence[str] | None = None
+    source: str | os.PathLike[str],
+    out: Path,
+    *,
+    labels: Sequence[str] | None = None,
+    pooling: PoolingName | None = None,
 ) -> Artifact:
     """Write a finished model from elsewhere as an artifact.
 
@@ -131,9 +139,11 @@ def import_model(
         source: as in `open_artifact`.
         out: directory of the artifact.
         labels: their names, in the order of the logits; by default those of config.json.
+        pooling: how an encoder without a head gives vectors of length 1.
 
     Raises:
-        ConfigError: `labels` are not as many as the model's.
+        ConfigError: `labels` are not as many as the model's; or `pooling` is of a model that says
+            so itself, or labels texts.
         NotAnArtifactError, ModelError, HubUnreachableError: as in `open_artifact`.
         ArtifactError: `out` cannot be written, or `source` is an artifact already.
     """
@@ -141,7 +151,7 @@ def import_model(
         raise NotAnArtifactError(
             f"{source} is an artifact already ({CARD_NAME} is there): every command takes it."
         )
-    _write(located(str(source)), out, labels)
+    _write(located(str(source)), out, labels, pooling)
     artifact = Artifact.load(out)
     _say_unnamed(artifact)
     return artifact
@@ -330,6 +340,7 @@ def wanted(source: str, files: Sequence[str]) -> list[str]:
     """
     top = [name for name in files if "/" not in name]
     companions = [name for name in top if name.endswith(HUB_SUFFIXES)]
+    companions += [name for name in files if name.endswith(POOLING_SUFFIX)]
     weights = [name for name in top if name.startswith("model") and name.endswith(".safetensors")]
     if weights:
         return [*companions, *weights]
@@ -342,9 +353,14 @@ def wanted(source: str, files: Sequence[str]) -> list[str]:
     return companions
 
 
-def _write(found: FinishedModel, out: Path, labels: Sequence[str] | None) -> None:
+def _write(
+    found: FinishedModel,
+    out: Path,
+    labels: Sequence[str] | None,
+    pooling: PoolingName | None = None,
+) -> None:
     """Write a model as an artifact."""
-    head = _head_of(found, labels)
+    head = _head_of(found, labels, pooling)
     config, problem = head.config, head.problem
     config.id2label = dict(enumerate(head.labels))
     config.label2id = {label: index for index, label in enumerate(head.labels)}
@@ -372,7 +388,7 @@ def _write(found: FinishedModel, out: Path, labels: Sequence[str] | None) -> Non
             problem_type=problem.name,
             labels=head.labels,
             text_columns=problem.columns.texts,
-            metric=problem.usual_metric(head.labels),
+            metric=problem.usual_metric(head.labels, ()),
         ),
         stage=IMPORT_STAGE,
         config=ImportConfig(source=found.place, revision=found.revision, optimize=optimize),
@@ -399,9 +415,13 @@ class _Head:
     """In the order of the artifact's logits."""
     order: tuple[int, ...]
     """The number that each label has in the model: another one where the tag O was not first."""
+    vector: VectorSettings | None = None
+    """How a model without labels gives vectors."""
 
 
-def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
+def _head_of(
+    found: FinishedModel, labels: Sequence[str] | None, pooling: PoolingName | None
+) -> _Head:
     """Read the kind of problem and the labels of a model.
 
     Raises:
@@ -414,6 +434,8 @@ def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
         config = open_config(str(found.folder), local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"the config.json of {found.source} cannot be read: {error}") from None
+    if pooling or has_pooling(found.folder):
+        return _vector_head(found, config, labels, pooling)
     problem = _problem_of(config, found)
     id2label: Mapping[int, str] = config.id2label or {}
     if set(id2label) != set(range(config.num_labels)):
@@ -440,6 +462,37 @@ def _head_of(found: FinishedModel, labels: Sequence[str] | None) -> _Head:
     return _Head(config, problem, tuple(chosen[number] for number in order), order)
 
 
+def _vector_head(
+    found: FinishedModel,
+    config: PretrainedConfig,
+    labels: Sequence[str] | None,
+    pooling: PoolingName | None,
+) -> _Head:
+    """Return the head of a model that gives vectors.
+
+    Raises:
+        ConfigError: `labels` or `pooling` are of another model.
+        ModelError: its files ask for what is not computed here, or it is a graph.
+    """
+    from bertender.models.embedders import SETTING
+
+    if labels is not None:
+        raise ConfigError(f"labels={','.join(labels)}: {found.source} gives vectors. Leave it out.")
+    if found.graph is not None:
+        raise ModelError(
+            f"{found.source} is a graph of an encoder, without its pooling. Give the folder with "
+            "model.safetensors: bertender export writes a graph with the pooling inside."
+        )
+    stated = has_pooling(found.folder)
+    classes = [str(name) for name in config.architectures or []]
+    if pooling and (stated or any(end in name for end in HEADS_OF for name in classes)):
+        said = "modules.json says so itself" if stated else f"it is a {' and '.join(classes)}"
+        raise ConfigError(f"pooling={pooling}: of {found.source}, {said}. Leave it out.")
+    vector = VectorSettings(pooling) if pooling else read_settings(found.folder)
+    setattr(config, SETTING, vector.recorded())
+    return _Head(config, SENTENCE_EMBEDDING, SENTENCE_EMBEDDING.label_names(()), (0,), vector)
+
+
 def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
     """Return the kind of problem of a model's head."""
     stated = config.problem_type
@@ -453,7 +506,8 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
             f"{found.source} is no finished classifier: config.json names "
             f"{', '.join(classes) or 'no class'} (architectures), and the known heads "
             f"are {heads}. An encoder becomes one with `bertender finetune --teacher "
-            f"{found.source}`."
+            f"{found.source}`; one that gives vectors of texts as it is, with `bertender import "
+            f"{found.source} --pooling mean --out DIRECTORY`."
         )
     if by_class[0] is not SINGLE_LABEL:
         return by_class[0]
@@ -475,15 +529,16 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
 def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
     """Load a model of transformers in float32, with its labels in the order of the head."""
     import torch
-    import transformers
     from safetensors import SafetensorError
 
-    from bertender.models.own_models import load_pretrained
+    from bertender.models.embedders import SETTING
+    from bertender.models.own_models import auto_class, load_pretrained
 
-    auto_class = getattr(transformers, head.problem.model_class)
+    kind = auto_class(head.problem.model_class)
+    settings = {} if head.vector is None else {SETTING: head.vector.recorded()}
     try:
         model, report = load_pretrained(
-            auto_class, str(found.folder), local_files_only=True, dtype="float32"
+            kind, str(found.folder), local_files_only=True, dtype="float32", **settings
         )
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelError(f"transformers cannot open {found.source}: {error}") from None
@@ -538,6 +593,8 @@ def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreT
                 "tokenizer_config.json, and pad_token_id to config.json."
             )
     longest = longest_input(tokenizer)
+    if head.vector is not None and head.vector.max_length:
+        longest = min(longest, head.vector.max_length)
     named = tokenizer.model_input_names
     return load_tokenizer(  # only what it is loaded with is saved with it
         found.folder,

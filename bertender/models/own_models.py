@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import nn
@@ -31,6 +31,7 @@ from transformers import (
 
 from bertender.core.errors import ModelError
 from bertender.core.hub import open_pretrained
+from bertender.models.embedders import EMBEDDERS, AutoModelForSentenceEmbedding, embedder_of
 from bertender.models.families import FAMILIES, encoder_layers, family_name, family_of
 from bertender.models.family import Fusion, Pruning
 from bertender.models.table_models import (
@@ -79,18 +80,19 @@ class _PrunedModel(PreTrainedModel):
             family.feed_forward.resize(layer, neurons)
 
 
+Classes: TypeAlias = tuple[type[PreTrainedModel], ...]
+"""Of the models of an architecture that label texts, label words, and give vectors."""
+
+
 @dataclass(frozen=True)
 class Prunable:
     """A row of PRUNABLE."""
 
-    origin: type[PreTrainedModel]
     config: type[_PrunedConfig]
-    classifier: type[PreTrainedModel]
-    """The pruned form of the origin, by its config."""
-    tagger_origin: type[PreTrainedModel]
-    """The origin's class that labels words."""
-    tagger: type[PreTrainedModel]
-    """The pruned form of that."""
+    origins: Classes
+    """Those of transformers."""
+    pruned: Classes
+    """Their pruned forms, by `config`."""
     width: str
     """The setting of the origin's config for the number of neurons of each layer."""
 
@@ -100,22 +102,23 @@ class Prunable:
         config = CONFIG_MAPPING[name]
         own = {"model_type": f"bertender-pruned-{name}", "pruned_from": name}
         kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
-        origins: list[Any] = [
-            MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config],
-            MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[config],
-        ]
-        classifier, tagger = (
+        mappings: Any = (
+            MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+            MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+        )
+        origins: Classes = (*(mapping[config] for mapping in mappings), embedder_of(config))
+        pruned = tuple(
             type(f"Pruned{origin.__name__}", (_PrunedModel, origin), {"config_class": kind})
             for origin in origins
         )
-        return cls(origins[0], kind, classifier, origins[1], tagger, pruning.width)
+        return cls(kind, origins, pruned, pruning.width)
 
     def classes_of(
         self, model: PreTrainedModel
     ) -> tuple[type[PreTrainedModel], type[PreTrainedModel]]:
         """Return the classes of a model with its head: the architecture's own, and the pruned."""
-        tags = isinstance(model, self.tagger_origin)
-        return (self.tagger_origin, self.tagger) if tags else (self.origin, self.classifier)
+        pairs = zip(self.origins, self.pruned, strict=True)
+        return next(pair for pair in pairs if isinstance(model, pair[0]))
 
 
 PRUNABLE: Mapping[str, Prunable] = {
@@ -131,8 +134,15 @@ class OwnModel:
     config: type[PretrainedConfig]
     classifier: type[PreTrainedModel]
     tagger: type[PreTrainedModel] | None = None
+    embedder: type[PreTrainedModel] | None = None
     per_token: tuple[str, ...] = ()
     """Its weights with one row a token, besides the table of word embeddings."""
+
+    @classmethod
+    def of(cls, row: Prunable) -> Self:
+        """Return the pruned form of an architecture."""
+        classifier, tagger, embedder = row.pruned
+        return cls(row.config, classifier, tagger, embedder)
 
 
 TABLE_MODELS: Mapping[str, OwnModel] = {
@@ -143,10 +153,7 @@ TABLE_MODELS: Mapping[str, OwnModel] = {
 }
 
 OWN_MODELS: Mapping[str, OwnModel] = {
-    **{
-        row.config.model_type: OwnModel(row.config, row.classifier, row.tagger)
-        for row in PRUNABLE.values()
-    },
+    **{row.config.model_type: OwnModel.of(row) for row in PRUNABLE.values()},
     **TABLE_MODELS,
 }
 
@@ -198,6 +205,16 @@ def register_own_models() -> None:
         AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
         if row.tagger is not None:
             AutoModelForTokenClassification.register(row.config, row.tagger, exist_ok=True)
+        if row.embedder is not None:
+            EMBEDDERS[row.config] = row.embedder
+
+
+def auto_class(name: str) -> Any:
+    """Return the class that opens models with a head, by its name: of transformers, or our own."""
+    import transformers
+
+    own = {kind.__name__: kind for kind in (AutoModelForSentenceEmbedding,)}
+    return own.get(name) or getattr(transformers, name)
 
 
 def open_config(source: str, **settings: Any) -> PretrainedConfig:

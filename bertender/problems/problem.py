@@ -139,6 +139,10 @@ class Problem(ABC, Generic[Target]):
     """An example is a sentence of words, each with a label; its files are read as such."""
     has_thresholds: bool = False
     """A threshold of each label is fitted once a model is trained."""
+    reads_pairs: bool = False
+    """Its data are pairs of texts, whose columns have usual names, and may have no labels."""
+    gives_vectors: bool = False
+    """A row of its outputs is a vector, whose width each model has its own."""
     names_labels: bool = True
     """Its data name labels; those of a number name none, and its model has one output."""
     output: str = "logit"
@@ -170,8 +174,8 @@ class Problem(ABC, Generic[Target]):
     def label_names(self, found: Sequence[Any]) -> tuple[str, ...]:
         """Return the labels of a task, in the order of the logits, given those of all its rows."""
 
-    def usual_metric(self, labels: Sequence[str]) -> str:
-        """Return the score of a task with these labels, where none is asked for."""
+    def usual_metric(self, labels: Sequence[str], targets: Sequence[Target]) -> str:
+        """Return the score of a task with these labels and targets, where none is asked for."""
         return self.metrics[0]
 
     @abstractmethod
@@ -197,6 +201,14 @@ class Problem(ABC, Generic[Target]):
     def scored_labels(self, labels: Sequence[str]) -> Sequence[str]:
         """Return the labels that have scores of their own, whether or not they occur."""
         return labels if self.names_labels else ()
+
+    def asked(self, examples: Sequence[Example]) -> tuple[Example, ...]:
+        """Return what an endpoint is asked about some examples, one after another."""
+        return tuple(examples)
+
+    def asked_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of the texts that an endpoint is asked about at once."""
+        return tuple(columns)
 
     @abstractmethod
     def constant(
@@ -230,8 +242,8 @@ class Problem(ABC, Generic[Target]):
         """Return examples as a batch for what reads the texts itself, such as an endpoint."""
 
     @abstractmethod
-    def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
-        """Return the shape that the logits of a batch's rows must have."""
+    def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
+        """Return the shape that the logits of a batch's rows must have; None is of any size."""
 
     @abstractmethod
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
@@ -349,7 +361,7 @@ def is_labelled(labels: Any) -> bool:
     """
     values = np.asarray(labels)
     if values.dtype.kind == "f":
-        return bool(np.isfinite(values).all())
+        return not np.isnan(values).any()
     return not values.size or bool((values != NO_LABEL).any())
 
 

@@ -76,7 +76,7 @@ class TextProblem(Problem[Target]):
     def keep_text(self, examples: Sequence[Example]) -> Batch:
         return keep_text(examples)
 
-    def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
+    def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
         return sum(batch.counts), labels
 
     def joined(self, rows: Sequence[Outputs]) -> Outputs:

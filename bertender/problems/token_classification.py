@@ -117,7 +117,7 @@ class TokenClassification(Problem[Tags]):
         types = sorted({tag[len(BEGIN) :] for tag in tags})
         return (OUTSIDE, *(prefix + entity for entity in types for prefix in (BEGIN, INSIDE)))
 
-    def usual_metric(self, labels: Sequence[str]) -> str:
+    def usual_metric(self, labels: Sequence[str], targets: Sequence[Tags]) -> str:
         """Return the F1 of entities, or the share of words where tags mark none."""
         return "entity_f1" if are_entity_tags(labels) else "tag_accuracy"
 
@@ -166,7 +166,7 @@ class TokenClassification(Problem[Tags]):
     def keep_text(self, examples: Sequence[Example]) -> Batch:
         return keep_words(examples)
 
-    def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
+    def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
         return (*_words_of(batch).shape, labels)
 
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:

@@ -214,7 +214,12 @@ class Baseline(Stage):
     name = "baseline"
     summary = "Train the bag-of-words control that a teacher must beat."
     sources = (0,)
-    problem_types = ("single_label_classification", "multi_label_classification", "regression")
+    problem_types = (
+        "single_label_classification",
+        "multi_label_classification",
+        "regression",
+        "sentence_embedding",
+    )
 
     @property
     def config(self) -> type[BagOfWordsConfig]:
@@ -586,8 +591,10 @@ class Endpoint(Report):
     ) -> EndpointCheck:
         from serve.check import check_endpoint
 
-        true_labels = [task.problem.by_names(target, task.labels) for target in task.dev.label_ids]
-        return check_endpoint(sources[0], task.dev.examples, config, true_labels)
+        texts, truth = task.problem.asked(task.dev.examples), task.dev.label_ids
+        names = [task.problem.by_names(target, task.labels) for target in truth]
+        true_labels = names if len(names) == len(texts) else None
+        return check_endpoint(sources[0], texts, config, true_labels)
 
     def requires(self) -> None:
         from serve.server.installation import find_installation, is_installed

@@ -21,6 +21,7 @@ from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Columns, Problem
 from bertender.problems.regression import REGRESSION
+from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.docs import draw, load_docs, load_further
@@ -176,7 +177,8 @@ class GlueTask(NamedTask):
         root = data_directory()
         if not self.unlabelled_file or root is None or not (root / self.unlabelled_file).is_file():
             return ()
-        texts = dict.fromkeys(read_texts(root / self.unlabelled_file, self.text_columns))
+        columns = PROBLEMS[self.problem_type].asked_columns(self.text_columns)
+        texts = dict.fromkeys(read_texts(root / self.unlabelled_file, columns))
         return tuple(sorted(texts, key=lambda text: draw(*text)))
 
 
@@ -340,6 +342,19 @@ TASKS: Mapping[str, NamedTask] = {
         folder="WNLI",
         hub_name="wnli",
         file_text_columns=("sentence1", "sentence2"),
+    ),
+    "stsb-embedding": GlueTask(
+        "Are the vectors of similar sentences near each other? (GLUE)",
+        ("embedding",),
+        "cosine_spearman",
+        ("sentence1", "sentence2"),
+        problem_type=SENTENCE_EMBEDDING.name,
+        folder="STS-B",
+        hub_name="stsb",
+        file_text_columns=("sentence1", "sentence2"),
+        file_label_column="score",
+        file_labels=("embedding",),
+        unlabelled_file="movie-sentences/movie-sentences.txt.xz",
     ),
     "stsb": GlueTask(
         "How similar are these two sentences, from 0 to 5? (GLUE)",
@@ -583,7 +598,7 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     return Task(
         name=name,
         labels=labels,
-        metric=problem.usual_metric(labels),
+        metric=problem.usual_metric(labels, (train if len(train) else dev).label_ids),
         text_columns=text_columns,
         train=train,
         dev=dev,
@@ -603,7 +618,15 @@ def problem_type_of(config: TaskConfig) -> str:
 
 def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence[str]) -> Columns:
     """Return which of a file's columns to read, after a check that no column has two roles."""
-    pair = () if config.pair_column is None else (config.pair_column,)
+    pair_column = config.pair_column
+    if problem.reads_pairs and pair_column is None and problem.columns.texts[1] in there:
+        pair_column = problem.columns.texts[1]
+    if problem.reads_pairs and pair_column is None:
+        raise ConfigError(
+            f"{problem.name} learns from pairs of texts, and no column of the second text is "
+            f"named. Give --text-column and --pair-column; the file has {', '.join(there)}."
+        )
+    pair = () if pair_column is None else (pair_column,)
     if pair and not problem.takes_pairs:
         raise ConfigError(
             f"--pair-column {config.pair_column}: an example of {problem.name!r} has no second "
@@ -611,6 +634,8 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
         )
     first = _column(config, "text_column", problem.columns.texts[0], there)
     label = _column(config, "label_column", problem.columns.label, there)
+    if problem.reads_pairs and label not in there and not config.is_explicit("label_column"):
+        label = ""
     columns = Columns((first, *pair), label)
     labels = problem.label_columns(label)
     if len({*columns.texts, *labels}) < len(columns.texts) + len(labels):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -189,6 +189,34 @@ class Tokenize:
         columns = [list(column) for column in zip(*examples, strict=True)]
         ids: list[list[int]] = self.tokenizer(*columns, verbose=False)["input_ids"]
         return ids
+
+
+class TokenizeEach(Tokenize):
+    """Encode each text of an example apart, as a row of its own."""
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        known = tuple(to_examples(examples))
+        arrays = self._tokens([[text for example in known for text in example]])
+        owners = owners_of(known)
+        cut = truncated_rows(arrays)
+        if cut is not None:
+            cut = np.bincount(owners, cut, minlength=len(known)) > 0
+        return Batch(
+            known,
+            {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
+            truncated=cut,
+            owners=owners,
+        )
+
+    def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
+        """Return the tokens of the longest text of each example."""
+        ids = iter(self.tokenizer([*chain(*examples)], verbose=False)["input_ids"])
+        return [max(islice(ids, len(example)), key=len) for example in examples]
+
+
+def owners_of(examples: Sequence[Example]) -> IntArray:
+    """Return the number of the example that each text is of."""
+    return np.repeat(np.arange(len(examples)), [len(each) for each in examples])
 
 
 def truncated_rows(tokens: BatchEncoding | TokenArrays) -> npt.NDArray[np.bool_] | None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import NO_LABEL, is_labelled
 from bertender.problems.regression import REGRESSION
+from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
@@ -31,6 +33,7 @@ from bertender.text.long_texts import POOLINGS, TokenizeLong, windows_of
 from bertender.text.tokenizer import longest_input
 from bertender.text.word_parts import continued_labels
 from bertender.training.config import TaskTrainingConfig
+from bertender.training.vector_losses import in_batch, ordered_cosines, prefixes
 
 if TYPE_CHECKING:
     import torch
@@ -84,13 +87,15 @@ class Head(ABC):
     label_loss: LabelLoss = LabelLoss()
     several_rows: bool = False
     """Whether an example may have several token rows."""
+    softens: bool = True
+    """Whether a temperature softens what it outputs: a distribution."""
 
     @property
     def auto_class(self) -> Any:
         """The class of transformers that loads a model with this head."""
-        import transformers
+        from bertender.models.own_models import auto_class
 
-        return getattr(transformers, PROBLEMS[self.problem].model_class)
+        return auto_class(PROBLEMS[self.problem].model_class)
 
     @abstractmethod
     def tokenize(
@@ -187,6 +192,13 @@ class Head(ABC):
         chances = self.predicted(logits, {}).double().log_softmax(-1)
         entropy = -(chances.exp() * chances).sum(-1) / math.log(chances.shape[-1])
         return entropy.view(len(logits), -1).mean(-1)
+
+    def logit_loss(
+        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
+    ) -> torch.Tensor:
+        """Return the distance from the teacher's logits as they are, with nothing to soften."""
+        ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
+        return logit_mse(ours, theirs)
 
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
         """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
@@ -302,6 +314,7 @@ class NumberHead(TextHead):
     much as similarities do."""
 
     problem = REGRESSION.name
+    softens = False
 
     def columns(self, targets: Sequence[float]) -> Columns:
         spread = spread_of(targets)
@@ -368,6 +381,100 @@ class NumberHead(TextHead):
         return moved.square()
 
 
+class VectorHead(Head):
+    """A vector, learned by the cosines of pairs of texts, in each of its first PARTS alike, so that
+    it can be cut (Kusupati et al. 2022, arXiv 2205.13147)."""
+
+    problem = SENTENCE_EMBEDDING.name
+    several_rows = True
+    softens = False
+
+    def tokenize(
+        self, split: Split, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
+        """Return the tokens of each text, a list of rows for each example."""
+        counts = [len(example) for example in split.examples]
+        longest = longest_input(tokenizer)
+        texts = [*chain(*split.examples)]
+        tokens = tokenizer(texts, truncation=True, max_length=longest, padding=False)
+        ends = [0, *accumulate(counts)]
+        columns = {
+            name: [rows[start:end] for start, end in pairwise(ends)]
+            for name, rows in tokens.items()
+        }
+        return columns, {"labels": [*map(float, split.label_ids)], ROWS: counts}
+
+    def begin(
+        self,
+        model: torch.nn.Module,
+        targets: Sequence[float],
+        source: torch.nn.Module | None = None,
+    ) -> None:
+        """Make vectors as the source does."""
+        if source is not None and hasattr(source, "vector"):
+            model.vector = source.vector
+
+    def averaged(self, logits: Sequence[Any]) -> Any:
+        """Return the vectors of one model; those of several have directions of their own."""
+        (own,) = logits
+        return own
+
+    def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the loss of the pairs of a batch; texts alone have none.
+
+        That of pairs with numbers is `ordered_cosines`, and that of pairs without `in_batch`.
+
+        Args:
+            logits: vectors (rows, dimensions).
+            batch: with ROWS (batch) and `labels` (batch).
+        """
+        import torch
+
+        counts, labels = batch[ROWS], batch["labels"]
+        is_pair = (counts == 2) & ~labels.isnan()
+        firsts = (counts.cumsum(0) - counts)[is_pair]
+        scores = labels[is_pair]
+        known = scores.isfinite()
+        ids = batch["input_ids"][firsts + 1]
+        losses = []
+        for part in prefixes(logits):
+            first, second = part[firsts], part[firsts + 1]
+            cosines = (first * second).sum(-1)
+            losses.append(
+                ordered_cosines(cosines[known], scores[known])
+                + in_batch(first[~known], second[~known], ids[~known])
+            )
+        return torch.stack(losses).mean()
+
+    def soft_loss(
+        self,
+        student: torch.Tensor,
+        teacher: torch.Tensor,
+        batch: TensorBatch,
+        temperature: float,
+        divergence: Divergence | None = None,
+    ) -> torch.Tensor:
+        """Return the distance from the teacher's vectors, of all texts.
+
+        Of vectors as wide it is the squared distance of the two (Reimers and Gurevych 2020, arXiv
+        2004.09813), which is twice one minus their cosine. Else it is that of their cosines with
+        the other texts of the batch (Tung and Mori 2019, arXiv 1907.09682).
+        """
+        from torch.nn import functional
+
+        ours, theirs = (
+            functional.normalize(precise(each), dim=-1) for each in (student, teacher.detach())
+        )
+        if ours.shape[-1] != theirs.shape[-1]:
+            ours, theirs = (each @ each.T for each in (ours, theirs))
+        return (ours - theirs).square().sum(-1).mean()
+
+    def logit_loss(
+        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
+    ) -> torch.Tensor:
+        return self.soft_loss(student, teacher, batch, 1.0)
+
+
 class TagHead(Head):
     """A tag for each word, at its first token; later parts of a word continue its tag."""
 
@@ -401,7 +508,10 @@ class TagHead(Head):
 
 HEADS = Table[Head](
     "head",
-    {head.problem: head for head in (LabelHead(), SetHead(), NumberHead(), TagHead())},
+    {
+        head.problem: head
+        for head in (LabelHead(), SetHead(), NumberHead(), TagHead(), VectorHead())
+    },
 )
 
 
@@ -496,6 +606,21 @@ def label_counts(task: Task) -> list[int]:
     targets = (target for target in task.train.label_ids if is_labelled(target))
     counts = Counter(number for target in targets for number in task.problem.labels_of(target))
     return [counts[number] for number in range(len(task.labels))]
+
+
+def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
+    """Mean squared difference of the logits, over the batch and the labels.
+
+    Tang et al. 2019 (arXiv 1903.12136). The paper calls it the mean squared error and writes the
+    squared distance; the mean over the labels follows its words.
+
+    Args:
+        student_logits: (batch, labels).
+        teacher_logits: (batch, labels).
+    """
+    from torch.nn import functional
+
+    return functional.mse_loss(precise(student_logits), precise(teacher_logits.detach()))
 
 
 def hard_labels(

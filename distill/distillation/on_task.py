@@ -18,7 +18,7 @@ from bertender.text.long_texts import WINDOWS, windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
 from bertender.training.examples import TokenDataset, cut_at
-from bertender.training.heads import HEADS
+from bertender.training.heads import HEADS, TextHead
 from bertender.training.loop import Objective
 from distill.augmentation.augment import augmented
 from distill.distillation.config import DistillConfig
@@ -166,6 +166,9 @@ def check_task(config: DistillConfig, method: Method, task: Task) -> None:
     if head.per_token:
         names = ("unlabelled_max_entropy", "unlabelled_agreement", "augmentation", "more_teachers")
         why = "a student learns it token by token, from one teacher that reads the same tokens"
+    elif task.problem.gives_vectors:
+        names = ("unlabelled_max_entropy", "unlabelled_agreement", "more_teachers")
+        why = "vectors of several models have directions of their own, and are sure of nothing"
     elif not task.problem.names_labels:
         names = ("unlabelled_max_entropy", "unlabelled_agreement")
         why = "its answers are numbers, of which none is sure and no two are the same"
@@ -183,10 +186,15 @@ def check_task(config: DistillConfig, method: Method, task: Task) -> None:
             "labels that this would change. Take a method that learns from labels too, or leave it "
             "out."
         )
-    if head.per_token and not method.student.labels_words:
+    if config.is_explicit("temperature") and config.temperature is not None and not head.softens:
+        raise ConfigError(
+            f"temperature={config.temperature:g}: it softens a distribution over labels, and task "
+            f"{task.name!r} is one of {task.problem_type!r}, which has none. Leave it out."
+        )
+    if not isinstance(head, TextHead) and not method.student.labels_words:
         others = [name for name, row in METHODS.items() if row.student.labels_words]
         raise ConfigError(
-            f"method={method.name!r}: its student labels texts and cannot tag words, and task "
+            f"method={method.name!r}: its student labels texts alone, and task "
             f"{task.name!r} is one of {task.problem_type!r}. Methods that can: {', '.join(others)}."
         )
 

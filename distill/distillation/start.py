@@ -342,7 +342,9 @@ def student_tokens(
     floor, most = config.vocab_floor, config.most_entries
     if most is not None:
         return StudentTokens(whole, needed_tokens(whole, learned.texts(), floor, most))
-    if config.vocab_size == ALL_TOKENS or HEADS[task.problem_type].per_token:
+    # vectors are made to be compared with those of other texts than these
+    stays = HEADS[task.problem_type].per_token or task.problem.gives_vectors
+    if config.vocab_size == ALL_TOKENS or stays:
         return StudentTokens(whole)
     try:
         tokens = needed_tokens(whole, learned.texts(), floor)

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,8 @@ def with_unlabelled(task: Task, config: FilteredConfig) -> tuple[Task, Mapping[s
     of_file: Sequence[Example] = ()
     if config.unlabelled is not None:
         bad_row = skipped if task.skips_bad_rows else stop
-        of_file = read_texts(config.unlabelled, task.text_columns, bad_row)
+        columns = task.problem.asked_columns(task.text_columns)
+        of_file = read_texts(config.unlabelled, columns, bad_row)
     filters, left_out = text_filters(task, config), Counter[str]()
     sources = (
         (of_file, config.max_unlabelled),
@@ -94,8 +95,9 @@ def with_unlabelled(task: Task, config: FilteredConfig) -> tuple[Task, Mapping[s
 
 def text_filters(task: Task, config: FilteredConfig) -> Mapping[str, LeavesOut]:
     """Return the filters that go by the text alone, by name; a text of a pair counts with both."""
-    held_out = {folded(each) for each in chain(task.dev.examples, task.reserved)}
-    selection = {folded(each) for each in task.selection.examples}
+    asked = task.problem.asked
+    held_out = {*map(folded, asked((*task.dev.examples, *task.reserved)))}
+    selection = {*map(folded, asked(task.selection.examples))}
     least, most = config.unlabelled_min_words or 0, config.unlabelled_max_words or math.inf
     filters: dict[str, LeavesOut] = {
         "held_out": lambda text: folded(text) in held_out,
@@ -103,7 +105,7 @@ def text_filters(task: Task, config: FilteredConfig) -> Mapping[str, LeavesOut]:
         "length": lambda text: not least <= sum(len(part.split()) for part in text) <= most,
     }
     if config.unlabelled_distinct:
-        known = {folded(each) for each in task.train.examples}
+        known = {*map(folded, asked(task.train.examples))}
 
         def is_copy(text: Example) -> bool:
             before = len(known)

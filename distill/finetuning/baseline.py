@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
+from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -18,11 +19,15 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import DataError
 from bertender.core.findings import Findings
 from bertender.problems.multi_label_classification import MULTI_LABEL
-from bertender.problems.problem import Outputs
+from bertender.problems.problem import Problem
 from bertender.problems.regression import REGRESSION
+from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
 from distill.finetuning.config import BagOfWordsConfig
+
+MOST_DIMENSIONS = 512
+"""Of the vectors of texts."""
 
 
 def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artifact:
@@ -35,11 +40,12 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     """
     check_labels_present(task)
     vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)
-    features = vectorizer.fit_transform(_texts(task.train))
+    features = vectorizer.fit_transform(_texts(task.train, task.problem))
     linear = FITTED[task.problem_type](features, task, config)
-    logits = vectorizer.transform(_texts(task.dev)) @ linear.coefficients.T + linear.intercepts
-    place, problem = np.zeros(1, dtype=np.int64), task.problem
-    outputs = [Outputs(row[None], place) for row in logits.astype(np.float32)]
+    problem = task.problem
+    held_out = vectorizer.transform(_texts(task.dev, problem))
+    logits = held_out @ linear.coefficients.T + linear.intercepts
+    outputs = problem.outputs(logits.astype(np.float32), problem.keep_text(task.dev.examples))
     predictions = decoded(problem, outputs, task.dev.examples)
     found = all_scores(problem, task.labels, task.dev, predictions, outputs)
     scores = score_findings(task, found, predictions)
@@ -106,16 +112,25 @@ def _numbers(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
     return Linear(model.coef_[None], np.array([model.intercept_]))
 
 
+def _vectors(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    """Return latent semantic analysis (Deerwester et al. 1990): the directions in which words
+    differ most. It reads no labels."""
+    width = min(MOST_DIMENSIONS, *(size - 1 for size in features.shape))
+    model = TruncatedSVD(max(width, 1), random_state=config.seed).fit(features)
+    return Linear(model.components_, np.zeros(len(model.components_)))
+
+
 FITTED: Mapping[str, Callable[[Any, Task, BagOfWordsConfig], Linear]] = {
     SINGLE_LABEL.name: _one_label,
     MULTI_LABEL.name: _sets,
     REGRESSION.name: _numbers,
+    SENTENCE_EMBEDDING.name: _vectors,
 }
 """The linear model of each kind of problem."""
 
 
-def _texts(split: Split) -> list[str]:
-    return [" ".join(example) for example in split.examples]
+def _texts(split: Split, problem: Problem[Any]) -> list[str]:
+    return [" ".join(example) for example in problem.asked(split.examples)]
 
 
 def check_labels_present(task: Task) -> None:

@@ -294,21 +294,6 @@ def soft_cross_entropy(
     return -(teacher * student).sum() / max(len(student), 1)
 
 
-def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
-    """Mean squared difference of the logits, over the batch and the labels.
-
-    Tang et al. 2019 (arXiv 1903.12136). The paper calls it the mean squared error and writes the
-    squared distance; the mean over the labels follows its words.
-
-    Args:
-        student_logits: (batch, labels).
-        teacher_logits: (batch, labels).
-    """
-    from torch.nn import functional
-
-    return functional.mse_loss(precise(student_logits), precise(teacher_logits.detach()))
-
-
 def vocabulary_labels(
     logits: torch.Tensor, targets: torch.Tensor, entries: Sequence[int]
 ) -> torch.Tensor:

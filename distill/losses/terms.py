@@ -15,7 +15,6 @@ from bertender.problems.problem import NO_LABEL
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.training.heads import HEADS, Head, hard_labels, soft_labels
 from distill.losses.functions import (
-    logit_mse,
     relation_divergence,
     token_soft_labels,
     vocabulary_labels,
@@ -180,8 +179,7 @@ class LogitMatch(_OfLogits):
 
     def __call__(self, student: Signals, teacher: Signals, batch: TensorBatch) -> torch.Tensor:
         mine, theirs = (self.head.joined(each.logits, batch) for each in (student, teacher))
-        ours, others = (self.head.predicted(each, batch) for each in (mine, theirs))
-        return logit_mse(ours, others)
+        return self.head.logit_loss(mine, theirs, batch)
 
 
 @dataclass(frozen=True)

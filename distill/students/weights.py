@@ -6,12 +6,16 @@ import copy
 
 import torch
 from torch import nn
-from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+)
 
 from bertender.core.errors import ModelError
 from bertender.models.families import family_of, has_distances_alone
 from bertender.models.family import Family
-from bertender.models.own_models import OWN_MODELS
+from bertender.models.own_models import TABLE_MODELS
 from bertender.training.heads import Head
 
 
@@ -102,18 +106,18 @@ def with_head(student: PreTrainedModel, head: Head) -> PreTrainedModel:
     Raises:
         ModelError: the student is of a class of bertender's own, which labels texts alone.
     """
-    if not head.per_token:
+    if head.auto_class is AutoModelForSequenceClassification:
         return student
-    if student.config.model_type in OWN_MODELS:
+    if student.config.model_type in TABLE_MODELS:
         raise ModelError(
-            f"a {student.config.model_type!r} student labels texts and cannot tag words. Choose a "
-            "method whose students are of a class of transformers, such as minibert."
+            f"a {student.config.model_type!r} student labels texts alone. Choose a method whose "
+            "students are of a class of transformers, such as minibert."
         )
-    tagger: PreTrainedModel = head.auto_class.from_config(student.config)
-    if isinstance(student, type(tagger)):
+    model: PreTrainedModel = head.auto_class.from_config(student.config)
+    if isinstance(student, type(model)):
         return student
-    _load_encoder(tagger, student)
-    return tagger
+    _load_encoder(model, student)
+    return model
 
 
 def _load_encoder(model: PreTrainedModel, student: PreTrainedModel) -> None:

@@ -31,6 +31,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from bertender.core.files import cache_directory
 from bertender.core.progress import Bar, progress_bar
 from bertender.models.classifier import input_names, model_inputs
+from bertender.models.embedders import SETTING as VECTORS
 from bertender.text.batch import length_buckets
 from bertender.training.checkpoint import cached_tensor, computing_versions
 from bertender.training.examples import TensorBatch, TokenDataset
@@ -138,7 +139,8 @@ def cacheable(reads: Iterable[Wanted]) -> Wanted:
 
 def size_bytes(config: PretrainedConfig, wanted: Wanted, examples: int, bf16: bool) -> int:
     """Return how large the outputs of a teacher of this config are on disk."""
-    logits: int = config.num_labels * torch.float32.itemsize if "logits" in wanted else 0
+    width = config.hidden_size if hasattr(config, VECTORS) else config.num_labels
+    logits: int = width * torch.float32.itemsize if "logits" in wanted else 0
     state: int = config.hidden_size * _state_type(bf16).itemsize
     return examples * (logits + len(wanted.get("sentence_states", ())) * state)
 

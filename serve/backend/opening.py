@@ -53,7 +53,8 @@ def open_served_model(
     os.environ["RAYON_NUM_THREADS"] = str(threads * parameters.concurrent_buckets)
     artifact = Artifact.load(folder, checked_at=parameters.stamp)
     classifier = open_artifact(artifact, parameters, threads)
-    input_names = INPUT_NAMES[: len(artifact.card.task.text_columns)]
+    columns = classifier.problem.asked_columns(artifact.card.task.text_columns)
+    input_names = INPUT_NAMES[: len(columns)]
     # a tokenizer of transformers sets itself up in its first call, which no two threads may do
     classifier.encode([classifier.problem.to_example(("first",) * len(input_names))])
     if runtime.runs_while_loading:

@@ -53,14 +53,14 @@ class TextSpan(Record):
 class Classification(Record):
     """Prediction of the endpoint for one example."""
 
-    label: str | float | tuple[str, ...] = Field(
-        description="one, one for each word, or all of a text; or a number"
+    label: str | float | tuple[str, ...] | None = Field(
+        description="one, one for each word, or all of a text; or a number; None of a vector"
     )
     score: float | tuple[float, ...] | None = Field(
-        description="probability of each label; None of a number"
+        description="probability of each label; None of a number or a vector"
     )
     logits: tuple[float, ...] | tuple[tuple[float, ...], ...] = Field(
-        description="or the number itself"
+        description="or the number itself, or the vector"
     )
     spans: tuple[TextSpan, ...] | None = Field(
         None, description="of a tagger: what it has found in the text; None of other models"
@@ -429,7 +429,7 @@ class ServedPredictor:
         self.endpoint = endpoint
 
     def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
-        return self.endpoint.logits(batch.examples)
+        return self.endpoint.logits(self.endpoint.problem.asked(batch.examples))
 
 
 def classify(

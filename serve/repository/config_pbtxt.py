@@ -102,6 +102,7 @@ def model_config(
             "encoder": ENCODER_NAME,
             "encoder_inputs": encoder_inputs,
         }
+    problem = PROBLEMS[card.task.problem_type]
     parameters = BackendParameters(
         digest=digest,
         stamp=stamp,
@@ -124,7 +125,7 @@ def model_config(
         max_batch_size=config.max_batch_size,
         input=[
             triton.ModelInput(name=each, data_type=triton.TYPE_STRING, dims=[1])
-            for each in INPUT_NAMES[: len(card.task.text_columns)]
+            for each in INPUT_NAMES[: len(problem.asked_columns(card.task.text_columns))]
         ],
         output=[
             triton.ModelOutput(
@@ -132,7 +133,7 @@ def model_config(
                 data_type=getattr(triton, each.triton_type),
                 dims=each.dims(len(card.task.labels)),
             )
-            for each in (*PROBLEMS[card.task.problem_type].response_tensors, WAS_TRUNCATED)
+            for each in (*problem.response_tensors, WAS_TRUNCATED)
         ],
         dynamic_batching=triton.ModelDynamicBatching(
             max_queue_delay_microseconds=config.queue_delay_us

@@ -168,6 +168,8 @@ def _classifier_faults(version: Path, config: ModelConfig) -> Iterator[str]:
         return
     yield from _missing_weights(artifact.path, signature)
     labels = len(artifact.card.task.labels)
+    if PROBLEMS[artifact.card.task.problem_type].gives_vectors:
+        return
     for tensor in signature.outputs:
         if tensor.name == ENCODER_OUTPUT and tensor.dims and tensor.dims[-1] not in (ANY, labels):
             yield (

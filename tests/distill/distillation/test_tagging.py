@@ -194,7 +194,7 @@ def test_every_method_trains_a_tagger(name: str, teacher: Artifact, tmp_path: Pa
 def test_a_student_that_cannot_tag_is_refused(name: str, tmp_path: Path) -> None:
     """Before the teacher is read, in a recipe before its first step."""
     config, unread = DistillConfig(method=name), cast(Artifact, None)
-    said = f"method={name!r}: its student labels texts and cannot tag words.* minibert"
+    said = f"method={name!r}: its student labels texts alone.* minibert"
     with pytest.raises(ConfigError, match=said):
         STAGES["distill"].check(config, TASK)
     with pytest.raises(ConfigError, match=said):

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertender.training.heads import hard_labels, soft_labels
+from bertender.training.heads import hard_labels, logit_mse, soft_labels
 from distill.losses.functions import (
     attention_divergence,
     attention_mse,
@@ -19,7 +19,6 @@ from distill.losses.functions import (
     hidden_mean_mse,
     hidden_mse,
     hidden_variance_difference,
-    logit_mse,
     normalised_hidden_mse,
     normalised_sentence_mse,
     relation_divergence,

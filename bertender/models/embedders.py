@@ -1,0 +1,179 @@
+"""Embedders: encoders whose output is one vector for each text, pooled and normalised inside.
+
+Reimers and Gurevych 2019 (SBERT, arXiv 1908.10084), section 3: the mean of the states of a text's
+tokens, or the state of the first. The arithmetic is that of sentence-transformers, so that both
+give the same numbers. The vectors are called logits, as the outputs of all models here.
+
+On disk an embedder is its encoder alone, as `AutoModel` reads it, with the files of
+`sentence_files`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from transformers import MODEL_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.utils.hub import cached_file
+
+from bertender.models.sentence_files import (
+    MODULES_NAME,
+    PROMPTS_NAME,
+    TRANSFORMER_NAME,
+    VectorSettings,
+    has_pooling,
+    pooling_file,
+    read_settings,
+    write_settings,
+)
+
+SETTING = "sentence_embedding"
+"""The setting of config.json with the pooling."""
+LEAST = 1e-9
+"""Instead of a number of tokens of 0."""
+LEAST_LENGTH = 1e-12
+"""Instead of the length of a vector of 0."""
+EMBEDDERS: dict[type[PretrainedConfig], type[PreTrainedModel]] = {}
+"""By their configs: those that were asked for, and those of OWN_MODELS."""
+
+
+class Embedder(PreTrainedModel):
+    """An encoder of transformers under a head without weights."""
+
+    encoder_class: ClassVar[type[PreTrainedModel]]
+    config: PretrainedConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.vector = self.vector  # so that the config of every such model says so
+        setattr(self, self.base_model_prefix, self.encoder_class(config, **self._without_pooler()))
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _without_pooler(cls) -> dict[str, bool]:
+        """Return how the encoder is built without a layer that vectors do not read."""
+        accepted = inspect.signature(cls.encoder_class.__init__).parameters
+        return {"add_pooling_layer": False} if "add_pooling_layer" in accepted else {}
+
+    @property
+    def vector(self) -> VectorSettings:
+        """How it makes vectors; by default the mean, of length 1."""
+        return VectorSettings(**getattr(self.config, SETTING, {}))
+
+    @vector.setter
+    def vector(self, settings: VectorSettings) -> None:
+        setattr(self.config, SETTING, settings.recorded())
+
+    def pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the vectors (batch, hidden) of states (batch, seq, hidden), at least float32."""
+        states = states.to(torch.promote_types(states.dtype, torch.float32))
+        if self.vector.pooling == "cls":
+            vectors = states[:, 0]
+        else:
+            counted = mask.unsqueeze(-1).to(states.dtype)
+            vectors = (states * counted).sum(1) / counted.sum(1).clamp(min=LEAST)
+        if self.vector.normalize:
+            # as `functional.normalize`, without its `expand_as`: graphs lose the width in it
+            lengths: torch.Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+            vectors = vectors / lengths.clamp(min=LEAST_LENGTH)
+        return vectors
+
+    def save_pretrained(self, save_directory: Any, *arguments: Any, **settings: Any) -> None:
+        """Write the encoder, and the files by which sentence-transformers opens it."""
+        encoder: Any = self.base_model
+        encoder.save_pretrained(save_directory, *arguments, **settings)
+        if not hasattr(self.config, "opens_with"):  # else transformers does not know it
+            width = self.config.hidden_size
+            model = self._without_pooler()
+            write_settings(Path(save_directory), self.vector, width, **model)
+
+
+def embedder_of(config: type[PretrainedConfig]) -> type[PreTrainedModel]:
+    """Return the embedder of an architecture, by its config.
+
+    Raises:
+        KeyError: transformers has no encoder of it.
+    """
+    if config not in EMBEDDERS:
+        EMBEDDERS[config] = _derived(config, MODEL_MAPPING[config])
+    return EMBEDDERS[config]
+
+
+def _derived(config: type[PretrainedConfig], encoder: Any) -> type[PreTrainedModel]:
+    """Derive the embedder of an encoder's class."""
+    signature = inspect.signature(encoder.forward)
+    _, *names = signature.parameters
+
+    def forward(self: Any, *positional: Any, **inputs: Any) -> SequenceClassifierOutput:
+        inputs |= {**dict(zip(names, positional, strict=False)), "return_dict": True}
+        found = self.base_model(**inputs)
+        states, mask = found.last_hidden_state, inputs.get("attention_mask")
+        mask = states.new_ones(states.shape[:2]) if mask is None else mask
+        return SequenceClassifierOutput(
+            logits=self.pooled(states, mask),
+            hidden_states=found.hidden_states,
+            attentions=getattr(found, "attentions", None),
+        )
+
+    # callers read from it which columns of tokens the model takes
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    own = {
+        "config_class": config,
+        "encoder_class": encoder,
+        "forward": forward,
+        # Optimum asks a model's class which library it is of
+        "__module__": encoder.__module__,
+    }
+    name = f"{encoder.__name__.removesuffix('Model')}ForSentenceEmbedding"
+    kind: type[PreTrainedModel] = type(name, (Embedder, encoder.__bases__[0]), own)
+    return kind
+
+
+class AutoModelForSentenceEmbedding:
+    """Opens embedders as the Auto classes of transformers open other models."""
+
+    @classmethod
+    def from_pretrained(cls, source: str, **settings: Any) -> Any:
+        """Open the embedder of a folder or a hub name: an encoder's, or a whole model's.
+
+        How it makes vectors is read from its config, or else from sentence-transformers' files.
+        """
+        given = settings.pop(SETTING, None)
+        places = ("local_files_only", "revision", "cache_dir")
+        found = {name: settings[name] for name in places if name in settings}
+        config, unused = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **settings)
+        unused.pop("trust_remote_code", None)
+        if given is None and not hasattr(config, SETTING):
+            files = _sentence_files(source, **found)
+            given = files and read_settings(files).recorded()
+        if given:
+            setattr(config, SETTING, given)
+        kind: Any = embedder_of(type(config))
+        return kind.from_pretrained(source, config=config, **{**found, **unused})
+
+    @classmethod
+    def from_config(cls, config: PretrainedConfig, **settings: Any) -> Any:
+        """Build the embedder of a config, untrained."""
+        kind: Any = embedder_of(type(config))
+        return kind._from_config(config)
+
+
+def _sentence_files(source: str, **settings: Any) -> Path | None:
+    """Return the folder with the files of sentence-transformers; None where there are none."""
+    if Path(source).is_dir():
+        return Path(source) if has_pooling(Path(source)) else None
+
+    def downloaded(name: str) -> str | None:
+        lenient = {"_raise_exceptions_for_missing_entries": False}
+        path: str | None = cached_file(source, name, **lenient, **settings)
+        return path
+
+    path = downloaded(MODULES_NAME)
+    if path is None or not has_pooling(folder := Path(path).parent):
+        return None
+    for name in (TRANSFORMER_NAME, PROMPTS_NAME, pooling_file(folder)):
+        downloaded(name)
+    return folder

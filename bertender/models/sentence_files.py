@@ -1,0 +1,190 @@
+"""The files by which sentence-transformers knows a model of text vectors, read and written.
+
+modules.json lists what a text goes through; 1_Pooling/config.json says how the states of tokens
+become one vector; a module Normalize gives it length 1; sentence_bert_config.json has settings of
+the tokens. What these files ask for and bertender does not compute is refused by name: the vectors
+would be others than their author's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bertender.core.errors import ModelError
+
+logger = logging.getLogger(__name__)
+
+MODULES_NAME = "modules.json"
+TRANSFORMER_NAME = "sentence_bert_config.json"
+PROMPTS_NAME = "config_sentence_transformers.json"
+POOLING_NAME = "1_Pooling/config.json"
+
+PoolingName = Literal["mean", "cls"]
+POOLINGS: Mapping[PoolingName, str] = {
+    "mean": "pooling_mode_mean_tokens",
+    "cls": "pooling_mode_cls_token",
+}
+"""A pooling -> its setting in the files of all versions; newer ones name it `pooling_mode`."""
+OTHERS = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
+
+
+@dataclass(frozen=True)
+class VectorSettings:
+    """How the states of a text's tokens become its vector."""
+
+    pooling: PoolingName = "mean"
+    normalize: bool = True
+    """The vector has length 1."""
+    max_length: int | None = None
+    """The longest input that the files name; None where they name none."""
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what config.json keeps of it."""
+        return {"pooling": self.pooling, "normalize": self.normalize}
+
+
+def has_pooling(folder: Path) -> bool:
+    """Return whether a folder is one of sentence-transformers whose model gives vectors."""
+    return (folder / MODULES_NAME).is_file() and "Pooling" in _kinds(folder)
+
+
+def read_settings(folder: Path) -> VectorSettings:
+    """Read how a folder of sentence-transformers makes vectors.
+
+    Raises:
+        ModelError: the files cannot be read, or ask for what is not computed here.
+    """
+    kinds = _kinds(folder)
+    if [kind for kind in kinds if kind != "Normalize"] != ["Transformer", "Pooling"]:
+        raise ModelError(
+            f"{folder / MODULES_NAME}: its modules are {', '.join(kinds)}, and bertender computes "
+            f"{', '.join(KNOWN_MODULES)}, in this order: its vectors would be others. Give a model "
+            "without further layers."
+        )
+    prompts = _object(folder / PROMPTS_NAME)
+    if name := prompts.get("default_prompt_name"):
+        raise ModelError(
+            f"{folder / PROMPTS_NAME}: a prompt ({name!r}) stands before every text, which "
+            "endpoints here do not add. Set default_prompt_name to null in a copy, and send texts "
+            "with the prompt."
+        )
+    if known := [text for text in (prompts.get("prompts") or {}).values() if text]:
+        logger.warning(
+            "%s was trained with prompts before texts (%s): send texts with them",
+            folder,
+            ", ".join(map(repr, known)),
+        )
+    tokens = _object(folder / TRANSFORMER_NAME)
+    if tokens.get("do_lower_case"):
+        _check_lower_case(folder)
+    pooling = _object(folder / pooling_file(folder))
+    return VectorSettings(
+        _pooling_of(pooling, folder), "Normalize" in kinds, tokens.get("max_seq_length")
+    )
+
+
+def write_settings(folder: Path, settings: VectorSettings, width: int, **model: Any) -> None:
+    """Write the files next to an encoder's own, as all versions of sentence-transformers read them.
+
+    Args:
+        folder: with config.json, weights and tokenizer, which has the longest input.
+        settings: of the vectors.
+        width: of the vectors.
+        model: arguments of `from_pretrained` that fit the weights.
+    """
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    modules += [("2_Normalize", "Normalize")] if settings.normalize else []
+    listed = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": path,
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for number, (path, kind) in enumerate(modules)
+    ]
+    pooling = {"word_embedding_dimension": width}
+    pooling |= {name: kind == settings.pooling for kind, name in POOLINGS.items()}
+    pooling |= {f"pooling_mode_{name}": False for name in OTHERS}
+    tokens = {"max_seq_length": None, "do_lower_case": False, "model_args": model}
+    (folder / POOLING_NAME).parent.mkdir(exist_ok=True)
+    for name, content in (
+        (MODULES_NAME, listed),
+        (TRANSFORMER_NAME, tokens),
+        (POOLING_NAME, pooling),
+    ):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _kinds(folder: Path) -> list[str]:
+    """Return the class names of a folder's modules, in their order."""
+    return [str(module["type"]).rpartition(".")[2] for module in _modules(folder)]
+
+
+def pooling_file(folder: Path) -> str:
+    """Return the name of the file with a folder's pooling."""
+    modules = _modules(folder)
+    path = next(module["path"] for module in modules if module["type"].endswith("Pooling"))
+    return f"{path}/config.json"
+
+
+def _modules(folder: Path) -> list[Mapping[str, str]]:
+    path = folder / MODULES_NAME
+    try:
+        modules: list[Mapping[str, str]] = json.loads(path.read_text(encoding="utf-8"))
+        if all({"type", "path"} <= module.keys() for module in modules):
+            return modules
+    except (OSError, ValueError, AttributeError, TypeError):
+        pass
+    raise ModelError(f"{path} is not a list of modules, each with type and path. Copy it again.")
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Return the settings of a file; none where it is not there."""
+    if not path.is_file():
+        return {}
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}. Copy it again.") from None
+    if not isinstance(settings, dict):
+        raise ModelError(f"{path} is not a JSON object. Copy it again.")
+    return settings
+
+
+def _pooling_of(settings: Mapping[str, Any], folder: Path) -> PoolingName:
+    """Return the one pooling that a module's settings ask for."""
+    named = settings.get("pooling_mode")
+    chosen = [named] if isinstance(named, str) else list(named or ())
+    if not chosen:
+        chosen = [
+            name.removeprefix("pooling_mode_")
+            for name, value in settings.items()
+            if name.startswith("pooling_mode_") and value is True
+        ]
+    short = {name.removeprefix("pooling_mode_"): kind for kind, name in POOLINGS.items()}
+    for kind in POOLINGS:
+        if chosen in ([kind], [next(name for name in short if short[name] == kind)]):
+            return kind
+    raise ModelError(
+        f"{folder / pooling_file(folder)}: it pools by {' and '.join(chosen) or 'nothing'}, and "
+        f"bertender by one of {', '.join(POOLINGS)}: its vectors would be others."
+    )
+
+
+def _check_lower_case(folder: Path) -> None:
+    """Raise ModelError unless the tokenizer makes texts lower case by itself."""
+    tokenizer = _object(folder / "tokenizer.json").get("normalizer") or {}
+    parts = [tokenizer, *tokenizer.get("normalizers", ())]
+    if not any(part.get("lowercase") or part.get("type") == "Lowercase" for part in parts):
+        raise ModelError(
+            f"{folder / TRANSFORMER_NAME}: do_lower_case has texts made lower case before a "
+            "tokenizer that keeps capitals, which endpoints here do not. Give a tokenizer.json "
+            "with a normalizer Lowercase, and set do_lower_case to false."
+        )

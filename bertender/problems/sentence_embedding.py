@@ -1,0 +1,226 @@
+"""SENTENCE_EMBEDDING: a text has a vector, whose cosines with others say how alike texts are.
+
+The data are pairs of texts: with a number that says how alike they are (any unit), or without, of
+a query and a text that belongs to it. An example has a row of tokens for each of its texts; at an
+endpoint it is one text. What a model is scored by is the cosine of each pair, and the rank of each
+pair's second text among the second texts of all pairs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.errors import DataError
+from bertender.problems.problem import (
+    LEAST_SPREAD,
+    Columns,
+    Constant,
+    FloatArray,
+    IntArray,
+    Outputs,
+    Tensor,
+    Tensors,
+)
+from bertender.problems.regression import REGRESSION
+from bertender.problems.text_problem import TextProblem
+from bertender.text.batch import Batch, Example, TokenizeEach, owners_of, to_examples
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from bertender.text.tokenizer import FileTokenizer
+
+TOGETHER = math.inf
+"""Target of a pair whose texts belong together, without a number."""
+SAME = 1e-3
+"""Cosines of pairs that differ by less are one: the vectors of all texts are."""
+RANKED_AT_ONCE = 1024
+LEAST = 1e-30
+"""Instead of the length of a vector of 0."""
+COLLAPSED = "the same vector"
+TIE = 1e-6
+"""Cosines that differ by less are equal: rounding of float32 adds as much."""
+
+
+class Vectors(NamedTuple):
+    """The prediction for an example."""
+
+    vectors: FloatArray
+    """(texts, dimensions)"""
+    texts: Example
+
+
+class SentenceEmbedding(TextProblem[Any]):
+    """A text has a vector.
+
+    A target is a number, or TOGETHER; a prediction is the vectors of an example's texts.
+    """
+
+    name = "sentence_embedding"
+    summary = "a text has a vector; data are pairs of texts, with a similarity or of what is alike"
+    columns = Columns(("sentence1", "sentence2"), "score")
+    metrics = ("cosine_spearman", "recall_at_1", "recall_at_10")
+    model_class = "AutoModelForSentenceEmbedding"
+    response_tensors = (Tensor("EMBEDDING", "TYPE_FP32", (-1,)),)
+    names_labels = False
+    takes_windows = False
+    reads_pairs = True
+    gives_vectors = True
+    model_settings: Mapping[str, Any] = {"problem_type": None}
+
+    def label_columns(self, column: str) -> tuple[str, ...]:
+        """Return the column of the numbers; none where the pairs have none."""
+        return (column,) if column else ()
+
+    def read_label(self, values: Mapping[str, object], column: str) -> float:
+        return REGRESSION.read_label(values, column) if column else TOGETHER
+
+    def label_names(self, found: Sequence[float]) -> tuple[str, ...]:
+        """Return the name of the one output."""
+        return ("embedding",)
+
+    def number(self, label: float, numbers: Mapping[str, int]) -> float:
+        return label
+
+    def unlabelled(self, example: Example) -> float:
+        return math.nan
+
+    def by_names(self, target: Any, labels: Sequence[str]) -> Any:
+        """Return a number as it is, and None for vectors, which have no name."""
+        return target if isinstance(target, float) else None
+
+    def labels_of(self, target: float) -> tuple[int, ...]:
+        """Return no labels: numbers are no classes that a sample could lose."""
+        return ()
+
+    def usual_metric(self, labels: Sequence[str], targets: Sequence[float]) -> str:
+        """Return recall where the pairs have no numbers."""
+        return self.metrics[bool(len(targets)) and all(map(math.isinf, targets))]
+
+    def asked(self, examples: Sequence[Example]) -> tuple[Example, ...]:
+        """Return each text apart."""
+        return tuple((text,) for text in chain.from_iterable(examples))
+
+    def asked_columns(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the first: a text has a vector by itself."""
+        return tuple(columns[:1])
+
+    def constant(
+        self, targets: Sequence[float], labels: Sequence[str]
+    ) -> tuple[str, Callable[[Example], Any]]:
+        """Return one vector for all texts: all pairs are as alike."""
+
+        def answered(example: Example) -> Vectors:
+            return Vectors(np.ones((len(example), 1), dtype=np.float32), example)
+
+        return COLLAPSED, answered
+
+    def same_everywhere(
+        self, predictions: Any, targets: Sequence[float], labels: Sequence[str]
+    ) -> Constant | None:
+        """Return that all pairs have the cosine 1: the vectors of all texts have collapsed."""
+        cosines = np.asarray(predictions)[:, 0]
+        if len(cosines) < 2 or cosines.min() < 1 - SAME:
+            return None
+        return Constant(COLLAPSED, 0.0, len(cosines))
+
+    def encoder(
+        self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
+    ) -> TokenizeEach:
+        return TokenizeEach(tokenizer, max_length)
+
+    def keep_text(self, examples: Sequence[Example]) -> Batch:
+        known = tuple(to_examples(examples))
+        return Batch(known, {}, owners=owners_of(known))
+
+    def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
+        """Return the shape of the vectors, which may be of any width."""
+        return sum(batch.counts), None
+
+    def joined(self, rows: Sequence[Outputs]) -> Outputs:
+        """Return the vectors of an example, one for each of its texts."""
+        return Outputs(np.concatenate([row.logits for row in rows]), np.arange(len(rows)))
+
+    def decode(self, outputs: Outputs, example: Example) -> Vectors:
+        return Vectors(outputs.logits, example)
+
+    def gather(self, predictions: Sequence[Vectors]) -> npt.NDArray[np.float64]:
+        """Return cosine and rank of each pair, (pairs, 2).
+
+        The rank, from 1, is that of the second text among the distinct ones of all pairs, by their
+        cosines with the first text. Another text that is as near comes before it, so that vectors
+        that have collapsed find nothing.
+        """
+        if any(len(each.texts) != 2 for each in predictions):
+            raise DataError(
+                "texts alone cannot be scored: vectors are by the similarities of pairs. Give "
+                "pairs: --text-column and --pair-column."
+            )
+        vectors = np.stack([np.asarray(each.vectors, dtype=np.float64) for each in predictions])
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=2, keepdims=True), LEAST)
+        numbers: dict[str, int] = {}
+        places = np.array([numbers.setdefault(each.texts[1], len(numbers)) for each in predictions])
+        candidates = vectors[np.unique(places, return_index=True)[1], 1]
+        cosines, ranks = (vectors[:, 0] * vectors[:, 1]).sum(axis=1), np.empty(len(vectors))
+        for start in range(0, len(vectors), RANKED_AT_ONCE):
+            own = slice(start, start + RANKED_AT_ONCE)
+            found = vectors[own, 0] @ candidates.T
+            wanted = np.take_along_axis(found, places[own, None], axis=1)
+            ranks[own] = (found >= wanted - TIE).sum(axis=1)
+        return np.stack([cosines, ranks], axis=1)
+
+    def decisions(self, logits: npt.NDArray[Any]) -> IntArray:
+        """Return none: a vector is near another one, and not right or wrong."""
+        return np.empty((len(logits), 0), dtype=np.int64)
+
+    def margins(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.empty((len(logits), 0))
+
+    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the vectors: all that moves one changes its cosines."""
+        return logits
+
+    def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
+        """Return the units of differences, as for logits; a vector has no least unit."""
+        average = float(np.sqrt(np.square(logits.mean(axis=0)).mean()))
+        spread = float(np.sqrt(logits.var(axis=0).mean()))
+        spread = max(spread, LEAST_SPREAD * float(np.hypot(average, spread)))
+        return average + spread, spread
+
+    def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
+        """Return one minus the cosine, the mean over texts."""
+        first, second = (np.asarray(each, dtype=np.float64) for each in (reference, candidate))
+        lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+        cosines = (first * second).sum(axis=1) / np.maximum(lengths, LEAST)
+        return float((1 - cosines).mean())
+
+    def response(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[Example],
+        labels: npt.NDArray[np.object_],
+        texts: Sequence[Example],
+    ) -> dict[str, npt.NDArray[Any]]:
+        return {"EMBEDDING": np.concatenate([each.logits for each in outputs])}
+
+    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
+        return np.concatenate([tensors["EMBEDDING"] for tensors in responses])
+
+    def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
+        """Return one line of JSON for a text; the labels are the numbers of its vector."""
+        shown = {"text": example[0], "embedding": [float(each) for each in labels]}
+        return [json.dumps(shown, ensure_ascii=False)]
+
+    def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
+        vector = tuple(tensors["EMBEDDING"][row].tolist())
+        return {"label": None, "score": None, "logits": vector}
+
+
+SENTENCE_EMBEDDING = SentenceEmbedding()
