@@ -19,7 +19,7 @@ from bertender.metrics.metric import UNKNOWN, Change, LabelSet
 
 DASH = "-"
 TASKS = {"sst2": "SST-2", "mrpc": "MRPC", "cola": "CoLA", "rte": "RTE", "ag-news": "AG News"}
-METRICS = {"f1": "F1", "matthews": "Matthews", "entity_f1": "entity F1"}
+METRICS = {"f1": "F1", "matthews": "Matthews", "entity_f1": "entity F1", "tag_accuracy": "accuracy"}
 NUMBER = re.compile(r"[-+~]?\d[\d.,]*(x| %| MB| ms| s)?( [\[(].*[\])])?|-|")
 
 

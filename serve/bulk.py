@@ -29,6 +29,8 @@ from bertender.core.errors import (
 )
 from bertender.core.files import replacing
 from bertender.core.progress import Bar, progress_bar
+from bertender.problems.problem import Problem
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Example
 from serve.client.endpoint import DEFAULT_CONCURRENCY, AsyncEndpoint, Classification
@@ -157,6 +159,7 @@ def read_file(
     pair_column: str | None,
     text_columns: int,
     skip_bad_rows: bool = False,
+    problem: Problem[Any] = SINGLE_LABEL,
 ) -> Texts:
     """Read the texts of a file.
 
@@ -166,6 +169,7 @@ def read_file(
         pair_column: that of the second text, for a model that reads pairs.
         text_columns: how many texts the model reads at once.
         skip_bad_rows: leave out rows that cannot be used.
+        problem: of the model: one that labels words takes lists of them.
 
     Raises:
         ConfigError: fewer columns than the model reads, or more.
@@ -182,7 +186,8 @@ def read_file(
             f"{', '.join(columns)}. --pair-column names that of the second text."
         )
     skipped = SkippedRows()
-    read = read_placed_texts(path, columns, skipped if skip_bad_rows else stop)
+    bad = skipped if skip_bad_rows else stop
+    read = read_placed_texts(path, columns, bad, problem.text_of_cell)
     if read.blank:
         logger.warning(
             "%s: %d lines without a text have no prediction, the first is %s",

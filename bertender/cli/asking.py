@@ -135,7 +135,7 @@ def _texts(texts: Sequence[Example], config: ClassifyConfig, model: ServedModel)
         return read_sentences(config.input, config.text_column, config.skip_bad_rows)
     if config.input:
         columns = config.text_column, config.pair_column
-        return read_file(config.input, *columns, count, config.skip_bad_rows)
+        return read_file(config.input, *columns, count, config.skip_bad_rows, model.problem)
     if not texts:
         return _read(count)
     places = tuple(f"text {number}" for number in range(1, len(texts) + 1))

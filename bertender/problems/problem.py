@@ -312,6 +312,10 @@ class Problem(ABC, Generic[Target]):
     def to_example(self, texts: tuple[str, ...]) -> Example:
         """Return what the model reads of the texts of a request's row."""
 
+    def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
+        """Return the text to classify in a cell; CellError where there is none."""
+        return text_of_cell(values, column)
+
     @abstractmethod
     def to_texts(self, example: Example) -> tuple[str, ...]:
         """Return the texts that a client sends of an example."""

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 ENTITY = "entity"
 """The label of spans where there is one kind of entity alone, without a name."""
+NO_WORDS = "no words. Leave the sentence out"
 WORD_MARK = "\x1f"
 """The unit separator of ASCII: before each word of a request whose words hold white space. Earlier
 servers read it as white space."""
@@ -99,7 +100,7 @@ class TokenClassification(Problem[Tags]):
     ) -> tuple[Example, tuple[str, ...]]:
         words, tags = (_strings(values, column) for column in (columns.texts[0], columns.label))
         if not words:
-            raise CellError(columns.texts[0], "no words. Leave the sentence out")
+            raise CellError(columns.texts[0], NO_WORDS)
         if len(words) != len(tags):
             problem = f"{len(tags)} tags for {len(words)} words. There must be one for each"
             raise CellError(columns.label, problem)
@@ -198,6 +199,14 @@ class TokenClassification(Problem[Tags]):
         if text.startswith(WORD_MARK):
             return tuple(text.removeprefix(WORD_MARK).split(WORD_MARK))
         return tuple(text.split())
+
+    def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
+        """Return the text in a cell, which may be a list of words."""
+        if isinstance(values.get(column), (list, tuple)):
+            if words := _strings(values, column):
+                return self.text_of(words)
+            raise CellError(column, NO_WORDS)
+        return super().text_of_cell(values, column)
 
     def to_texts(self, example: Example) -> tuple[str, ...]:
         """Return the sentence of some words; a single text stays as it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -205,6 +205,10 @@ def cell_error(path: Path, row: Row, error: CellError) -> RowError:
     return RowError(path, f"{row.place}, column {error.column!r}", f"{error.problem}.")
 
 
+ReadCell = Callable[[Mapping[str, object], str], str]
+"""Returns the text of a row's cell; raises CellError for none."""
+
+
 @dataclass(frozen=True)
 class PlacedTexts:
     """Texts of a file, and where each stands, blank rows and those left out counted."""
@@ -224,19 +228,26 @@ def read_texts(
     return read_placed_texts(path, text_columns, bad).examples
 
 
-def read_placed_texts(path: Path, text_columns: Sequence[str], bad: OnBadRow = stop) -> PlacedTexts:
+def read_placed_texts(
+    path: Path,
+    text_columns: Sequence[str],
+    bad: OnBadRow = stop,
+    read_cell: ReadCell = text_of_cell,
+) -> PlacedTexts:
     """Read texts without labels: a table with the text columns, or LINES with a text a line.
 
     Args:
         path: the file.
         text_columns: one, or two for pairs.
         bad: called with each row that cannot be used.
+        read_cell: returns the text of a cell of a table.
 
     Raises:
         DataError: the file is wrong, or it has a text a line and the examples are pairs.
     """
     has_lines = path.name.lower().endswith(LINES)
-    rows = [*(_lines if has_lines else _rows)(path, text_columns, bad)]
+    found = _lines(path, text_columns, bad) if has_lines else None
+    rows = [*(found or _rows(path, text_columns, bad, read_cell))]
     texts = [row for row in rows if not is_blank(row[1][0])]
     if not texts:
         raise DataError(f"{path}: it holds no text.")
@@ -245,10 +256,12 @@ def read_placed_texts(path: Path, text_columns: Sequence[str], bad: OnBadRow = s
     return PlacedTexts(examples, places, () if has_lines else tuple(text_columns), blank)
 
 
-def _rows(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[tuple[str, Example]]:
+def _rows(
+    path: Path, text_columns: Sequence[str], bad: OnBadRow, read_cell: ReadCell
+) -> Iterator[tuple[str, Example]]:
     for row in open_table(path, bad).rows(text_columns):
         try:
-            example = tuple(text_of_cell(row.values, column) for column in text_columns)
+            example = tuple(read_cell(row.values, column) for column in text_columns)
         except CellError as error:
             bad(cell_error(path, row, error))
         else:

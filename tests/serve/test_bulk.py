@@ -350,6 +350,17 @@ def test_a_file_with_a_word_a_line_gets_a_column(
     assert (second["words"], second["label"]) == ("a, b c", ["B-x", "I-x", "I-x"])
 
 
+def test_a_column_of_lists_has_words(tagger: type[FakeEndpoint], tmp_path: Path) -> None:
+    rows = [{"words": ["New\u00a0York", "is"]}, {"words": ["a,", "b"]}, {"words": "as a text"}]
+    source = tmp_path / "words.jsonl"
+    source.write_text("\n".join(map(json.dumps, rows)))
+    succeed("classify", "--input", source, "--text-column", "words")
+    assert tagger.asked == [("\x1fNew\u00a0York\x1fis",), ("a, b",), ("as a text",)]
+    source.write_text(json.dumps({"words": ["a", 1]}))
+    said = fail("classify", "--input", source, "--text-column", "words")
+    assert "words.jsonl, line 1, column 'words': 1 is not text" in said
+
+
 def test_words_are_for_taggers(endpoint: type[FakeEndpoint], tmp_path: Path) -> None:
     (tmp_path / "dev.conll").write_text("a O\n")
     said = fail("classify", "--input", tmp_path / "dev.conll")

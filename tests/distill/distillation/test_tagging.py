@@ -19,6 +19,7 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
+from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from distill.distillation.config import DistillConfig
@@ -38,7 +39,7 @@ from tests.distill.distillation.settings import OF_METHOD
 from tests.listening import interrupted_at
 from tests.toy_models import other_vocabulary, save_encoder
 from tests.toy_tagging import LABELS, TASK
-from tests.toys import tiny_tokenizer
+from tests.toys import tiny_tokenizer, write_model
 
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
 NARROW = {"layers": 2, "hidden_size": 16, "heads": 2, "feed_forward_size": 32, **SETTINGS}
@@ -267,6 +268,26 @@ def test_a_student_may_start_from_another_encoder_of_the_same_vocabulary(
     with pytest.raises(ModelError, match="must read the same ones, and these do not"):
         distill(teacher, TASK, config, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.parametrize("has_own_start", [True, False])
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_student_reads_words_as_its_teacher_does(
+    is_older: bool, has_own_start: bool, teacher: Artifact, tmp_path: Path
+) -> None:
+    """Taggers of earlier versions read them whole, and so do their students."""
+    if is_older:
+        model = AutoModelForTokenClassification.from_pretrained(teacher.path)
+        tokenizer = load_tokenizer(teacher.path)
+        del tokenizer.init_kwargs[CONTINUED_LABELS]
+        teacher = write_model(model, tokenizer, TASK, tmp_path / "older")
+    encoder = str(save_encoder("bert", tmp_path / "encoder")) if has_own_start else None
+    config = DistillConfig(student=encoder, layers=1, **{**SETTINGS, "epochs": 1})
+    student = distill(teacher, TASK, config, tmp_path / "student")
+    found = continued_labels(load_tokenizer(student.path))
+    assert found == (None if is_older else [0, 2, 2, 4, 4, 6, 6])
+    batch = TASK.problem.encoder(load_tokenizer(student.path))([("saw,",)])
+    assert (batch.parts is None) == is_older
 
 
 @pytest.mark.one_path
