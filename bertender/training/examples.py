@@ -7,7 +7,8 @@ tokenizer, or with the one that is saved with the model, truncates them at the s
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Self
@@ -22,10 +23,13 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from bertender.core.errors import ConfigError
 from bertender.core.findings import LengthFindings, TextLengths
 from bertender.models.families import check_positions
+from bertender.problems import PROBLEMS
 from bertender.tasks.task import Split, Task
 from bertender.text.long_texts import WINDOW_TOKENS, WINDOWS, windows_of
 from bertender.text.tokenizer import longest_input
 from bertender.training.heads import HEADS, ROWS
+
+logger = logging.getLogger(__name__)
 
 TensorBatch = dict[str, torch.Tensor]
 
@@ -197,8 +201,31 @@ def token_dataset(
     """
     head = HEADS[problem_type]
     tokens, labels = head.tokenize(split, tokenizer)
+    if not windows_of(tokenizer) and len(tokens["input_ids"]) == len(split):
+        _say_cut(split, tokens["input_ids"], tokenizer, problem_type)
     padding = Padding.of(tokenizer, **head.padding)
     return TokenDataset({**tokens, **labels, **columns}, padding)
+
+
+def _say_cut(
+    split: Split, ids: Sequence[Sized], tokenizer: PreTrainedTokenizerBase, problem_type: str
+) -> None:
+    """Log a warning of texts that are longer than the longest input, before they are learned."""
+    longest, encode = longest_input(tokenizer), PROBLEMS[problem_type].encoder(tokenizer)
+    full = [
+        example
+        for example, own in zip(split.examples, ids, strict=True)
+        if len(own) >= longest  # no other was cut
+    ]
+    cut = [count - longest for count in encode.counts(full) if count > longest] if full else []
+    if cut:
+        share = sum(cut) / (sum(map(len, ids)) + sum(cut))
+        logger.warning(
+            "%d of %d training texts are longer than %d tokens and are cut: the longest has %d, "
+            "and %.1f %% of all tokens are not read. --max-length sets another limit, in training "
+            "and wherever the model is used",
+            *(len(cut), len(split), longest, longest + max(cut), 100 * share),
+        )
 
 
 def usual_length(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -14,6 +14,9 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.loading import TASKS
 from bertender.tasks.task import Task
 from bertender.training.config import JudgedConfig, TaskTrainingConfig
+
+RATE_OF_HEAD = 1e-3
+"""Of a new head on an encoder that stays: nothing learned can be lost."""
 
 
 class BagOfWordsConfig(JudgedConfig):
@@ -60,6 +63,17 @@ class FinetuneConfig(JudgedConfig, TaskTrainingConfig):
         description="read texts that are longer than max_length in windows that overlap, and join "
         "their logits by this, instead of cutting them",
     )
+    freeze: Literal["encoder"] | None = Field(
+        None,
+        description="train the head alone, on what the encoder gives as it is; the learning rate "
+        "is 1e-3 then, where none is set",
+    )
+
+    def paced(self) -> Self:
+        """Return the settings with the learning rate of a head alone, where that is trained."""
+        if self.freeze is None or self.is_explicit("learning_rate"):
+            return self
+        return self.changed({"learning_rate": RATE_OF_HEAD})
 
 
 def _known_once(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ the settings of every other stage instead of Adamax.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import work_directory
+from bertender.core.errors import ConfigError
 from bertender.core.findings import Findings, OtherTask
 from bertender.core.machine import on_main_process
 from bertender.models.classifier import model_inputs
@@ -95,6 +97,7 @@ def finetune(
         ConstantError: it has learned nothing but one label. Its checkpoints stay.
     """
     config.check_rules()
+    config = config.paced()
     keeping = config.keeping(len(task.selection) > 0)
     head = HEADS[task.problem_type].configured(config, task)
     check_one_text(task, config)
@@ -102,7 +105,10 @@ def finetune(
     tokenizer = cut_at(tokenizer, max_length, model.config, config.windows)
     examples = token_dataset(task.train, tokenizer, task.problem_type)
     identity = (task.fingerprint(), weights_digest(model), parent and parent.digest)
-    with work_directory(out, "finetune", config.shaping(), *identity) as work:
+    with (
+        work_directory(out, "finetune", config.shaping(), *identity) as work,
+        trained_parts(model, config),
+    ):
         report = train(
             model,
             examples,
@@ -128,6 +134,36 @@ def finetune(
 def _advice(config: FinetuneConfig) -> str:
     """Return what to try where a model has learned nothing."""
     return f"{another_rate(config)}, more epochs, or another seed"
+
+
+@contextmanager
+def trained_parts(model: nn.Module, config: FinetuneConfig) -> Iterator[None]:
+    """Train all of a classifier, or of several, or, by `config.freeze`, the parts of heads alone.
+
+    The feature-based use of Devlin et al. 2019 (arXiv 1810.04805, section 5.3), of the last layer
+    alone: their weighted sum of layers would be another graph than a plain classifier's, which no
+    other program opens.
+    """
+    classifiers = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
+    encoders = {each.base_model for each in classifiers if each.base_model is not each}
+    held = [
+        weight
+        for encoder in encoders
+        for name, weight in encoder.named_parameters()
+        if config.freeze and weight.requires_grad and name.split(".")[0] not in PARTS_OF_HEADS
+    ]
+    if config.freeze and not held:
+        raise ConfigError(
+            f"freeze={config.freeze}: of this architecture, no encoder is known apart from its "
+            "head. Leave it out."
+        )
+    for weight in held:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in held:
+            weight.requires_grad_(True)
 
 
 def label_objective(
@@ -219,6 +255,7 @@ def finetune_tasks(
         ConstantError: one has learned nothing but one label. No artifact is written.
     """
     config.check_rules()
+    config = config.paced()
     keeping = config.keeping(all(len(each.selection) for each in tasks))
     heads = {each.name: HEADS[each.problem_type].configured(config, each) for each in tasks}
     max_length = config.max_length or usual_length(tasks, tokenizer)
@@ -237,7 +274,10 @@ def finetune_tasks(
             ).items()
         }
 
-    with work_directory(out, "finetune", config.shaping(), *identity) as work:
+    with (
+        work_directory(out, "finetune", config.shaping(), *identity) as work,
+        trained_parts(shared, config),
+    ):
         report = train(
             shared,
             joined([token_dataset(each.train, tokenizer) for each in tasks]),

@@ -10,7 +10,12 @@ from transformers import BertConfig, PreTrainedTokenizerBase, RobertaConfig
 from bertender.core.errors import ConfigError
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
-from bertender.training.examples import cut_at, length_findings, usual_length
+from bertender.training.examples import (
+    cut_at,
+    length_findings,
+    token_dataset,
+    usual_length,
+)
 from tests.toy_tagging import TASK
 from tests.toys import tiny_tokenizer
 
@@ -76,3 +81,17 @@ def test_texts_that_are_cut_are_counted(task: Task) -> None:
         "2 of 4 training texts are longer than 64 tokens and were cut; the longest has 100"
     ]
     assert (found.held_out.longer, found.held_out.longest) == (0, 3)
+
+
+def test_texts_that_are_cut_are_said_before_they_are_learned(
+    task: Task, caplog: pytest.LogCaptureFixture
+) -> None:
+    """8 tokens are read of 12, and of 22; 8 is not too many."""
+    tokenizer = long_reader(8)
+    token_dataset(of_lengths(task, 3, 6, 10, 20).train, tokenizer)
+    said = "2 of 4 training texts are longer than 8 tokens and are cut: the longest has 22"
+    assert said in caplog.text
+    assert f"{100 * 18 / (5 + 8 + 12 + 22):.1f} % of all tokens are not read" in caplog.text
+    caplog.clear()
+    token_dataset(of_lengths(task, 3, 6).train, tokenizer)
+    assert not caplog.text

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
@@ -50,3 +52,20 @@ def test_a_fine_tuned_artifact_is_a_start_for_other_labels(
     assert artifact.card.parent is not None
     assert artifact.card.parent.digest == trained_teacher.digest
     assert artifact.card.task.labels == ("a", "b", "c")
+
+
+def test_a_frozen_encoder_stays_and_its_head_learns(task: Task, tmp_path: Path) -> None:
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    config = FinetuneConfig(teacher=str(encoder), epochs=1, precision="fp32", freeze="encoder")
+    made = finetune_by_name(task, config, tmp_path / "made")
+    assert made.card.config["learning_rate"] == 1e-3
+    before, after = (load_file(each / "model.safetensors") for each in (encoder, made.path))
+    moved = {
+        name
+        for name, own in before.items()
+        if not (name.startswith("pooler") or torch.equal(after[f"bert.{name}"], own))
+    }
+    assert not moved
+    assert after["classifier.bias"].any(), "it begins at 0"
+    explicit = config.changed({"learning_rate": 2e-4})
+    assert explicit.paced() == explicit
