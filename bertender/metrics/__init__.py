@@ -9,6 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bertender.core.config import Table
+from bertender.metrics.answers import (
+    AnsweredF1,
+    AnsweredMatch,
+    AnswerF1,
+    AnswerMatch,
+    UnansweredAccuracy,
+)
 from bertender.metrics.labels import F1, Accuracy, MacroF1, Matthews
 from bertender.metrics.metric import (
     POINTS,
@@ -51,6 +58,11 @@ METRICS = Table[Metric](
         "recall_at_10": Recall(10),
         "entity_f1": EntityF1(),
         "tag_accuracy": TagAccuracy(),
+        "answer_f1": AnswerF1(),
+        "answer_match": AnswerMatch(),
+        "answered_f1": AnsweredF1(),
+        "answered_match": AnsweredMatch(),
+        "unanswered_accuracy": UnansweredAccuracy(),
     },
 )
 
