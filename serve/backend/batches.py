@@ -157,6 +157,7 @@ class ServedModel:
         try:
             batch = self.classifier.encode(request.examples)
             refusal = None if request.truncate else _too_long(batch)
+            refusal = refusal or _too_many(batch, self.queue.max_texts)
         except Exception as error:  # of one request; the others must not notice
             refusal = _failure(error)
         if refusal is None:
@@ -307,6 +308,18 @@ def _too_long(batch: Batch) -> Refusal | None:
         f"row {row} has more than {batch.lengths()[row]} tokens, which is the "
         "model's longest input. Split the text, or send the parameter truncate=true to have it "
         "cut.",
+    )
+
+
+def _too_many(batch: Batch, most: int) -> Refusal | None:
+    """Refuse a text that is read in more parts than texts may wait: it would take others' turns."""
+    row = int(np.argmax(batch.counts))
+    if batch.counts[row] <= max(most, 1):
+        return None
+    return Refusal(
+        "INVALID_ARG",
+        f"row {row} is read in {batch.counts[row]} parts, and {most} are allowed. Send it as "
+        "several shorter ones.",
     )
 
 

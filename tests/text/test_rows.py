@@ -106,6 +106,16 @@ def test_a_server_runs_them_by_their_own_length(tokens_per_bucket: int) -> None:
         assert all(rows * tokens <= 4 for rows, tokens in shapes)
 
 
+def test_a_text_of_more_rows_than_may_wait_is_refused() -> None:
+    classifier = BucketedClassifier(encode, FakePredictor(sums), Sentences())
+    with serving(classifier, BOTH, max_texts=2) as model:
+        (few,) = ask(model, [("1. 2.",)])
+        (many,) = ask(model, [("1. 2. 3. 4. 5.",)])
+    assert not isinstance(few, Refusal)
+    assert isinstance(many, Refusal) and many.code == "INVALID_ARG"
+    assert "row 0 is read in 5 parts, and 2 are allowed" in many.reason
+
+
 def test_a_queue_counts_rows_once_they_are_known() -> None:
     """What fills it is what has to run."""
     queue = FairQueue(max_texts=6)
