@@ -26,11 +26,13 @@ from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB
 from bertender.models.runtimes import Predictor
 from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Example, Tokenize
+from bertender.text.windows import NO_ANSWER
 from quantize.graph import Product, in_float64, nodes_between, run_subgraph
 
 Constants = Mapping[str, onnx.TensorProto]
@@ -288,6 +290,14 @@ ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
     "dimensions one place on": (
         SENTENCE_EMBEDDING.name,
         lambda logits, batch: np.roll(logits, 1, axis=-1),
+    ),
+    "answers one token late": (
+        QUESTION_ANSWERING.name,
+        lambda logits, batch: np.roll(logits, 1, axis=1),
+    ),
+    "no answer 9 logits too likely": (
+        QUESTION_ANSWERING.name,
+        lambda logits, batch: logits + 9 * np.array(batch.words == NO_ANSWER)[..., None],
     ),
 }
 """Fault -> the problem type whose answers it is about, and what it makes of logits."""

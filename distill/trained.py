@@ -20,6 +20,7 @@ from bertender.comparison.accuracy import (
     evaluate,
     evaluate_all,
     predict,
+    predict_outputs,
     score_findings,
     warn_early,
 )
@@ -37,24 +38,40 @@ from bertender.training.heads import output_layer
 
 logger = logging.getLogger(__name__)
 
+TEXTS_TO_FIT = 2000
 FEWEST_EXAMPLES = 5
 """Of a label, for a threshold of its own: that of fewer would be chance."""
 
 
 def as_classifier(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    fitted: Mapping[str, float] | None = None,
 ) -> Classifier:
-    """Return a model in training as what reads the texts of its task."""
-    encode, problem = task.problem.encoder(tokenizer), task.problem.reading(tokenizer)
-    predictor, parameters = TorchPredictor(model), model.num_parameters()
-    return Classifier("training", task.labels, encode, predictor, parameters, problem)
+    """Return a model in training as what reads the texts of its task.
+
+    Args:
+        model: it predicts.
+        tokenizer: its tokenizer.
+        task: of the texts.
+        fitted: what was fitted for the model besides its weights; None before that.
+    """
+    fitted = unfitted(task) if fitted is None else fitted
+    problem = task.problem.reading(tokenizer).with_fitted(fitted)
+    encode, predictor = problem.encoder(tokenizer), TorchPredictor(model)
+    return Classifier("training", task.labels, encode, predictor, model.num_parameters(), problem)
 
 
 def evaluated(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, split: Split
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    split: Split,
+    fitted: Mapping[str, float] | None = None,
 ) -> tuple[Score, Any]:
     """Return the model's score on some examples of the task, and its predictions."""
-    return evaluate(as_classifier(model, tokenizer, task), split, task.metric)
+    return evaluate(as_classifier(model, tokenizer, task, fitted), split, task.metric)
 
 
 def score_on(
@@ -109,7 +126,7 @@ def final_score(
 ) -> ScoreFindings:
     """Return the held-out score of a trained model, and whether it predicts one label there.
 
-    The thresholds of sets of labels are fitted first, on texts that score nothing.
+    Thresholds are fitted first, on texts that score nothing.
 
     Args:
         model: it is scored here, once.
@@ -119,8 +136,31 @@ def final_score(
     """
     if task.problem.has_thresholds:
         more["thresholds"] = fit_thresholds(model, tokenizer, task)
-    found, predictions = evaluate_all(as_classifier(model, tokenizer, task), task.dev)
-    return score_findings(task, found, predictions, **more)
+    fitted = fit_decoding(model, tokenizer, task)
+    found, predictions = evaluate_all(as_classifier(model, tokenizer, task, fitted), task.dev)
+    return score_findings(task, found, predictions, fitted=fitted or None, **more)
+
+
+def fit_decoding(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task
+) -> Mapping[str, float]:
+    """Return what decodes the model's outputs best, which the card keeps; most kinds have nothing.
+
+    Args:
+        model: a classifier.
+        tokenizer: its tokenizer.
+        task: its texts to choose by, or, where the held-out ones would be, those to learn from.
+    """
+    split = (task.selection if len(task.selection) else task.train.labelled).first(TEXTS_TO_FIT)
+    if not (unfitted(task) and len(split)):
+        return unfitted(task)
+    outputs = predict_outputs(as_classifier(model, tokenizer, task), split.examples)
+    return task.problem.fit(outputs, split.examples, split.label_ids)
+
+
+def unfitted(task: Task) -> Mapping[str, float]:
+    """Return what a model has before anything is fitted, by the answers that the task has."""
+    return task.problem.unfitted((task.train.labelled or task.choices).label_ids)
 
 
 def fit_thresholds(
@@ -215,6 +255,8 @@ def write_trained(
         lengths = length_findings(task, tokenizer)
         findings = findings.model_copy(update={"lengths": lengths})
         max_length, task = lengths.max_length, task.record()
+        if findings.scores is not None:
+            task = task.model_copy(update={"fitted": findings.scores.fitted or {}})
     with new_artifact(
         out,
         kind="torch",

@@ -32,7 +32,7 @@ from bertender.models.onnx_session import FEWER_BITS, ONNX_NAME
 from bertender.models.runtimes import saturates
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
-from bertender.training.heads import HEADS, WORD_STARTS
+from bertender.training.heads import HEADS, PREDICTING
 from bertender.training.loop import LossParts, TrainingReport, train, training_findings
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.integers import INTEGERS, Integers, Range
@@ -195,13 +195,16 @@ def _examples(context: QuantizationContext) -> TokenDataset:
     if not HEADS[problem_type].per_token:
         logits = torch.from_numpy(predict(context.classifier, split.examples))
         return examples.with_columns(**{TEACHER_LOGITS: logits})
-    rows = []  # (seq, labels) of each example: the model's logits where words begin, else 0
-    outputs = predict_outputs(context.classifier, split.examples)
-    for starts, own in zip(examples.columns[WORD_STARTS], outputs, strict=True):
-        whole = torch.zeros(len(starts), own.logits.shape[1])
-        begun = torch.as_tensor(starts).bool()
-        whole[begun] = torch.from_numpy(own.logits[: int(begun.sum())])
+    classifier = replace(context.classifier, encode=context.task.problem.encoder(tokenizer))
+    logits = torch.from_numpy(predict(classifier, split.examples))  # below one another
+    rows, start = [], 0  # (seq, labels) of each token row, 0 at tokens without logits
+    for column in examples.columns[PREDICTING]:
+        predicting = torch.as_tensor(column).bool()
+        whole = torch.zeros(len(predicting), logits.shape[1])
+        end = start + int(predicting.sum())
+        whole[predicting] = logits[start:end]
         rows.append(whole)
+        start = end
     columns = {**examples.columns, TEACHER_LOGITS: rows}
     return TokenDataset(columns, examples.padding.with_others(**{TEACHER_LOGITS: 0}))
 

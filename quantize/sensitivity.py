@@ -261,9 +261,10 @@ def _parts(context: QuantizationContext) -> Iterator[TensorBatch]:
     tokenizer = load_tokenizer(context.source.path, context.config.max_length)
     split = context.drawn(context.config.sensitivity_texts)
     examples = token_dataset(split, tokenizer, context.task.problem_type)
-    size = -(-len(split) // PARTS)
-    for start in range(0, len(split), size):
-        yield examples.collate([examples[row] for row in range(len(split))[start : start + size]])
+    size = -(-len(examples) // PARTS)
+    for start in range(0, len(examples), size):
+        rows = range(len(examples))[start : start + size]
+        yield examples.collate([examples[row] for row in rows])
 
 
 def _weights(

@@ -81,7 +81,7 @@ def _difference(local: Classifier, served: Sequence[Served]) -> float:
     problem = local.problem
     outputs = [local.outputs([row.text])[0] for row in served]
     logits = [  # (rows, labels), where the local model predicts as well
-        np.atleast_2d(np.array(row.answer.logits))[own.places]
+        problem.logits_at(own.places, row.answer.logits)
         for row, own in zip(served, outputs, strict=True)
     ]
     pairs = zip(logits, outputs, strict=True)

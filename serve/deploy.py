@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from pydantic import Field
 
 from bertender.core.artifact import Artifact, GoldenText, GoldenTexts, read_golden
@@ -15,7 +14,7 @@ from bertender.core.errors import BertenderError, ConfigError, DeploymentError, 
 from bertender.core.progress import progress_bar
 from bertender.gate.golden import GoldenCheck, GoldenPrediction, check_golden
 from bertender.models.runtimes import DEFAULT_RUNTIME, tolerance_in
-from bertender.problems import PROBLEMS
+from bertender.problems import problem_of_task
 from bertender.problems.problem import Problem
 from serve.client.endpoint import Endpoint
 from serve.config import DeployConfig, ServeConfig
@@ -108,7 +107,7 @@ def _try_candidate(
     config: DeployConfig,
 ) -> GoldenCheck:
     """Return what the candidate says to its golden texts, which must be right."""
-    problem, limits = PROBLEMS[artifact.card.task.problem_type], folder.limits
+    problem, limits = problem_of_task(artifact.card.task), folder.limits
     texts = readable(golden, problem, limits, artifact.card.max_length)
     try:
         with target.candidate(folder, artifact) as place:
@@ -241,7 +240,7 @@ def ask_golden(
             try:
                 check_address()
                 (classification,) = endpoint.classify([text.example])
-                logits = np.atleast_2d(np.array(classification.logits))[list(text.places)]
+                logits = endpoint.problem.logits_at(text.places, classification.logits)
             except (BertenderError, IndexError) as error:
                 raise DeploymentError(f"golden text {row + 1} gets no answer: {error}") from None
             predictions[row] = GoldenPrediction(classification.label, logits)

@@ -199,6 +199,30 @@ def similarity_task(train_size: int = 400, dev_size: int = 40) -> Task:
     )
 
 
+def answer_task(train_size: int = 300, dev_size: int = 40) -> Task:
+    """Which fruit is among the tools? One or two words, or none; some texts have two windows."""
+    generator = torch.Generator().manual_seed(14)
+
+    def split(size: int) -> Split:
+        examples, answers = [], []
+        for row, fruit in enumerate(torch.randint(0, 3, (size,), generator=generator).tolist()):
+            longest = 90 if row % 8 == 0 else 20
+            count = int(torch.randint(2, longest, (), generator=generator))
+            place = int(torch.randint(0, count, (), generator=generator))
+            tools = drawn_words(generator, TOOLS, count)
+            answer = " ".join(drawn_words(generator, FRUIT, fruit))
+            before = "".join(f"{word} " for word in tools[:place])
+            examples.append((f"number {row}", f"{before}{answer} {' '.join(tools[place:])}"))
+            answers.append(((answer, len(before)),) if fruit else ())
+        return Split(tuple(examples), tuple(answers))
+
+    columns = ("question", "context")
+    return Task(
+        *("find", ("start", "end"), "answer_f1", columns, split(train_size), split(dev_size)),
+        problem_type="question_answering",
+    )
+
+
 def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:
     """Which of two texts is about tools? The other one is about fruit; two to six words each."""
     generator = torch.Generator().manual_seed(11)

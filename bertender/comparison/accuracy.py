@@ -20,6 +20,7 @@ from bertender.metrics.by_label import AllScores, label_scores
 from bertender.metrics.metric import Score
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs, Problem
+from bertender.problems.regression import REGRESSION
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, Encode, Example, batched, length_buckets
@@ -289,7 +290,7 @@ def check_varied(
 ) -> None:
     """Raise ConstantError where a trained model has learned nothing but one label.
 
-    Fitted thresholds split even noise into several answers: a model of sets is held against the
+    Fitted thresholds split even noise into several answers: a model with some is held against the
     best answer that reads no text, and a warning says where it is no better.
 
     Args:
@@ -300,7 +301,7 @@ def check_varied(
         advice: what to try next.
     """
     constant = scores.constant
-    if constant is None and scores.thresholds is not None:
+    if constant is None and not (scores.thresholds is None and scores.fitted is None):
         floor = constant_row(task)
         if scores.score <= floor.score.value:
             logger.warning(
@@ -384,7 +385,7 @@ def check_labels_fit(classifier: Classifier, task: Task) -> None:
         return
     found, predictions = evaluate(classifier, task.choices, task.metric)
     if not is_below_chance(found, len(task.labels)):
-        if not task.problem.names_labels:
+        if task.problem is REGRESSION:
             _warn_of_unit(classifier.name, np.asarray(task.choices.label_ids), predictions)
         return
     said = (

@@ -75,6 +75,11 @@ class TaskRecord(Record):
     text_columns: tuple[str, ...] = Field(description="one, or two for sentence pairs")
     metric: str
     source: dict[str, Any] = Field(default_factory=dict, description="the TaskConfig it came from")
+    fitted: dict[str, float] = Field(
+        default_factory=dict,
+        description="what was fitted on data besides the weights: `no_answer`, how far the logits "
+        "of an answer must be above those of none",
+    )
     left_out: LeftOutRows | None = Field(None, description="what --skip-bad-rows left out")
     data: dict[str, str] = Field(
         default_factory=dict,

@@ -70,6 +70,9 @@ class ScoreFindings(Part):
         description="of sets of labels, by label, in logits: fitted on texts that score nothing, "
         "and part of the model, so that a label is in the set above 0",
     )
+    fitted: dict[str, float] | None = Field(
+        None, description="what the card keeps besides the weights, fitted on such texts, by name"
+    )
 
 
 class Gain(Part):

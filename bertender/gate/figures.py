@@ -7,7 +7,7 @@ same texts in every case.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -65,6 +65,8 @@ class PairedLogits:
     problems: tuple[str, ...]
     places: IntArray
     """(rows,): the place of a row in its text, such as the number of a word."""
+    replies: IntArray
+    """(rows,): the number of the reply, a text in a case, that a row is of."""
     problem: Problem[Any] = SINGLE_LABEL
 
     def __len__(self) -> int:
@@ -88,13 +90,34 @@ class PairedLogits:
     @cached_property
     def gaps(self) -> FloatArray:
         """How far the reference is from another decision (rows, decisions)."""
-        return 2 * self.problem.margins(self.expected)
+        return np.asarray(2.0 * self._decided(self.problem.margins, self.expected))
 
     @cached_property
     def agrees(self) -> BoolArray:
         """Whether the decisions are equal (rows, decisions)."""
-        first, second = (self.problem.decisions(each) for each in (self.expected, self.actual))
+        decisions = self.problem.decisions
+        first, second = (self._decided(decisions, each) for each in (self.expected, self.actual))
         return np.asarray(first == second)
+
+    @cached_property
+    def decides(self) -> BoolArray:
+        """Which rows have decisions (rows,): where those of a reply decide together, the first."""
+        if self.problem.decides_by_row:
+            return np.ones(len(self), dtype=bool)
+        return np.diff(self.replies, prepend=-1) > 0
+
+    def _decided(
+        self, decide: Callable[[Outputs], npt.NDArray[Any]], logits: FloatArray
+    ) -> npt.NDArray[Any]:
+        """Return what some logits decide (rows, decisions); 0 where a row has no decisions."""
+        if self.problem.decides_by_row or not len(self):
+            return decide(Outputs(logits, self.places))
+        starts = np.flatnonzero(self.decides)
+        replies = zip(np.split(logits, starts[1:]), np.split(self.places, starts[1:]), strict=True)
+        decided = np.concatenate([decide(Outputs(*own)) for own in replies])
+        whole = np.zeros((len(self), *decided.shape[1:]), dtype=decided.dtype)
+        whole[starts] = decided
+        return whole
 
     @cached_property
     def moved(self) -> FloatArray:
@@ -199,7 +222,7 @@ class PairedLogits:
 def no_logits(labels: int) -> PairedLogits:
     """Return the outputs of a candidate that could not be run."""
     nothing = np.empty((0, labels))
-    return PairedLogits((), (), NOBODY, NOBODY, nothing, nothing, 0.0, 0.0, 0.0, (), NOBODY)
+    return PairedLogits((), (), NOBODY, NOBODY, nothing, nothing, 0.0, 0.0, 0.0, (), NOBODY, NOBODY)
 
 
 def _shares(moved: FloatArray, unit: float) -> FloatArray:
@@ -270,6 +293,7 @@ def pair_logits(
             *_non_finite(f"candidate {output}s", actual, [texts[text] for text in text_ids]),
         ),
         places=np.concatenate([NOBODY, *(each.places for each in own)])[finite],
+        replies=np.repeat(np.arange(len(replies)), counts)[finite],
         problem=reference.problem,
     )
 
@@ -426,12 +450,12 @@ def measure_figures(
         common_shift=largest(paired.relative_shifts),
         correlation=_least(value for value, _ in correlations),
         correlation_high=_least(high for _, high in correlations),
-        agreement=float(agrees.mean()) if agrees.size else None,
+        agreement=float(agrees[paired.decides].mean()) if agrees.size else None,
         decided_agreement=_least(each.mean() for each in agreements),
         decided_agreement_high=_least(map(_high_share, agreements)),
         score_change=_least(change.value for change in changes),
         score_change_high=_least(change.high for change in changes),
-        near_ties=int((~decided).sum()),
+        near_ties=int((~decided)[paired.decides].sum()),
         near_ties_turned=int((~decided & ~agrees).sum()),
     )
 

@@ -133,6 +133,7 @@ def check_golden(
         size=golden.logit_spread,  # few texts show no shift of all
         problems=(),
         places=np.concatenate([np.array(text.places) for text in texts]),
+        replies=np.repeat(np.arange(len(rows)), rows),
         problem=problem,
     )
     bounds = TOLERANCES[golden.tolerance]
@@ -166,12 +167,12 @@ def _other_labels(
     """Yield the texts with another prediction, unless it was a near-tie."""
     decided = decided_by(paired, bounds)
     for row, prediction in predictions.items():
-        own = paired.text_ids == row
+        own = (paired.text_ids == row) & paired.decides
         turned = bool((decided[own] & ~paired.agrees[own]).any())
         is_decided = decided.shape[1] > 0 and bool(decided[own].all())  # a number only moves
         misnamed = is_decided and prediction.label != golden.texts[row].label
         if turned or misnamed:
-            moved = float(paired.differences[own].max())
+            moved = float(paired.differences[paired.text_ids == row].max())
             yield (
                 f"{_name(row, golden)} is predicted {_shown(prediction.label)}; its "
                 f"{paired.problem.output}s differ by {moved:.3g} at most"

@@ -385,7 +385,7 @@ def check_parity(
                 name=case.name,
                 rows=int(rows.sum()),
                 max_abs_difference=largest(paired.differences[rows]),
-                agreement=float(own.mean()) if (own := paired.agrees[rows]).size else None,
+                agreement=_mean(paired.agrees[rows & paired.decides]),
             )
             for case, rows in zip(paired.cases, of_cases, strict=True)
         ),
@@ -396,6 +396,10 @@ def check_parity(
         ),
         **figures.model_dump(),
     )
+
+
+def _mean(truths: BoolArray) -> float | None:
+    return float(truths.mean()) if truths.size else None
 
 
 def _problems_of_inputs(

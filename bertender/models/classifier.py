@@ -24,7 +24,7 @@ from bertender.core.card import TaskRecord
 from bertender.core.errors import ModelError
 from bertender.models.onnx_session import ONNX_NAME, check_tokens
 from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES, Predictor, check_suits
-from bertender.problems import PROBLEMS
+from bertender.problems import problem_of_task
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Encode, Example
@@ -210,17 +210,8 @@ def _recorded_parameters(artifact: Artifact) -> int:
 
 
 def problem_of(artifact: Artifact) -> Problem[Any]:
-    """Return the kind of problem of an artifact's model.
-
-    An encoder has none and gets SINGLE_LABEL: opening it raises the error of its missing head.
-    """
+    """Return the kind of problem of an artifact's model; see `problem_of_task`."""
     return problem_of_task(artifact.card.task)
-
-
-def problem_of_task(task: TaskRecord) -> Problem[Any]:
-    """Return the kind of problem of the task that a card records."""
-    problem: Problem[Any] = PROBLEMS.get(task.problem_type, SINGLE_LABEL)
-    return problem
 
 
 def input_names(model: torch.nn.Module) -> list[str]:

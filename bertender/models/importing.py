@@ -49,6 +49,7 @@ from bertender.models.sentence_files import PoolingName, VectorSettings, has_poo
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem, are_unnamed
+from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -74,6 +75,7 @@ POOLING_SUFFIX = "_Pooling/config.json"
 HEADS_OF: Mapping[str, Problem[Any]] = {
     "ForSequenceClassification": SINGLE_LABEL,  # or of another kind of texts, by its config
     "ForTokenClassification": TOKEN_CLASSIFICATION,
+    "ForQuestionAnswering": QUESTION_ANSWERING,
 }
 """End of a class's name -> the kind of problem of its head."""
 
@@ -375,7 +377,7 @@ def _write(
     else:
         from bertender.models.graphs import ForeignGraph, save_graph
 
-        graph = ForeignGraph(found.graph, head.labels, head.order, per_token=problem.labels_words)
+        graph = ForeignGraph(found.graph, head.labels, head.order, per_token=problem.per_token)
         inputs, parameters = graph.inputs, graph.parameters()
         precision, optimize = graph.precision, graph.optimize
     tokenizer = _tokenizer(found, head, inputs)
@@ -389,6 +391,7 @@ def _write(
             labels=head.labels,
             text_columns=problem.columns.texts,
             metric=problem.usual_metric(head.labels, ()),
+            fitted=dict(problem.unfitted([()])),
         ),
         stage=IMPORT_STAGE,
         config=ImportConfig(source=found.place, revision=found.revision, optimize=optimize),
@@ -449,6 +452,8 @@ def _head_of(
             f"labels={','.join(labels)}: {len(labels)} names, and {found.source} has "
             f"{len(named)} logits ({', '.join(named)}). Give one name for each, in their order."
         )
+    if labels is None and problem is QUESTION_ANSWERING:
+        labels = problem.label_names(())
     chosen = named if labels is None else tuple(labels)
     if len(set(chosen)) < len(chosen):
         raise ConfigError(

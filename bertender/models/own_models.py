@@ -20,9 +20,11 @@ import torch
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoConfig,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PretrainedConfig,
@@ -31,6 +33,7 @@ from transformers import (
 
 from bertender.core.errors import ModelError
 from bertender.core.hub import open_pretrained
+from bertender.models.answering import answering, answering_class
 from bertender.models.embedders import EMBEDDERS, AutoModelForSentenceEmbedding, embedder_of
 from bertender.models.families import FAMILIES, encoder_layers, family_name, family_of
 from bertender.models.family import Fusion, Pruning
@@ -81,7 +84,8 @@ class _PrunedModel(PreTrainedModel):
 
 
 Classes: TypeAlias = tuple[type[PreTrainedModel], ...]
-"""Of the models of an architecture that label texts, label words, and give vectors."""
+"""Of the models of an architecture that label texts, label words, give vectors, and answer
+questions."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +106,12 @@ class Prunable:
         config = CONFIG_MAPPING[name]
         own = {"model_type": f"bertender-pruned-{name}", "pruned_from": name}
         kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
-        mappings: Any = (
-            MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-            MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+        origins: Any = (
+            MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config],
+            MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[config],
+            embedder_of(config),
+            answering_class(MODEL_FOR_QUESTION_ANSWERING_MAPPING[config]),
         )
-        origins: Classes = (*(mapping[config] for mapping in mappings), embedder_of(config))
         pruned = tuple(
             type(f"Pruned{origin.__name__}", (_PrunedModel, origin), {"config_class": kind})
             for origin in origins
@@ -135,14 +140,15 @@ class OwnModel:
     classifier: type[PreTrainedModel]
     tagger: type[PreTrainedModel] | None = None
     embedder: type[PreTrainedModel] | None = None
+    answerer: type[PreTrainedModel] | None = None
     per_token: tuple[str, ...] = ()
     """Its weights with one row a token, besides the table of word embeddings."""
 
     @classmethod
     def of(cls, row: Prunable) -> Self:
         """Return the pruned form of an architecture."""
-        classifier, tagger, embedder = row.pruned
-        return cls(row.config, classifier, tagger, embedder)
+        classifier, tagger, embedder, answerer = row.pruned
+        return cls(row.config, classifier, tagger, embedder, answerer)
 
 
 TABLE_MODELS: Mapping[str, OwnModel] = {
@@ -205,6 +211,8 @@ def register_own_models() -> None:
         AutoModelForSequenceClassification.register(row.config, row.classifier, exist_ok=True)
         if row.tagger is not None:
             AutoModelForTokenClassification.register(row.config, row.tagger, exist_ok=True)
+        if row.answerer is not None:
+            AutoModelForQuestionAnswering.register(row.config, row.answerer, exist_ok=True)
         if row.embedder is not None:
             EMBEDDERS[row.config] = row.embedder
 
@@ -264,7 +272,12 @@ def load_pretrained(
             "is computed with it is lost. Take the weights of an earlier checkpoint, or download "
             "them again."
         )
-    return model, report
+    return with_logits(model, auto_class), report
+
+
+def with_logits(model: PreTrainedModel, auto_class: Any) -> PreTrainedModel:
+    """Return a model that has just been made by a class of transformers, and returns `logits`."""
+    return answering(model) if auto_class is AutoModelForQuestionAnswering else model
 
 
 def not_finite(model: nn.Module) -> str | None:

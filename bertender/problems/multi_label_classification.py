@@ -123,12 +123,12 @@ class MultiLabelClassification(TextProblem[LabelSet]):
     def decode(self, outputs: Outputs, example: Example) -> LabelSet:
         return tuple(np.flatnonzero(outputs.logits[0] > 0).tolist())
 
-    def decisions(self, logits: npt.NDArray[Any]) -> IntArray:
+    def decisions(self, outputs: Outputs) -> IntArray:
         """Return whether each label is in the set, (rows, labels)."""
-        return np.asarray(logits > 0, dtype=np.int64)
+        return np.asarray(outputs.logits > 0, dtype=np.int64)
 
-    def margins(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.abs(logits)
+    def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
+        return np.asarray(np.abs(outputs.logits))
 
     def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the logits: each has a probability of its own."""

@@ -77,7 +77,7 @@ class WordParts(NamedTuple):
 class Outputs(NamedTuple):
     """What a model outputs for one example, a row for each of its predictions."""
 
-    logits: FloatArray
+    logits: npt.NDArray[Any]
     """(rows, labels); (1, 1) for a number, which is not a logit"""
     places: IntArray
     """(rows,): what each row is a prediction of, such as the number of a word."""
@@ -135,6 +135,8 @@ class Problem(ABC, Generic[Target]):
     """An example may have a second text."""
     takes_windows: bool = False
     """A text that is longer than the model's input may be read in windows."""
+    per_token: bool = False
+    """A model has logits for each token of an example."""
     labels_words: bool = False
     """An example is a sentence of words, each with a label; its files are read as such."""
     has_thresholds: bool = False
@@ -144,9 +146,13 @@ class Problem(ABC, Generic[Target]):
     gives_vectors: bool = False
     """A row of its outputs is a vector, whose width each model has its own."""
     names_labels: bool = True
-    """Its data name labels; those of a number name none, and its model has one output."""
+    """Its data name labels; numbers and answers name none."""
     output: str = "logit"
     """What a message calls one of a model's outputs."""
+    window: int | None = None
+    """Tokens of a window, by default; None where an example has none, and longer texts are cut."""
+    decides_by_row: bool = True
+    """Each row of an example's logits decides alone; else all of them together."""
     separator: str = " | "
     """Between the strings of an example where one is shown."""
     tokenizer_settings: Mapping[str, Any]
@@ -165,6 +171,10 @@ class Problem(ABC, Generic[Target]):
         Raises:
             CellError: a cell cannot be used.
         """
+
+    def usual_columns(self, there: Sequence[str]) -> Columns:
+        """Return the columns to read where the user names none, given those of a file."""
+        return self.columns
 
     def label_columns(self, column: str) -> tuple[str, ...]:
         """Return the columns that have the labels, given what the user has named."""
@@ -267,16 +277,33 @@ class Problem(ABC, Generic[Target]):
         """Return the predictions of all examples as one value, such as an array."""
         return tuple(predictions)
 
-    def decisions(self, logits: npt.NDArray[Any]) -> IntArray:
-        """Return the decisions of each row, (rows, labels) -> (rows, decisions)."""
-        return np.asarray(logits.argmax(axis=1), dtype=np.int64)[:, None]
+    def with_fitted(self, values: Mapping[str, float]) -> Self:
+        """Return the kind of problem with what was fitted on data besides the weights, by name."""
+        return self
 
-    def margins(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def unfitted(self, targets: Sequence[Target]) -> Mapping[str, float]:
+        """Return what `with_fitted` takes before anything is fitted, given targets of the task."""
+        return {}
+
+    def fit(
+        self, outputs: Sequence[Outputs], examples: Sequence[Example], targets: Sequence[Target]
+    ) -> Mapping[str, float]:
+        """Return what decodes a model's outputs best, for `with_fitted`; by default nothing."""
+        return {}
+
+    def decisions(self, outputs: Outputs) -> IntArray:
+        """Return the decisions of each row, (rows, decisions).
+
+        Where the rows of an example decide together, the outputs are of one, and so is the row.
+        """
+        return np.asarray(outputs.logits.argmax(axis=1), dtype=np.int64)[:, None]
+
+    def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
         """Return how far each logit must move, at least, to turn a decision, (rows, decisions).
 
         Of a softmax it is half the distance of the two largest: they swap where both move so far.
         """
-        ordered = np.sort(logits, axis=1)
+        ordered = np.sort(outputs.logits, axis=1)
         return np.asarray(ordered[:, -1:] - ordered[:, -2:-1]) / 2
 
     def scale(self, logits: npt.NDArray[np.float64]) -> float:
@@ -347,6 +374,10 @@ class Problem(ABC, Generic[Target]):
     def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
         """Return label, score and logits of the prediction in a row of a response."""
 
+    def logits_at(self, places: Sequence[int] | IntArray, logits: Any) -> npt.NDArray[Any]:
+        """Return the logits at some places (rows, labels), given those of a response's row."""
+        return np.asarray(np.atleast_2d(np.array(logits))[list(places)])
+
     @abstractmethod
     def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
         """Return the logits of several responses as one array."""
@@ -364,6 +395,8 @@ def is_labelled(labels: Any) -> bool:
     A set of none is one.
     """
     values = np.asarray(labels)
+    if values.dtype.kind == "U":
+        return True
     if values.dtype.kind == "f":
         return not np.isnan(values).any()
     return not values.size or bool((values != NO_LABEL).any())

@@ -100,12 +100,12 @@ class Regression(TextProblem[float]):
     def gather(self, predictions: Sequence[float]) -> npt.NDArray[np.float64]:
         return np.asarray(predictions, dtype=np.float64)
 
-    def decisions(self, logits: npt.NDArray[Any]) -> IntArray:
+    def decisions(self, outputs: Outputs) -> IntArray:
         """Return none: a number is near another one, and not right or wrong."""
-        return np.empty((len(logits), 0), dtype=np.int64)
+        return np.empty((len(outputs.logits), 0), dtype=np.int64)
 
-    def margins(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.empty((len(logits), 0))
+    def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
+        return np.empty((len(outputs.logits), 0))
 
     def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the numbers: all that moves one changes the answer."""

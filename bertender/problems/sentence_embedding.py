@@ -176,12 +176,12 @@ class SentenceEmbedding(TextProblem[Any]):
             ranks[own] = (found >= wanted - TIE).sum(axis=1)
         return np.stack([cosines, ranks], axis=1)
 
-    def decisions(self, logits: npt.NDArray[Any]) -> IntArray:
+    def decisions(self, outputs: Outputs) -> IntArray:
         """Return none: a vector is near another one, and not right or wrong."""
-        return np.empty((len(logits), 0), dtype=np.int64)
+        return np.empty((len(outputs.logits), 0), dtype=np.int64)
 
-    def margins(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.empty((len(logits), 0))
+    def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
+        return np.empty((len(outputs.logits), 0))
 
     def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the vectors: all that moves one changes its cosines."""

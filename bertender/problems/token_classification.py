@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,14 @@ from bertender.problems.problem import (
     shown,
     softmax_of_largest,
     usable_cell,
+)
+from bertender.problems.spans import (
+    SPAN_OUTPUTS,
+    SPAN_TENSORS,
+    Span,
+    most_spans,
+    read_spans,
+    span_tensors,
 )
 from bertender.problems.tag_schemes import (
     BEGIN,
@@ -78,12 +86,9 @@ class TokenClassification(Problem[Tags]):
         Tensor("LABEL", "TYPE_STRING", (-1,)),
         Tensor("SCORE", "TYPE_FP32", (-1,)),
         Tensor("LOGITS", "TYPE_FP32", (-1, None)),
-        Tensor("SPAN_LABEL", "TYPE_STRING", (-1,)),
-        Tensor("SPAN_SCORE", "TYPE_FP32", (-1,)),
-        Tensor("SPAN_START", "TYPE_INT32", (-1,)),
-        Tensor("SPAN_END", "TYPE_INT32", (-1,)),
-        Tensor("SPAN_TEXT", "TYPE_STRING", (-1,)),
+        *SPAN_OUTPUTS,
     )
+    per_token = True
     labels_words = True
     separator = " "
     tokenizer_settings: Mapping[str, Any] = {"add_prefix_space": True}
@@ -251,14 +256,14 @@ class TokenClassification(Problem[Tags]):
         named = [label.decode() for label in labels]
         sentences = zip(outputs, examples, texts, strict=True)
         spans = [spans_of(own, words, text, named) for own, words, (text,) in sentences]
-        return {"LABEL": names, "SCORE": scores, "LOGITS": logits, **_span_tensors(spans)}
+        return {"LABEL": names, "SCORE": scores, "LOGITS": logits, **span_tensors(spans)}
 
     def response_of(
         self, tensors: Tensors, rows: slice, examples: Sequence[Example]
     ) -> dict[str, npt.NDArray[Any]]:
         """Return tensors as long as the longest sentence, and the most spans, of the request."""
         words = max(map(len, examples))
-        spans = max(1, int((tensors["SPAN_END"][rows] > 0).sum(axis=1).max()))
+        spans = most_spans(tensors, rows)
         return {
             name: np.ascontiguousarray(array[rows, : spans if name in SPAN_TENSORS else words])
             for name, array in tensors.items()
@@ -266,22 +271,8 @@ class TokenClassification(Problem[Tags]):
 
     def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
         count = len(example)
-        spans = None
-        if "SPAN_END" in tensors:  # servers of earlier versions find none
-            found = zip(*(tensors[name][row].tolist() for name in SPAN_TENSORS), strict=True)
-            spans = tuple(
-                {
-                    "label": label.decode(),
-                    "score": score,
-                    "start": start,
-                    "end": end,
-                    "text": text.decode(),
-                }
-                for label, score, start, end, text in found
-                if end
-            )
         return {
-            "spans": spans,
+            "spans": read_spans(tensors, row),
             "label": tuple(label.decode() for label in tensors["LABEL"][row, :count]),
             "score": tuple(tensors["SCORE"][row, :count].tolist()),
             "logits": tuple(tuple(word) for word in tensors["LOGITS"][row, :count].tolist()),
@@ -300,21 +291,6 @@ class TokenClassification(Problem[Tags]):
         """Return a line for each word, and then an empty one."""
         words = zip(labels, scores, example, strict=True)
         return [*("\t".join(each) for each in words), ""]
-
-
-class Span(NamedTuple):
-    """Characters of a text that belong together, and what they are."""
-
-    label: str
-    score: float
-    start: int
-    end: int
-    """The character after the last."""
-    text: str
-
-
-SPAN_TENSORS = ("SPAN_LABEL", "SPAN_SCORE", "SPAN_START", "SPAN_END", "SPAN_TEXT")
-"""Tensors of the fields of a span."""
 
 
 def spans_of(outputs: Outputs, words: Example, text: str, labels: Sequence[str]) -> list[Span]:
@@ -376,22 +352,6 @@ def _runs(tags: Sequence[str], owners: Sequence[int]) -> list[Entity]:
         if tag != OUTSIDE:
             runs.append(Entity(tag, places[0], places[-1] + 1))
     return runs
-
-
-def _span_tensors(spans: Sequence[Sequence[Span]]) -> dict[str, npt.NDArray[Any]]:
-    shape = len(spans), max(1, *map(len, spans))
-    tensors: dict[str, npt.NDArray[Any]] = {
-        "SPAN_LABEL": np.full(shape, b"", dtype=np.object_),
-        "SPAN_SCORE": np.zeros(shape, dtype=np.float32),
-        "SPAN_START": np.zeros(shape, dtype=np.int32),
-        "SPAN_END": np.zeros(shape, dtype=np.int32),
-        "SPAN_TEXT": np.full(shape, b"", dtype=np.object_),
-    }
-    for row, own in enumerate(spans):
-        for place, span in enumerate(own):
-            for name, value in zip(SPAN_TENSORS, span, strict=True):
-                tensors[name][row, place] = value.encode() if isinstance(value, str) else value
-    return tensors
 
 
 def _strings(values: Mapping[str, object], column: str) -> tuple[str, ...]:

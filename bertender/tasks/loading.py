@@ -20,6 +20,7 @@ from bertender.core.machine import DATA_VARIABLE, data_directory
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Columns, Problem
+from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -239,6 +240,20 @@ class WordsTask(FilesTask):
         return labelled.split(self.labels, self.folder)
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuestionsTask(FilesTask):
+    """Questions in SQuAD's JSON."""
+
+    labels: tuple[str, ...] = QUESTION_ANSWERING.label_names(())
+    metric: str = QUESTION_ANSWERING.metrics[0]
+    text_columns: tuple[str, ...] = QUESTION_ANSWERING.columns.texts
+    problem_type: str = QUESTION_ANSWERING.name
+
+    def _split(self, path: Path) -> Split:
+        labelled = read_labelled(open_table(path), *QUESTION_ANSWERING.columns, QUESTION_ANSWERING)
+        return labelled.split(self.labels, self.folder)
+
+
 def _tags(*types: str) -> tuple[str, ...]:
     """Return the labels of taggers of these types of entities."""
     return TOKEN_CLASSIFICATION.label_names([[f"B-{each}" for each in types]])
@@ -422,6 +437,21 @@ TASKS: Mapping[str, NamedTask] = {
         ("words",),
         folder="SNIPS-slots",
         files=(("train.seq.in", "valid.seq.in"),),
+    ),
+    "squad": QuestionsTask(
+        "Which part of a paragraph answers the question? (SQuAD 1.1)",
+        folder="SQuAD-1.1",
+        files=(("train-v1.1.json", "dev-v1.1.json"),),
+    ),
+    "squad2": QuestionsTask(
+        "Which part of a paragraph answers the question, or does none? (SQuAD 2.0)",
+        folder="SQuAD-2.0",
+        files=(("train-v2.0.json", "dev-v2.0.json"),),
+    ),
+    "tydiqa": QuestionsTask(
+        "Which part of a paragraph answers the question? (TyDiQA-GoldP, English)",
+        folder="TyDiQA-GoldP-en",
+        files=(("tydiqa-goldp-en-train.json", "tydiqa-goldp-en-dev.json"),),
     ),
 }
 
@@ -611,16 +641,20 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
 def problem_type_of(config: TaskConfig) -> str:
     """Return the problem type of a task of files: as set, or by the suffix of the file."""
     first = config.train or config.dev
-    own = first is not None and first.suffix.lower() in WORD_SUFFIXES
-    guessed = TOKEN_CLASSIFICATION if own else SINGLE_LABEL
-    return config.problem_type or guessed.name
+    suffix = "" if first is None else first.suffix.lower()
+    guessed = {
+        **dict.fromkeys(WORD_SUFFIXES, TOKEN_CLASSIFICATION.name),
+        ".json": QUESTION_ANSWERING.name,
+    }
+    return config.problem_type or guessed.get(suffix, SINGLE_LABEL.name)
 
 
 def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence[str]) -> Columns:
     """Return which of a file's columns to read, after a check that no column has two roles."""
-    pair_column = config.pair_column
-    if problem.reads_pairs and pair_column is None and problem.columns.texts[1] in there:
-        pair_column = problem.columns.texts[1]
+    usual, pair_column = problem.usual_columns(there), config.pair_column
+    is_usual = usual.texts[1:] and (usual.texts[1] in there or not problem.reads_pairs)
+    if pair_column is None and is_usual:
+        pair_column = usual.texts[1]
     if problem.reads_pairs and pair_column is None:
         raise ConfigError(
             f"{problem.name} learns from pairs of texts, and no column of the second text is "
@@ -632,14 +666,14 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
             f"--pair-column {config.pair_column}: an example of {problem.name!r} has no second "
             "text. Leave it out."
         )
-    first = _column(config, "text_column", problem.columns.texts[0], there)
-    label = _column(config, "label_column", problem.columns.label, there)
+    first = _column(config, "text_column", usual.texts[0], there)
+    label = _column(config, "label_column", usual.label, there)
     if problem.reads_pairs and label not in there and not config.is_explicit("label_column"):
         label = ""
     columns = Columns((first, *pair), label)
     labels = problem.label_columns(label)
     if len({*columns.texts, *labels}) < len(columns.texts) + len(labels):
-        paired = f"--pair-column {config.pair_column}, " if config.pair_column else ""
+        paired = f"--pair-column {pair[0]}, " if pair else ""
         raise ConfigError(
             f"{paired}--text-column {first} and --label-column {label} must be different columns, "
             "and each must be there once."
@@ -656,7 +690,9 @@ def _column(config: TaskConfig, setting: str, usual: str, there: Sequence[str]) 
     if value != default_of(setting):
         return value
     candidates = (value, usual) if config.is_explicit(setting) else (usual, value)
-    return next((name for name in candidates if name in there), candidates[0])
+    # several are named by commas
+    found = (each for each in candidates if each in there or {*each.split(",")} <= {*there})
+    return next(found, candidates[0])
 
 
 def _name(config: TaskConfig, first: Path) -> str:

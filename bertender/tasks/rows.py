@@ -1,4 +1,4 @@
-"""Rows of data files in four formats, with the place of each, so that errors can point at it.
+"""Rows of data files in five formats, with the place of each, so that errors can point at it.
 
 Only the columns that are asked for are read: whatever else a file holds hinders nothing. Bytes that
 are not UTF-8 belong to one line, not to the file. A line ends at LF or CR LF, as `wc` counts;
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from bertender.core.card import LeftOutRow, LeftOutRows
 from bertender.core.errors import DataError, RowError, nearest_hint
@@ -307,11 +307,46 @@ def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
     return Table(path, tuple(file.schema_arrow.names), rows, bad)
 
 
+def read_squad(path: Path, bad: OnBadRow = stop) -> Table:
+    """Open a file of SQuAD, version 1 or 2: articles of paragraphs, which have questions.
+
+    A row is a question with its paragraph's text, `context`, and its place is its `id`.
+    """
+    try:
+        content = json.loads(decoded_bytes(path))
+        rows = [*_questions(content)]
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON: {error}.") from None
+    except (LookupError, TypeError):
+        raise DataError(
+            f"{path}: not a file of SQuAD, which is an object of this form: {SQUAD_FORM}. A file "
+            "with a JSON object a line is named .jsonl."
+        ) from None
+    return Table(path, ("id", "question", "context", "answers"), lambda columns: iter(rows), bad)
+
+
+SQUAD_FORM = (
+    '{"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "1", "question": "...", '
+    '"answers": [{"text": "...", "answer_start": 0}]}]}]}]}'
+)
+
+
+def _questions(content: Any) -> Iterator[Row]:
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            for each in paragraph["qas"]:
+                # the answers that others might give are none
+                answers = [] if each.get("is_impossible") else each["answers"]
+                values = {**each, "context": paragraph["context"], "answers": answers}
+                yield Row(f"question {each.get('id', each['question'])!r}", values)
+
+
 READERS: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
     ".csv": partial(read_delimited, delimiter=","),
     ".tsv": partial(read_delimited, delimiter=TAB),
     ".jsonl": read_jsonl,
     ".parquet": read_parquet,
+    ".json": read_squad,
 }
 
 

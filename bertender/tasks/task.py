@@ -109,7 +109,9 @@ class TaskConfig(Config):
     shown_defaults: ClassVar[Mapping[str, str]] = {"select": "0.1, or 0 where that is too few"}
 
     task: str = Field("docs", description="a name from `bertender tasks`, or your own with --train")
-    train: Path | None = Field(None, description="your training file: CSV, TSV, JSONL or Parquet")
+    train: Path | None = Field(
+        None, description="your training file: CSV, TSV, JSONL, Parquet, or SQuAD's JSON"
+    )
     dev: Path | None = Field(
         None,
         description="your held-out file, same format and columns; without one, a fifth of the "
@@ -131,8 +133,8 @@ class TaskConfig(Config):
         None,
         description="of your files: single_label_classification, multi_label_classification (a "
         "list of labels, names by commas, or a column of 0 and 1 for each), regression (a number), "
-        "or token_classification for words with tags (CoNLL, JSONL with lists, seq.in); by default "
-        "from the suffix",
+        "token_classification for words with tags (CoNLL, JSONL with lists, seq.in), or "
+        "question_answering (SQuAD's JSON, or columns); by default from the suffix",
     )
     metric: str | None = Field(
         None,
@@ -426,7 +428,10 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
         return task
     if not task.problem.names_labels:
         if label_map is not None:
-            raise ConfigError(f"label_map={label_map}: a number has no labels. Leave it out.")
+            raise ConfigError(
+                f"label_map={label_map}: task {task.name!r} is one of {task.problem_type!r}, which "
+                "has no labels. Leave it out."
+            )
         return replace(task, labels=tuple(labels))
     own, problem = task.labels, task.problem
     if label_map is None:  # tags are in pairs, and O is among plain ones: some may not occur

@@ -234,8 +234,11 @@ def usual_length(
     """Return the longest input that suits the training texts of tasks, within the tokenizer's.
 
     It is the 99th percentile of their tokens, the largest of several tasks, rounded up to a
-    multiple of 8; 128 at least. Of texts that are read in windows it is WINDOW_TOKENS.
+    multiple of 8; 128 at least. Of texts that are read in windows it is WINDOW_TOKENS, or that of
+    their kind of problem.
     """
+    if own := [task.problem.window for task in tasks if task.problem.window]:
+        return min(*own, longest_input(tokenizer))
     if windows:
         return min(WINDOW_TOKENS, longest_input(tokenizer))
     percentiles = [
@@ -288,7 +291,7 @@ def length_findings(task: Task, tokenizer: PreTrainedTokenizerBase) -> LengthFin
         max_length=longest,
         training=lengths(task.train),
         held_out=lengths(task.dev),
-        windows=windows_of(tokenizer) is not None,
+        windows=bool(windows_of(tokenizer) or task.problem.window),
     )
 
 

@@ -23,14 +23,16 @@ from bertender.models.classifier import model_inputs
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import NO_LABEL, is_labelled
+from bertender.problems.question_answering import QUESTION_ANSWERING, tokens_of_answer
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import Begun, encode_words
+from bertender.text.batch import NO_WORD, Begun, encode_words
 from bertender.text.long_texts import POOLINGS, TokenizeLong, windows_of
 from bertender.text.tokenizer import longest_input
+from bertender.text.windows import TokenizeWindows
 from bertender.text.word_parts import continued_labels
 from bertender.training.config import TaskTrainingConfig
 from bertender.training.vector_losses import in_batch, ordered_cosines, prefixes
@@ -49,12 +51,15 @@ ROWS = "rows"
 another in its token columns, and in those of a batch."""
 POOLING = "pooling"
 """A column: how the logits of a text's windows are joined, by its place among POOLINGS."""
+IMPOSSIBLE = -1e4
+"""A logit of what cannot be: its probability is 0."""
 NO_MORE = -1
 """Instead of a label beyond the last of a set."""
 LEAST_WEIGHT = 1e-9
 """Of all labels of a batch together; less is none."""
-WORD_STARTS = "word_starts"
-"""A token column: 1 at the first token of each word, where words have labels."""
+PREDICTING = "predicting"
+"""A token column: 1 at each token with logits of its own. Where words have labels, it is the first
+of each word; of a question and its context, the first of all and those of the context."""
 
 Columns = dict[str, Sequence[Any]]
 
@@ -80,8 +85,6 @@ class Head(ABC):
     """The row of PROBLEMS."""
     padding: Mapping[str, int] = {}
     """Of the columns of labels that have a value for each token."""
-    per_token: bool = False
-    """Whether there are logits for each token of a text."""
     learns_classes: bool = False
     """Whether the loss with the labels is over classes, which `label_loss` may weigh and smooth."""
     label_loss: LabelLoss = LabelLoss()
@@ -89,6 +92,11 @@ class Head(ABC):
     """Whether an example may have several token rows."""
     softens: bool = True
     """Whether a temperature softens what it outputs: a distribution."""
+
+    @property
+    def per_token(self) -> bool:
+        """Whether there are logits for each token of a text."""
+        return bool(PROBLEMS[self.problem].per_token)
 
     @property
     def auto_class(self) -> Any:
@@ -480,8 +488,7 @@ class TagHead(Head):
 
     problem = TOKEN_CLASSIFICATION.name
     learns_classes = True
-    padding: Mapping[str, int] = {"labels": NO_LABEL, WORD_STARTS: 0}
-    per_token = True
+    padding: Mapping[str, int] = {"labels": NO_LABEL, PREDICTING: 0}
 
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
@@ -500,17 +507,58 @@ class TagHead(Head):
             for row, tags in zip(words, split.label_ids, strict=True)
         ]
         starts = [[int(begun is not None) for begun in row] for row in words]
-        return tokens, {"labels": labels, WORD_STARTS: starts}
+        return tokens, {"labels": labels, PREDICTING: starts}
 
     def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-        return logits[batch[WORD_STARTS].bool()]
+        return logits[batch[PREDICTING].bool()]
+
+
+class AnswerHead(Head):
+    """Where an answer starts and where it ends: each is one of the tokens of a window.
+
+    A window without the answer has both at its first token. Each window is an example of its own.
+    """
+
+    problem = QUESTION_ANSWERING.name
+    padding: Mapping[str, int] = {PREDICTING: 0}
+
+    def tokenize(
+        self, split: Split, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
+        windows = TokenizeWindows(tokenizer).windows(split.examples)
+        own: Columns = {
+            "input_ids": [each.ids.tolist() for each in windows.encodings],
+            "token_type_ids": [each.type_ids.tolist() for each in windows.encodings],
+            "attention_mask": [[1] * len(each.ids) for each in windows.encodings],
+        }
+        tokens = {name: own[name] for name in own if name in tokenizer.model_input_names}
+        targets = (split.label_ids[owner] for owner in windows.owners)
+        return tokens, {
+            "labels": [
+                list(tokens_of_answer(places, target)) if is_labelled(target) else [NO_LABEL] * 2
+                for places, target in zip(windows.places, targets, strict=True)
+            ],
+            PREDICTING: [(places != NO_WORD).astype(int).tolist() for places in windows.places],
+        }
+
+    def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the cross-entropy with start and end, the mean of both and over windows."""
+        return hard_labels(self.predicted(logits, batch), batch["labels"].flatten())
+
+    def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return start and end of each window below one another, (2 windows, seq)."""
+        others = ~batch[PREDICTING].bool()[..., None]
+        # finite: 0 times it is 0
+        return precise(logits).masked_fill(others, IMPOSSIBLE).transpose(1, 2).flatten(0, 1)
 
 
 HEADS = Table[Head](
     "head",
     {
         head.problem: head
-        for head in (LabelHead(), SetHead(), NumberHead(), TagHead(), VectorHead())
+        for head in (
+            *(LabelHead(), SetHead(), NumberHead(), TagHead(), VectorHead(), AnswerHead()),
+        )
     },
 )
 

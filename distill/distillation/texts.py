@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.core.artifact import Stopwatch
 from bertender.core.errors import ConfigError
 from bertender.models.families import most_tokens
-from bertender.problems.problem import is_labelled
+from bertender.problems.problem import Outputs, is_labelled
 from bertender.tasks.labelled import read_texts
 from bertender.tasks.loading import unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop, together
@@ -152,7 +152,10 @@ def remaining(
         if config.unlabelled_max_entropy:
             gone["entropy"] = head.entropy(head.averaged(outputs)) > config.unlabelled_max_entropy
         if config.unlabelled_agreement:
-            decided = np.stack([task.problem.decisions(each.numpy()) for each in outputs])
+            rows = np.arange(len(task.train))
+            decided = np.stack(
+                [task.problem.decisions(Outputs(each.numpy(), rows)) for each in outputs]
+            )
             gone["agreement"] = torch.from_numpy((decided != decided[0]).any((0, -1)))
         unlabelled = ~torch.tensor([*map(is_labelled, task.train.label_ids)])
         for name, texts in gone.items():

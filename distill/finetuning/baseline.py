@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 from bertender.comparison.accuracy import all_scores, check_varied, decoded, score_findings
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.errors import DataError
+from bertender.core.errors import ConfigError, DataError
 from bertender.core.findings import Findings
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem
@@ -35,9 +35,15 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     safetensors. It is compared like any artifact; it cannot be exported or served.
 
     Raises:
+        ConfigError: the task is of a kind that no linear model of words fits.
         DataError: a label has no training example.
         ConstantError: it has learned nothing but one label.
     """
+    if task.problem_type not in FITTED:
+        raise ConfigError(
+            f"task {task.name!r} is one of {task.problem_type!r}, and a bag of words answers for a "
+            f"text as a whole: {', '.join(FITTED)}. Compare with a smaller encoder."
+        )
     check_labels_present(task)
     vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)
     features = vectorizer.fit_transform(_texts(task.train, task.problem))

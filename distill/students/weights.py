@@ -15,7 +15,7 @@ from transformers import (
 from bertender.core.errors import ModelError
 from bertender.models.families import family_of, has_distances_alone
 from bertender.models.family import Family
-from bertender.models.own_models import TABLE_MODELS
+from bertender.models.own_models import TABLE_MODELS, with_logits
 from bertender.training.heads import Head
 
 
@@ -113,7 +113,7 @@ def with_head(student: PreTrainedModel, head: Head) -> PreTrainedModel:
             f"a {student.config.model_type!r} student labels texts alone. Choose a method whose "
             "students are of a class of transformers, such as minibert."
         )
-    model: PreTrainedModel = head.auto_class.from_config(student.config)
+    model = with_logits(head.auto_class.from_config(student.config), head.auto_class)
     if isinstance(student, type(model)):
         return student
     _load_encoder(model, student)

@@ -13,7 +13,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.hardware import share_of_cores
 from bertender.models.onnx_session import ONNX_NAME, check_tokens
 from bertender.models.runtimes import check_suits
-from bertender.problems import PROBLEMS
+from bertender.problems import problem_of_task
 from bertender.text.tokenizer import open_tokenizer
 from serve.backend.batches import BucketedClassifier, ServedModel, longest_input_of, warm_up
 from serve.backend.fair_queue import FairQueue
@@ -77,7 +77,7 @@ def open_artifact(
     artifact: Artifact, parameters: BackendParameters, threads: int
 ) -> BucketedClassifier:
     """Open an ONNX artifact as the endpoint runs it."""
-    problem = PROBLEMS[artifact.card.task.problem_type]
+    problem = problem_of_task(artifact.card.task)
     runtime = SERVED_RUNTIMES[parameters.runtime]
     if runtime.in_process:
         check_suits(runtime.in_process, artifact)

@@ -60,6 +60,10 @@ function predictions(about, text, outputs) {
   const of = (name) => outputs.find((output) => output.name === name).data;
   const kind = about.problem_type;
   if (kind === "regression") return [{ word: of("NUMBER")[0].toPrecision(4), scores: [] }];
+  if (kind === "question_answering") {
+    const answer = of("LABEL")[0];
+    return [{ word: answer || "no answer", scores: [{ label: "probability", probability: of("SCORE")[0], predicted: true }] }];
+  }
   const isSet = kind === "multi_label_classification";
   const [labels, logits] = [of("LABEL"), of("LOGITS")];
   return (kind === "token_classification" ? wordsOf(text) : [null]).map((word, place) => {
@@ -72,7 +76,7 @@ function predictions(about, text, outputs) {
   });
 }
 
-// The text, with what a tagger has found marked in it. Offsets count characters, and JavaScript's own
+// The text, with what was found marked in it. Offsets count characters, and JavaScript's own
 // indices would count some of them, such as most emoji, twice.
 function marked(text, outputs) {
   const of = (name) => outputs.find((output) => output.name === name)?.data ?? [];
@@ -149,8 +153,9 @@ async function classify() {
     if (answer.model_version !== chosen().version) await describe(); // it was just deployed
     const cut = answer.outputs.some(({ name, data }) => name === "TRUNCATED" && data[0]);
     const shown = predictions(chosen(), inputs[0].data[0], answer.outputs);
-    const isTagger = chosen().problem_type === "token_classification";
-    const spans = isTagger ? [marked(inputs[0].data[0], answer.outputs)] : [];
+    const hasSpans = answer.outputs.some(({ name }) => name === "SPAN_END");
+    // of a question and its context, the answer is in the second
+    const spans = hasSpans ? [marked(inputs.at(-1).data[0], answer.outputs)] : [];
     byId("predictions").replaceChildren(...spans, ...shown.map(prediction));
     byId("latency").textContent = `${latency.toFixed(1)} ms from the request to its response`
       + (cut ? "; the text is longer than the model's input, and was cut" : "");

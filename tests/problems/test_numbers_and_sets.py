@@ -374,7 +374,8 @@ def test_the_gate_calls_a_number_a_number(precision: str) -> None:
 
 def test_a_near_tie_of_one_label_leaves_the_others_judged() -> None:
     logits = np.array([[3.0, 0.01], [-3.0, -0.01]])
-    margins, decisions = MULTI_LABEL.margins(logits), MULTI_LABEL.decisions(logits)
+    outputs = Outputs(logits, PLACE)
+    margins, decisions = MULTI_LABEL.margins(outputs), MULTI_LABEL.decisions(outputs)
     assert margins.tolist() == [[3.0, 0.01], [3.0, 0.01]]
     assert decisions.tolist() == [[1, 1], [0, 0]]
 
@@ -427,7 +428,7 @@ def test_a_finished_model_of_a_number_comes_in(tmp_path: Path) -> None:
     assert artifact.card.task.problem_type == "regression"
     task = with_model_labels(number_task(), artifact.card.task.labels, None, "it")
     assert task.labels == ("LABEL_0",)
-    with pytest.raises(ConfigError, match="a number has no labels"):
+    with pytest.raises(ConfigError, match="which has no labels"):
         with_model_labels(number_task(), ("LABEL_0",), "a=b", "it")
 
 

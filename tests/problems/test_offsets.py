@@ -7,6 +7,7 @@ encoding, response and client; another kind that returns offsets joins by a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +16,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertender.core.errors import DataError
+from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION, WORD_MARK
 from bertender.text.batch import NO_WORD, TokenizeWords
+from bertender.text.windows import NO_ANSWER, TokenizeWindows, span_of
 from serve.client.endpoint import Classification, TextSpan
 from serve.wire import from_arrays, to_arrays
 from tests.text.test_words import TOKENIZERS, in_parts
+from tests.toys import byte_level_tokenizer, tiny_tokenizer
 
+WITH_FIRST_TOKEN = {"word pieces": tiny_tokenizer(), "byte level": byte_level_tokenizer()}
 LABELS = ("O", "B-x", "I-x")
 
 
@@ -90,14 +95,44 @@ def word_starts(words: Sequence[str], text: str) -> list[int]:
     ]
 
 
+def answer_of_context(text: str, draw: Draw, tokenizer: str) -> Answer:
+    """The characters of some tokens are meant, without white space around them."""
+    problem = QUESTION_ANSWERING
+    sent = from_arrays(to_arrays([("which", text)], 2))
+    batch = TokenizeWindows(WITH_FIRST_TOKEN[tokenizer], 24)(sent)
+    assert batch.words is not None
+    places = batch.words[draw(len(batch.words))]
+    inside = np.flatnonzero(places > NO_ANSWER).tolist()
+    if not inside:
+        return Answer((), ())
+    first = draw(len(inside))
+    tokens = inside[first : first + 1 + draw(3)]
+    logits = np.full((*batch.words.shape, 2), -9, dtype=np.float32)
+    row = [*map(tuple, batch.words.tolist())].index(tuple(places.tolist()))
+    logits[row, tokens[0], 0] = logits[row, tokens[-1], 1] = 9
+    outputs = problem.outputs(logits, batch)
+    names = np.array([b"start", b"end"], np.object_)
+    tensors = problem.response(outputs, sent, names, sent)
+    found = Classification(**problem.read_response(tensors, 0, sent[0]))
+    start, end = span_of(int(places[tokens[0]]))[0], span_of(int(places[tokens[-1]]))[1]
+    own = text[start:end]
+    meant = start + len(own) - len(own.lstrip()), start + len(own.rstrip())
+    assert found.spans is not None and found.label == own.strip()
+    return Answer(found.spans, (meant,))
+
+
 KINDS: dict[str, Callable[[str, Draw], Answer]] = {
-    f"tags, {tokenizer}, {'in parts' if parts else 'whole words'}": (
-        lambda text, draw, tokenizer=tokenizer, parts=parts: answer_of_tagger(
-            text, draw, tokenizer, parts
+    **{
+        f"answers, {tokenizer}": (partial(answer_of_context, tokenizer=tokenizer))
+        for tokenizer in WITH_FIRST_TOKEN
+    },
+    **{
+        f"tags, {tokenizer}, {'in parts' if parts else 'whole words'}": (
+            partial(answer_of_tagger, tokenizer=tokenizer, reads_parts=parts)
         )
-    )
-    for tokenizer in TOKENIZERS
-    for parts in (True, False)
+        for tokenizer in TOKENIZERS
+        for parts in (True, False)
+    },
 }
 
 PIECES = st.one_of(
@@ -134,7 +169,8 @@ def test_the_text_at_the_offsets_is_the_text_that_was_meant(
         return
     assert "\0" not in text
     spans, meant = KINDS[kind](text, lambda below: next(drawn, 0) % below)
-    shown = text[1:].replace(WORD_MARK, " ") if text.startswith(WORD_MARK) else text
+    marked = text.startswith(WORD_MARK) and kind.startswith("tags")
+    shown = text[1:].replace(WORD_MARK, " ") if marked else text
     assert [(span.start, span.end) for span in spans] == [*meant]
     for span in spans:
         assert span.text == shown[span.start : span.end] and span.text

@@ -63,6 +63,7 @@ def test_metrics() -> None:
         "semeval2018-ec": "jaccard",
         **dict.fromkeys(("conll2003", "conll2000", "wnut17", "ncbi", "snips"), "entity_f1"),
         "stsb-embedding": "cosine_spearman",
+        **dict.fromkeys(("squad", "squad2", "tydiqa"), "answer_f1"),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from bertender.tasks.loading import TASKS, FilesTask, LabelColumnsTask
+from bertender.tasks.loading import TASKS, FilesTask, LabelColumnsTask, QuestionsTask
 
 __all__ = [
     "WRITERS",
@@ -124,6 +124,8 @@ def write_sentences(root: Path) -> Path:
                     every, none = ("\t".join(value * len(row.labels)) for value in "10")
                     lines = f'{header}\n1\tIt "is so.\t{every}\n2\tNo.\t{none}\n'
                     path.write_text(lines, encoding="utf-8")
+                elif isinstance(row, QuestionsTask):
+                    path.write_text(SQUAD, encoding="utf-8")
                 elif path.suffix == ".in":
                     path.write_text(" ".join(words) + "\n", encoding="utf-8")
                     path.with_suffix(".out").write_text(" ".join(row.labels), encoding="utf-8")
@@ -131,6 +133,12 @@ def write_sentences(root: Path) -> Path:
                     lines = map("\t".join, zip(words, row.labels, strict=True))
                     path.write_text("\n".join(lines), encoding="utf-8")
     return root
+
+
+SQUAD = """{"data": [{"paragraphs": [{"context": "Miles plays.", "qas": [
+ {"id": "1", "question": "Who?", "answers": [{"text": "Miles", "answer_start": 0}]},
+ {"id": "2", "question": "Where?", "answers": []}]}]}]}
+"""
 
 
 def write_film_sentences(root: Path, sentences: Sequence[str]) -> Path:

@@ -26,7 +26,7 @@ from bertender.text.batch import (
 )
 from bertender.text.tokenizer import load_tokenizer, open_tokenizer
 from bertender.text.word_parts import CONTINUED_LABELS, continued_labels, part_starts
-from bertender.training.heads import HEADS, WORD_STARTS
+from bertender.training.heads import HEADS, PREDICTING
 from tests.fake_predictor import FakePredictor
 from tests.toys import tiny_tokenizer
 
@@ -116,7 +116,7 @@ def test_the_tokens_are_the_same_whether_marks_came_apart(name: str) -> None:
 def test_later_parts_continue_the_tag_of_their_word() -> None:
     split = Split((("saw,", "apple"),), ((1, 0),))
     _, columns = HEADS[TOKEN_CLASSIFICATION.name].tokenize(split, in_parts(tiny_tokenizer()))
-    labels, starts = columns["labels"][0], columns[WORD_STARTS][0]
+    labels, starts = columns["labels"][0], columns[PREDICTING][0]
     assert [label for label in labels if label != NO_LABEL] == [1, 2, 0]
     assert [int(label != NO_LABEL) for label in labels] == starts
 

@@ -68,7 +68,7 @@ def test_the_first_piece_of_a_word_has_its_tag() -> None:
     others = [-100] * (tokens - 1)
     assert tokens > 1
     assert examples.columns["labels"] == [[-100, 0, 1, *others, 2, -100]]
-    assert examples.columns["word_starts"] == [[0, 1, 1, *[0] * (tokens - 1), 1, 0]]
+    assert examples.columns["predicting"] == [[0, 1, 1, *[0] * (tokens - 1), 1, 0]]
 
 
 def test_a_cut_sentence_keeps_the_tags_of_what_is_left() -> None:
@@ -99,7 +99,7 @@ def test_a_term_reads_first_pieces_alone(term: SoftLabels | HardLabels) -> None:
     batch, ours, theirs = batch_and_logits()
     value = term(Signals(ours), Signals(theirs), batch)
     value.backward()
-    others = batch["word_starts"] == 0
+    others = batch["predicting"] == 0
     assert ours.grad is not None
     assert ours.grad[others].abs().max() == 0 < ours.grad[~others].abs().min()
     changed = [logits.detach().clone() for logits in (ours, theirs)]
@@ -113,7 +113,7 @@ def test_soft_labels_are_the_mean_over_words() -> None:
     """Not over texts: a long one counts more than a short one."""
     batch, ours, theirs = batch_and_logits()
     text, words = (SoftLabels(1.0, temperature=2.0, head=head) for head in (ONE_LABEL, TAGS))
-    rows = batch["word_starts"].bool()
+    rows = batch["predicting"].bool()
     alone = [
         text(Signals(mine[None]), Signals(their[None]), batch)
         for mine, their in zip(ours[rows].detach(), theirs[rows], strict=True)

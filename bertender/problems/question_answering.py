@@ -1,0 +1,399 @@
+"""QUESTION_ANSWERING: a question, and a context that has the answer in it, or has none.
+
+A model gives two logits to each token of the context: how likely an answer starts there, and how
+likely it ends there. The first token ([CLS]) stands for "no answer" (Devlin et al. 2018, arXiv
+1810.04805, section 4.3). Its sum of both must be below that of an answer by a threshold, which is
+fitted on data and kept in the card; where every question of the data has an answer, there is none,
+and the model always answers. A context of several windows has the best answer of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.errors import DataError
+from bertender.metrics.answers import word_f1
+from bertender.problems.answers import (
+    ANSWER,
+    START,
+    Answers,
+    read_answers,
+    read_context,
+    trimmed,
+)
+from bertender.problems.problem import (
+    NO_LABEL,
+    Columns,
+    Constant,
+    FloatArray,
+    IntArray,
+    Outputs,
+    Problem,
+    Tensor,
+    Tensors,
+    text_of_cell,
+)
+from bertender.problems.spans import SPAN_OUTPUTS, Span, read_spans, span_tensors
+from bertender.text.batch import NO_WORD, Batch, Example, Tokenize, keep_text
+from bertender.text.windows import MOST_CHARACTERS, NO_ANSWER, TokenizeWindows, span_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from bertender.text.tokenizer import FileTokenizer
+
+NO_ANSWER_NAME = "no answer"
+THRESHOLD = "no_answer"
+"""How far the logits of an answer must be above those of none."""
+LONGEST_ANSWER = 30
+"""Tokens; as in the code of Devlin et al."""
+NOTHING = np.finfo(np.float32).min
+"""In a response, for the logits of tokens that a text does not have."""
+
+
+class Found(NamedTuple):
+    """The best answer of a context."""
+
+    score: float
+    """The sum of the logits of its first and last token; -inf where the context has no tokens."""
+    start: int
+    end: int
+    """Characters of the context."""
+
+
+class QuestionAnswering(Problem[Answers]):
+    """A question has an answer in a context, or none there.
+
+    Args:
+        threshold: None for a model that always answers.
+    """
+
+    name = "question_answering"
+    summary = "a question has an answer in a context, at a place of it, or none"
+    columns = Columns(("question", "context"), "answers")
+    metrics = (
+        "answer_f1",
+        "answer_match",
+        "answered_f1",
+        "answered_match",
+        "unanswered_accuracy",
+    )
+    model_class = "AutoModelForQuestionAnswering"
+    onnx_task = "token-classification"  # two logits a token
+    response_tensors = (
+        Tensor("LABEL", "TYPE_STRING", (1,)),
+        Tensor("SCORE", "TYPE_FP32", (1,)),
+        Tensor("LOGITS", "TYPE_FP32", (-1, None)),
+        *SPAN_OUTPUTS,
+    )
+    takes_pairs = True
+    per_token = True
+    window = 384
+    names_labels = False
+    decides_by_row = False
+    tokenizer_settings: Mapping[str, Any] = {}
+    model_settings: Mapping[str, Any] = {"problem_type": None}
+
+    def __init__(self, threshold: float | None = None) -> None:
+        self.threshold = threshold
+
+    def with_fitted(self, values: Mapping[str, float]) -> Self:
+        return type(self)(values.get(THRESHOLD))
+
+    def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Answers]:
+        """Return question and context, and the answers.
+
+        The context stays as it is, white space included: answers are at characters of it.
+        """
+        question, context = columns.texts
+        example = text_of_cell(values, question), read_context(values, context)
+        answers = read_answers(values, self.label_columns(columns.label), example[1])
+        return example, tuple(dict.fromkeys(map(trimmed, answers)))
+
+    def usual_columns(self, there: Sequence[str]) -> Columns:
+        """Return those of SQuAD, or of a table with an answer a row."""
+        flat = self.columns.label not in there and ANSWER in there
+        return self.columns._replace(label=f"{ANSWER},{START}") if flat else self.columns
+
+    def label_columns(self, column: str) -> tuple[str, ...]:
+        return tuple(each.strip() for each in column.split(","))
+
+    def label_names(self, found: Sequence[Any]) -> tuple[str, ...]:
+        """Return the names of the two logits of a token."""
+        return ("start", "end")
+
+    def number(self, label: Answers, numbers: Mapping[str, int]) -> Answers:
+        return label
+
+    def unlabelled(self, example: Example) -> tuple[int, ...]:
+        return (NO_LABEL,)
+
+    def by_names(self, target: Answers, labels: Sequence[str]) -> str:
+        """Return the text of the first answer; empty for none."""
+        return target[0][0] if target else ""
+
+    def labels_of(self, target: Answers) -> tuple[int, ...]:
+        """Return no labels: answers are no classes that a sample could lose."""
+        return ()
+
+    def constant(
+        self, targets: Sequence[Answers], labels: Sequence[str]
+    ) -> tuple[str, Callable[[Example], Answers]]:
+        """Return no answer: whoever reads no text knows no other."""
+        return NO_ANSWER_NAME, lambda example: ()
+
+    def same_everywhere(
+        self, predictions: Sequence[Answers], targets: Sequence[Answers], labels: Sequence[str]
+    ) -> Constant | None:
+        """Return no answer where nothing else is predicted; of a context, answers differ."""
+        if any(predictions) or not any(targets):
+            return None
+        share = sum(not target for target in targets) / len(targets)
+        return Constant(NO_ANSWER_NAME, share, len(targets))
+
+    def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
+        """Return one word of each, and a context of several windows."""
+        question, context = examples[0]
+        words = context.split() or ["a"]
+        long = " ".join(words * (1 + tokens // len(words)))
+        return ((question.split() or ["a"])[0], words[0]), (question, long)
+
+    def encoder(
+        self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
+    ) -> Tokenize:
+        return TokenizeWindows(tokenizer, max_length)
+
+    def keep_text(self, examples: Sequence[Example]) -> Batch:
+        return keep_text(examples)
+
+    def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
+        return (*_places_of(batch).shape, labels)
+
+    def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
+        """Return the logits of the first token of each window and of those of its context."""
+        places = _places_of(batch)
+        return [
+            Outputs(logits[row][own != NO_WORD], own[own != NO_WORD])
+            for row, own in enumerate(places)
+        ]
+
+    def joined(self, rows: Sequence[Outputs]) -> Outputs:
+        """Return the tokens of all windows, one window behind the other."""
+        return Outputs(
+            np.concatenate([each.logits for each in rows]),
+            np.concatenate([each.places for each in rows]),
+        )
+
+    def decode(self, outputs: Outputs, example: Example) -> Answers:
+        """Return the best answer, or none."""
+        best = _best(outputs)
+        if best.score == -np.inf or not best.score > self._least(outputs):
+            return ()
+        return (trimmed((example[1][best.start : best.end], best.start)),)
+
+    def unfitted(self, targets: Sequence[Answers]) -> Mapping[str, float]:
+        """Return a threshold of 0 where some question has no answer."""
+        return {} if all(targets) else {THRESHOLD: 0.0}
+
+    def fit(
+        self, outputs: Sequence[Outputs], examples: Sequence[Example], targets: Sequence[Answers]
+    ) -> Mapping[str, float]:
+        """Return the threshold with the best F1; none where each question has an answer."""
+        if all(targets):
+            return {}
+        gains, changes = [], []  # how far an answer is above none, and what it is better by
+        for own, example, target in zip(outputs, examples, targets, strict=True):
+            found = QuestionAnswering().decode(own, example)
+            if found:
+                f1 = max((word_f1(found[0][0], text) for text, _ in target), default=0.0)
+                gains.append(_best(own).score - _none(own))
+                changes.append(f1 - float(not target))
+        if not gains:
+            return {THRESHOLD: 0.0}
+        order = np.argsort(gains)[::-1]
+        ordered = np.array(gains)[order]
+        # with the first so many answered
+        totals = np.concatenate([[0.0], np.cumsum(np.array(changes)[order])])
+        best = int(totals.argmax())
+        around = np.concatenate([[ordered[0] + 1], ordered, [ordered[-1] - 1]])
+        return {THRESHOLD: float((around[best] + around[best + 1]) / 2)}
+
+    def decisions(self, outputs: Outputs) -> IntArray:
+        """Return the places where an answer would start and end, (1, 2)."""
+        cells = self._cells(outputs)
+        return np.asarray(cells.places[cells.logits.argmax(axis=0)])[None]
+
+    def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
+        """Return half the distance of the two largest logits of start and of end, (1, 2)."""
+        cells = np.sort(self._cells(outputs).logits, axis=0)
+        if len(cells) < 2:  # nothing else to decide for
+            return np.zeros((1, 2))
+        return np.asarray(cells[-1:] - cells[-2:-1]) / 2
+
+    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the logits: what they are compared with are those of other tokens."""
+        return logits
+
+    def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
+        """Return the mean squared difference, in variances of the reference."""
+        moved = np.subtract(candidate, reference, dtype=np.float64)
+        return float(np.square(moved).mean() / (np.var(reference, dtype=np.float64) or 1.0))
+
+    def to_example(self, texts: tuple[str, ...]) -> Example:
+        if len(texts) != 2:
+            raise DataError(
+                f"{len(texts)} texts, and a model of this kind reads two. Give a question and its "
+                "context."
+            )
+        return texts
+
+    def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
+        """Return the text as it stands, as answers are at characters of it."""
+        return read_context(values, column)
+
+    def to_texts(self, example: Example) -> tuple[str, ...]:
+        return self.to_example(example)
+
+    def response(
+        self,
+        outputs: Sequence[Outputs],
+        examples: Sequence[Example],
+        labels: npt.NDArray[np.object_],
+        texts: Sequence[Example],
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return (batch, 1) tensors, and logits as long as the most tokens; NOTHING is beyond.
+
+        The span is that of the answer; without one, all of it is empty, and so is the label.
+        """
+        longest = max(len(own.places) for own in outputs)
+        logits = np.full((len(outputs), longest, len(labels)), NOTHING, dtype=np.float32)
+        scores, spans = [], []
+        for row, (own, example) in enumerate(zip(outputs, examples, strict=True)):
+            logits[row, : len(own.places)] = own.logits
+            answers = self.decode(own, example)
+            scores.append(self._probability(own, bool(answers)))
+            spans.append(
+                [
+                    Span(ANSWER, scores[-1], start, start + len(text), text)
+                    for text, start in answers
+                ]
+            )
+        tensors = span_tensors(spans)
+        values = np.array(scores, dtype=np.float32)[:, None]
+        return {"LABEL": tensors["SPAN_TEXT"], "SCORE": values, "LOGITS": logits, **tensors}
+
+    def response_of(
+        self, tensors: Tensors, rows: slice, examples: Sequence[Example]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return logits as long as the most tokens of the request."""
+        own = {name: array[rows] for name, array in tensors.items()}
+        longest = max(1, int((own["LOGITS"][..., 0] > NOTHING).sum(axis=1).max()))
+        return {**own, "LOGITS": np.ascontiguousarray(own["LOGITS"][:, :longest])}
+
+    def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
+        logits = tensors["LOGITS"][row]
+        return {
+            "label": tensors["LABEL"][row, 0].decode(),
+            "score": float(tensors["SCORE"][row, 0]),
+            "spans": read_spans(tensors, row),
+            "logits": tuple(map(tuple, logits[logits[:, 0] > NOTHING].tolist())),
+        }
+
+    def logits_at(self, places: Sequence[int] | IntArray, logits: Any) -> npt.NDArray[Any]:
+        """Return all: a response has those of the tokens that have places, and of no other."""
+        return np.asarray(np.atleast_2d(np.array(logits)))
+
+    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
+        """Return (batch, tokens, 2), as long as the most tokens of all responses."""
+        longest = max(tensors["LOGITS"].shape[1] for tensors in responses)
+        padded = [
+            np.pad(
+                tensors["LOGITS"],
+                ((0, 0), (0, longest - tensors["LOGITS"].shape[1]), (0, 0)),
+                constant_values=NOTHING,
+            )
+            for tensors in responses
+        ]
+        return np.concatenate(padded)
+
+    def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
+        """Return one line for a question."""
+        return [f"{labels[0] or NO_ANSWER_NAME}\t{scores[0]}\t{example[0]}"]
+
+    def _least(self, outputs: Outputs) -> float:
+        """Return what the logits of an answer must be above."""
+        return -np.inf if self.threshold is None else _none(outputs) + self.threshold
+
+    def _cells(self, outputs: Outputs) -> Outputs:
+        """Return the tokens that compete, with one that stands for no answer where there may be
+        none: of several windows, that of the least sum, raised by the threshold."""
+        inside = outputs.places != NO_ANSWER
+        cells = Outputs(outputs.logits[inside], outputs.places[inside])
+        if self.threshold is None and inside.any():
+            return cells
+        none = outputs.logits[~inside]
+        least = none[none.sum(axis=1).argmin()][None] + (self.threshold or 0.0) / 2
+        return Outputs(
+            np.concatenate([least, cells.logits]), np.concatenate([[NO_ANSWER], cells.places])
+        )
+
+    def _probability(self, outputs: Outputs, answered: bool) -> float:
+        """Return the product of the probabilities of start and end, over all windows."""
+        cells = self._cells(outputs)
+        logits = cells.logits.astype(np.float64)
+        score = _best(outputs).score if answered else float(logits[0].sum())
+        highest = logits.max(axis=0)
+        total = (highest + np.log(np.exp(logits - highest).sum(axis=0))).sum()
+        return float(np.exp(score - total))
+
+
+def tokens_of_answer(places: IntArray, answers: Answers) -> tuple[int, int]:
+    """Return the first and the last token of the first answer that a window has as a whole.
+
+    Where it has none, both are its first token, which stands for that.
+    """
+    inside = np.flatnonzero(places > NO_ANSWER)
+    starts, ends = np.divmod(places[inside], MOST_CHARACTERS)
+    for text, start in answers:
+        own = np.flatnonzero((starts < start + len(text)) & (ends > start))
+        if len(own) and starts[own[0]] <= start and ends[own[-1]] >= start + len(text):
+            return int(inside[own[0]]), int(inside[own[-1]])
+    return 0, 0
+
+
+def _best(outputs: Outputs) -> Found:
+    """Return the best answer of LONGEST_ANSWER tokens at most, of all windows."""
+    best = Found(-np.inf, 0, 0)
+    begins = np.flatnonzero(outputs.places == NO_ANSWER)
+    for begin, end in zip(begins, (*begins[1:], len(outputs.places)), strict=True):
+        window = Outputs(outputs.logits[begin + 1 : end], outputs.places[begin + 1 : end])
+        if not len(window.places):
+            continue
+        starts, ends = window.logits.astype(np.float64).T
+        after = np.concatenate([ends, np.full(LONGEST_ANSWER - 1, -np.inf)])
+        sums = starts[:, None] + np.lib.stride_tricks.sliding_window_view(after, LONGEST_ANSWER)
+        first, more = divmod(int(sums.argmax()), LONGEST_ANSWER)
+        if sums[first, more] > best.score:
+            start, _ = span_of(int(window.places[first]))
+            _, stop = span_of(int(window.places[first + more]))
+            best = Found(float(sums[first, more]), start, stop)
+    return best
+
+
+def _none(outputs: Outputs) -> float:
+    """Return the sum of logits of no answer: of several windows the least, as there is none in the
+    context where there is none in each."""
+    none = outputs.logits[outputs.places == NO_ANSWER]
+    return float(none.astype(np.float64).sum(axis=1).min())
+
+
+def _places_of(batch: Batch) -> IntArray:
+    assert batch.words is not None, "an encoder of questions states what tokens stand for"
+    return batch.words
+
+
+QUESTION_ANSWERING = QuestionAnswering()
