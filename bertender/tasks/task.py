@@ -133,8 +133,9 @@ class TaskConfig(Config):
         None,
         description="of your files: single_label_classification, multi_label_classification (a "
         "list of labels, names by commas, or a column of 0 and 1 for each), regression (a number), "
-        "token_classification for words with tags (CoNLL, JSONL with lists, seq.in), or "
-        "question_answering (SQuAD's JSON, or columns); by default from the suffix",
+        "token_classification for words with tags (CoNLL, JSONL with lists, seq.in), "
+        "question_answering (SQuAD's JSON, or columns), or sentence_embedding (pairs, with a "
+        "number or without); by default from the suffix",
     )
     metric: str | None = Field(
         None,

@@ -55,7 +55,7 @@ function wordsOf(text) {
   return isMarked ? text.slice(1).split(WORD_MARK) : text.trim().split(/\s+/);
 }
 
-// One a text, or one a word: the scores, the most probable first. A number has none.
+// One a text, or one a word: the scores, the most probable first. A number has none, and a vector.
 function predictions(about, text, outputs) {
   const of = (name) => outputs.find((output) => output.name === name).data;
   const kind = about.problem_type;
@@ -63,6 +63,11 @@ function predictions(about, text, outputs) {
   if (kind === "question_answering") {
     const answer = of("LABEL")[0];
     return [{ word: answer || "no answer", scores: [{ label: "probability", probability: of("SCORE")[0], predicted: true }] }];
+  }
+  if (kind === "sentence_embedding") {
+    const vector = of("EMBEDDING");
+    const first = vector.slice(0, 8).map((each) => each.toFixed(3)).join(", ");
+    return [{ word: `${vector.length} numbers: ${first}, ...`, scores: [] }];
   }
   const isSet = kind === "multi_label_classification";
   const [labels, logits] = [of("LABEL"), of("LOGITS")];
