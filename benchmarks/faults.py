@@ -26,6 +26,7 @@ from bertender.models.graphs import save_graph
 from bertender.models.onnx_session import MOST_MB
 from bertender.models.runtimes import Predictor
 from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
@@ -298,6 +299,12 @@ ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
     "no answer 9 logits too likely": (
         QUESTION_ANSWERING.name,
         lambda logits, batch: logits + 9 * np.array(batch.words == NO_ANSWER)[..., None],
+    ),
+    "choices permuted": (
+        MULTIPLE_CHOICE.name,
+        lambda logits, batch: np.concatenate(
+            [np.roll(own, 1, axis=0) for own in batch.by_example(logits)]
+        ),
     ),
 }
 """Fault -> the problem type whose answers it is about, and what it makes of logits."""

@@ -248,8 +248,9 @@ def write_trained(
     """
     max_length = None
     if isinstance(task, Task):
-        model.config.id2label = dict(enumerate(task.labels))
-        model.config.label2id = {label: index for index, label in enumerate(task.labels)}
+        outputs = task.problem.output_names(task.labels)
+        model.config.id2label = dict(enumerate(outputs))
+        model.config.label2id = {name: index for index, name in enumerate(outputs)}
         for name, value in task.problem.model_settings.items():
             setattr(model.config, name, value)
         lengths = length_findings(task, tokenizer)

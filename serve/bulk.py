@@ -29,6 +29,7 @@ from bertender.core.errors import (
 )
 from bertender.core.files import replacing
 from bertender.core.progress import Bar, progress_bar
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
@@ -107,6 +108,10 @@ class ClassifyConfig(Config):
     )
 
 
+PAIR = 2
+"""Texts of a pair; a model that reads more has a question and choices."""
+
+
 @dataclass(frozen=True)
 class SentenceFile:
     """A CoNLL file, and the lines of the words of each of its sentences."""
@@ -180,14 +185,22 @@ def read_file(
     from bertender.tasks.rows import SkippedRows, stop
 
     columns = (text_column, *(() if pair_column is None else (pair_column,)))
-    if len(columns) != text_columns:
+    reads_choices = text_columns > PAIR
+    if len(columns) != text_columns and not reads_choices:
         raise ConfigError(
             f"the model reads {text_columns} texts at once, and the columns are "
             f"{', '.join(columns)}. --pair-column names that of the second text."
         )
     skipped = SkippedRows()
     bad = skipped if skip_bad_rows else stop
-    read = read_placed_texts(path, columns, bad, problem.text_of_cell)
+    problem = MULTIPLE_CHOICE if reads_choices else problem
+    read = read_placed_texts(path, columns, bad, problem)
+    columns = read.columns or columns
+    if len(columns) != text_columns:
+        raise ConfigError(
+            f"the model reads a question and {text_columns - 1} choices, and {path} has the "
+            f"columns {', '.join(columns)} of them. --pair-column names those of the choices."
+        )
     if read.blank:
         logger.warning(
             "%s: %d lines without a text have no prediction, the first is %s",

@@ -40,7 +40,7 @@ from bertender.text.batch import Example
 from serve.client.access import NO_ACCESS, Access, AccessConfig, Address
 from serve.client.endpoint import AsyncEndpoint, Columns, ServedModel
 from serve.client.protocols import GRPC, HTTP, LATE, OVERLOADED, TRUNCATING, Failure
-from serve.wire import INPUT_NAMES, MODEL_NAME
+from serve.wire import MODEL_NAME, input_names
 
 
 class TextsConfig(Config):
@@ -697,7 +697,7 @@ class GrpcSender:
         request = service_pb2.ModelInferRequest(model_name=model.name)
         for name, value in TRUNCATING.items():
             request.parameters[name].bool_param = value
-        for name, column in zip(INPUT_NAMES, columns, strict=False):
+        for name, column in zip(input_names(len(columns)), columns, strict=True):
             request.inputs.add(name=name, datatype="BYTES", shape=column.shape)
             request.raw_input_contents.append(serialize_byte_tensor(column).item())
         return Request(model.name, request.SerializeToString(), {})

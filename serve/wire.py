@@ -29,7 +29,7 @@ WORKSPACE_VARIABLE = "BERTENDER_SERVE_WORKSPACE"
 CANDIDATE_PREFIX = "candidate-"
 """Begins the names of a stub's notes there. The supervisor imports nothing, and repeats them."""
 
-INPUT_NAMES = ("TEXT", "TEXT_PAIR")
+TEXT, TEXT_PAIR, CHOICE = "TEXT", "TEXT_PAIR", "CHOICE_{}"
 
 WATCH_CALLER = "bertender watch"
 """Whose requests see whether the model answers; a full queue has room for them. No key has a space
@@ -43,7 +43,7 @@ TRUNCATED = "TRUNCATED"
 
 ROW = re.compile(
     r"(?:\A|refused: (?:\[[\w.]+\] )?)"
-    rf"(?:({'|'.join(INPUT_NAMES)}) )?row (\d+) (.*)",
+    rf"(?:({TEXT}|{TEXT_PAIR}|{CHOICE.format('[0-9]+')}) )?row (\d+) (.*)",
     re.DOTALL,
 )
 """How a message names a row of a request, and what is wrong with it: at its beginning, since a
@@ -69,7 +69,16 @@ def row_in(message: str) -> RowRefusal | None:
     name, row, reason = match.groups()
     if name is None:
         return RowRefusal(int(row), None, f"the row {reason}")
-    return RowRefusal(int(row), INPUT_NAMES.index(name), f"the text {reason}")
+    columns = {TEXT: 0, TEXT_PAIR: 1}
+    column = columns[name] if name in columns else 1 + int(name.removeprefix(CHOICE.format("")))
+    return RowRefusal(int(row), column, f"the text {reason}")
+
+
+def input_names(text_columns: int) -> tuple[str, ...]:
+    """Return the names of the inputs for a text, a pair, or a question and its choices."""
+    if text_columns <= len((TEXT, TEXT_PAIR)):
+        return (TEXT, TEXT_PAIR)[:text_columns]
+    return (TEXT, *(CHOICE.format(number) for number in range(text_columns - 1)))
 
 
 def to_arrays(examples: Sequence[Example], text_columns: int) -> list[BytesArray]:
@@ -78,15 +87,16 @@ def to_arrays(examples: Sequence[Example], text_columns: int) -> list[BytesArray
     Raises:
         DataError: an example has too few or too many texts, or a text is empty or no Unicode.
     """
-    columns: list[list[list[bytes]]] = [[] for _ in range(text_columns)]
+    names = input_names(text_columns)
+    columns: list[list[list[bytes]]] = [[] for _ in names]
     for row, example in enumerate(examples):
         if len(example) != text_columns:
             texts = "text" if len(example) == 1 else "texts"
             raise DataError(
                 f"row {row} has {len(example)} {texts}, but the model takes {text_columns} an "
-                f"example.{' Give a tuple of two.' * (text_columns > 1)}"
+                f"example.{_how_many(text_columns)}"
             )
-        for name, text, column in zip(INPUT_NAMES, example, columns, strict=False):
+        for name, text, column in zip(names, example, columns, strict=True):
             try:
                 column.append([text.encode()])
             except UnicodeEncodeError as error:
@@ -108,11 +118,18 @@ def from_arrays(
     """
     columns = [
         [to_text(name, row, value, max_text_bytes) for row, value in enumerate(array.reshape(-1))]
-        for name, array in zip(INPUT_NAMES, arrays, strict=False)
+        for name, array in zip(input_names(len(arrays)), arrays, strict=True)
     ]
     if not all(columns):
         raise DataError("the request holds no text. Send one at least.")
     return tuple(zip(*columns, strict=True))
+
+
+def _how_many(text_columns: int) -> str:
+    if text_columns <= 1:
+        return ""
+    choices = text_columns - 1
+    return " Give a tuple of two." if choices == 1 else f" Give a question and {choices} choices."
 
 
 PARAMETER_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {

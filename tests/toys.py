@@ -223,6 +223,31 @@ def answer_task(train_size: int = 300, dev_size: int = 40) -> Task:
     )
 
 
+def choice_task(train_size: int = 256, dev_size: int = 40) -> Task:
+    """Which of three choices is most about tools? They have one to six words, and differ."""
+    generator = torch.Generator().manual_seed(14)
+
+    def choice(fruit: int, tools: int) -> str:
+        words = [*drawn_words(generator, FRUIT, fruit), *drawn_words(generator, TOOLS, tools)]
+        order = torch.randperm(len(words), generator=generator).tolist()
+        return " ".join(words[place] for place in order)
+
+    def split(size: int) -> Split:
+        examples, right = [], []
+        kinds = ((3, 0), (1, 0), (4, 2), (2, 2), (1, 3), (0, 2))  # by their share of tools
+        for row in range(size):
+            drawn = torch.randperm(len(kinds), generator=generator)[:3].tolist()
+            examples.append((f"number {row}", *(choice(*kinds[each]) for each in drawn)))
+            right.append(drawn.index(max(drawn)))
+        return Split(tuple(examples), tuple(right))
+
+    columns = ("question", "choice_0", "choice_1", "choice_2")
+    return Task(
+        *("tools", ("0", "1", "2"), "accuracy", columns, split(train_size), split(dev_size)),
+        problem_type="multiple_choice",
+    )
+
+
 def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:
     """Which of two texts is about tools? The other one is about fruit; two to six words each."""
     generator = torch.Generator().manual_seed(11)

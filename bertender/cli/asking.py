@@ -34,7 +34,7 @@ from serve.loadtest import LoadConfig, LoadTest, load_svg, load_test, texts_to_s
 SENDING = {"model", "batch_size", "concurrency", "timeout_s", "retries"}
 """Settings of the endpoint."""
 STANDARD_INPUT = ("text", "pair")
-"""Names of columns for texts that no file has."""
+"""Names of columns for texts that no file has; of a question with choices, see `_columns`."""
 
 
 def build(name: str) -> Callable[..., None]:
@@ -51,15 +51,16 @@ def classify_command() -> Callable[..., None]:
             list[str] | None,
             typer.Argument(
                 metavar="TEXT",
-                help="texts; by default the lines of standard input (for pairs, a tab between "
-                "the two texts)",
+                help="texts; by default the lines of standard input (for pairs and choices, a "
+                "tab between the texts)",
             ),
         ] = None,
         pair: Annotated[
             list[str] | None,
             typer.Option(
                 metavar="TEXT",
-                help="second text of the first TEXT; again for the second; for pair tasks",
+                help="second text of the first TEXT; again for the second; for pair tasks. Or a "
+                "choice of the one TEXT; again for each of its choices",
             ),
         ] = None,
         url: Annotated[
@@ -74,12 +75,16 @@ def classify_command() -> Callable[..., None]:
         if config.input and (texts or pair):
             raise typer.BadParameter("--input FILE and TEXT: give one of them.")
         given, seconds = texts or [], pair or []
-        if seconds and len(seconds) != len(given):
+        if seconds and len(seconds) != len(given) and len(given) != 1:
             raise typer.BadParameter(
-                f"{len(seconds)} --pair for {len(given)} TEXT: give one for each. On standard "
-                "input, put a tab between the two texts of a line."
+                f"{len(seconds)} --pair for {len(given)} TEXT: give one for each, or one TEXT with "
+                "all of its choices. On standard input, put a tab between the texts of a line."
             )
-        examples = [*zip(given, seconds, strict=True)] if seconds else [(text,) for text in given]
+        examples: list[Example] = [(text,) for text in given]
+        if seconds and len(given) == 1:
+            examples = [(*given, *seconds)]
+        elif seconds:
+            examples = [*zip(given, seconds, strict=True)]
         access = AccessConfig.parse(settings_of(AccessConfig, values))
         check_savable("--output", config.output, "data")
         endpoint = AsyncEndpoint(url, **config.model_dump(include=SENDING), access=access)
@@ -139,7 +144,14 @@ def _texts(texts: Sequence[Example], config: ClassifyConfig, model: ServedModel)
     if not texts:
         return _read(count)
     places = tuple(f"text {number}" for number in range(1, len(texts) + 1))
-    return Texts(STANDARD_INPUT[:count], tuple(texts), Path("command line"), places)
+    return Texts(_columns(count), tuple(texts), Path("command line"), places)
+
+
+def _columns(count: int) -> tuple[str, ...]:
+    """Return names for the columns of texts that no file has."""
+    if count <= len(STANDARD_INPUT):
+        return STANDARD_INPUT[:count]
+    return ("question", *(f"choice_{number}" for number in range(count - 1)))
 
 
 def lines_of(
@@ -188,14 +200,14 @@ def _read(text_columns: int) -> Texts:
         if len(columns) != text_columns:
             raise DataError(
                 f"standard input, line {number}: {len(columns)} texts, and the model reads "
-                f"{text_columns}. Put one tab between the two texts."
+                f"{text_columns}. Put one tab between two texts."
             )
         examples.append(columns)
         places.append(f"line {number}")
     if not examples:
         raise DataError("no text to classify. Give TEXT arguments, or lines on standard input.")
     return Texts(
-        STANDARD_INPUT[:text_columns],
+        _columns(text_columns),
         tuple(examples),
         source=Path("standard input"),
         places=tuple(places),

@@ -108,9 +108,13 @@ class Artifact:
 
     def of_task(self, task: TaskRecord) -> Self:
         """Return the artifact with a task that its card does not record, as that of a finished
-        model, whose folder names no data; else, or for other labels, the artifact as it is."""
+        model, whose folder names no data; else, or for other labels, the artifact as it is.
+
+        A finished model that scores choices has the first label alone: it takes any number of them.
+        """
         own = self.card.task
-        if own.source or (own.labels, own.problem_type) != (task.labels, task.problem_type):
+        known = task.labels[: len(own.labels)], task.problem_type
+        if own.source or (own.labels, own.problem_type) != known:
             return self
         return replace(self, card=self.card.model_copy(update={"task": task}))
 

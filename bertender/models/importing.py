@@ -44,10 +44,12 @@ from bertender.core.errors import (
 )
 from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
+from bertender.models.choice_heads import check_choice_head, scorer_of
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.models.sentence_files import PoolingName, VectorSettings, has_pooling, read_settings
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.regression import REGRESSION
@@ -76,6 +78,7 @@ HEADS_OF: Mapping[str, Problem[Any]] = {
     "ForSequenceClassification": SINGLE_LABEL,  # or of another kind of texts, by its config
     "ForTokenClassification": TOKEN_CLASSIFICATION,
     "ForQuestionAnswering": QUESTION_ANSWERING,
+    "ForMultipleChoice": MULTIPLE_CHOICE,
 }
 """End of a class's name -> the kind of problem of its head."""
 
@@ -364,8 +367,9 @@ def _write(
     """Write a model as an artifact."""
     head = _head_of(found, labels, pooling)
     config, problem = head.config, head.problem
-    config.id2label = dict(enumerate(head.labels))
-    config.label2id = {label: index for index, label in enumerate(head.labels)}
+    outputs = problem.output_names(head.labels)
+    config.id2label = dict(enumerate(outputs))
+    config.label2id = {name: index for index, name in enumerate(outputs)}
     for name, value in problem.model_settings.items():
         setattr(config, name, value)
     precision, optimize = "float32", "none"
@@ -377,7 +381,7 @@ def _write(
     else:
         from bertender.models.graphs import ForeignGraph, save_graph
 
-        graph = ForeignGraph(found.graph, head.labels, head.order, per_token=problem.per_token)
+        graph = ForeignGraph(found.graph, outputs, head.order, per_token=problem.per_token)
         inputs, parameters = graph.inputs, graph.parameters()
         precision, optimize = graph.precision, graph.optimize
     tokenizer = _tokenizer(found, head, inputs)
@@ -389,7 +393,7 @@ def _write(
             name=found.name,
             problem_type=problem.name,
             labels=head.labels,
-            text_columns=problem.columns.texts,
+            text_columns=head.text_columns,
             metric=problem.usual_metric(head.labels, ()),
             fitted=dict(problem.unfitted([()])),
         ),
@@ -421,6 +425,14 @@ class _Head:
     vector: VectorSettings | None = None
     """How a model without labels gives vectors."""
 
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Names of the columns of texts, by default."""
+        texts = self.problem.columns.texts
+        if not self.problem.places_are_labels:
+            return texts
+        return (*texts, *(f"choice_{number}" for number in self.labels))
+
 
 def _head_of(
     found: FinishedModel, labels: Sequence[str] | None, pooling: PoolingName | None
@@ -440,6 +452,8 @@ def _head_of(
     if pooling or has_pooling(found.folder):
         return _vector_head(found, config, labels, pooling)
     problem = _problem_of(config, found)
+    if problem.places_are_labels:
+        return _head_of_choices(config, problem, found, labels)
     id2label: Mapping[int, str] = config.id2label or {}
     if set(id2label) != set(range(config.num_labels)):
         raise ModelError(
@@ -498,6 +512,33 @@ def _vector_head(
     return _Head(config, SENTENCE_EMBEDDING, SENTENCE_EMBEDDING.label_names(()), (0,), vector)
 
 
+def _head_of_choices(
+    config: PretrainedConfig,
+    problem: Problem[Any],
+    found: FinishedModel,
+    labels: Sequence[str] | None,
+) -> _Head:
+    """Read a model that scores choices one at a time: config.json does not say how many there are,
+    so that it has the first alone where the user does not say it either."""
+    chosen = ("0",) if labels is None else tuple(labels)
+    if chosen != tuple(map(str, range(len(chosen)))):
+        raise ConfigError(
+            f"labels={','.join(chosen)}: {found.source} scores choices, whose labels are their "
+            "numbers. Give 0,1,2,3 for four of them."
+        )
+    if found.graph is not None and _takes_all_choices(config):
+        raise ModelError(
+            f"{found.source}: the graph of a model ...ForMultipleChoice takes all choices of a "
+            "question at once, and bertender's takes one at a time. Give the folder of "
+            "transformers that it was exported from."
+        )
+    return _Head(config, problem, chosen, (0,))
+
+
+def _takes_all_choices(config: PretrainedConfig) -> bool:
+    return any(str(name).endswith("ForMultipleChoice") for name in config.architectures or [])
+
+
 def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
     """Return the kind of problem of a model's head."""
     stated = config.problem_type
@@ -516,6 +557,8 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
         )
     if by_class[0] is not SINGLE_LABEL:
         return by_class[0]
+    if tuple((config.id2label or {}).values()) == MULTIPLE_CHOICE.output_names(()):
+        return MULTIPLE_CHOICE
     if config.num_labels == 1 and stated != MULTI_LABEL.name:
         stated = REGRESSION.name
     elif stated == REGRESSION.name:
@@ -539,7 +582,10 @@ def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
     from bertender.models.embedders import SETTING
     from bertender.models.own_models import auto_class, load_pretrained
 
-    kind = auto_class(head.problem.model_class)
+    scores_choices = _takes_all_choices(head.config)
+    if scores_choices:
+        check_choice_head(head.config.model_type, found.source)
+    kind = auto_class("AutoModelForMultipleChoice" if scores_choices else head.problem.model_class)
     settings = {} if head.vector is None else {SETTING: head.vector.recorded()}
     try:
         model, report = load_pretrained(
@@ -553,6 +599,8 @@ def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
             "their outputs would be random. Give the folder that its trainer saved, or train "
             f"it: bertender finetune --teacher {found.source}."
         )
+    if scores_choices:
+        return scorer_of(model)
     if head.order == tuple(range(len(head.order))):
         return model
     last = getattr(model, "classifier", None)

@@ -7,6 +7,7 @@ from typing import Any
 from bertender.core.card import TaskRecord
 from bertender.core.config import Table
 from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.regression import REGRESSION
@@ -21,6 +22,7 @@ KINDS: tuple[Problem[Any], ...] = (
     TOKEN_CLASSIFICATION,
     SENTENCE_EMBEDDING,
     QUESTION_ANSWERING,
+    MULTIPLE_CHOICE,
 )
 
 PROBLEMS = Table[Problem[Any]]("problem type", {kind.name: kind for kind in KINDS})

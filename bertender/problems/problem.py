@@ -153,6 +153,9 @@ class Problem(ABC, Generic[Target]):
     """Tokens of a window, by default; None where an example has none, and longer texts are cut."""
     decides_by_row: bool = True
     """Each row of an example's logits decides alone; else all of them together."""
+    places_are_labels: bool = False
+    """Labels are the numbers of choices, which another text has in each example. A model has one
+    score, for any number of them."""
     separator: str = " | "
     """Between the strings of an example where one is shown."""
     tokenizer_settings: Mapping[str, Any]
@@ -176,6 +179,29 @@ class Problem(ABC, Generic[Target]):
         """Return the columns to read where the user names none, given those of a file."""
         return self.columns
 
+    def more_columns(self, named: str | None, there: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of more texts, given what the user has named and a file's columns."""
+        return () if named is None else (named,)
+
+    def text_names(self, columns: Columns, example: Example) -> tuple[str, ...]:
+        """Return a name for each text of an example, given the columns that it was read from."""
+        return columns.texts
+
+    def read_texts(self, values: Mapping[str, object], columns: Sequence[str]) -> Example:
+        """Return the texts of a row of a file without labels.
+
+        Raises:
+            CellError: a cell cannot be used.
+        """
+        return tuple(self.text_of_cell(values, column) for column in columns)
+
+    def told_apart_by(self, example: Example) -> Example:
+        """Return the texts by which examples are set apart: those with equal ones stay together."""
+        return example
+
+    def check_beside(self, example: Example, first: Example, columns: Columns) -> None:
+        """Raise CellError where an example cannot be one of a task with this first one."""
+
     def label_columns(self, column: str) -> tuple[str, ...]:
         """Return the columns that have the labels, given what the user has named."""
         return (column,)
@@ -187,6 +213,10 @@ class Problem(ABC, Generic[Target]):
     def usual_metric(self, labels: Sequence[str], targets: Sequence[Target]) -> str:
         """Return the score of a task with these labels and targets, where none is asked for."""
         return self.metrics[0]
+
+    def output_names(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """Return the names of a model's outputs, given the labels of its task."""
+        return tuple(labels)
 
     @abstractmethod
     def number(self, label: Any, numbers: Mapping[str, int]) -> Target:

@@ -34,8 +34,8 @@ class SingleLabelClassification(TextProblem[int]):
 
     name = "single_label_classification"
     summary = "a text, or a pair of texts, has one label"
-    metrics = ("accuracy", "f1", "macro_f1", "matthews")
-    response_tensors = (
+    metrics: tuple[str, ...] = ("accuracy", "f1", "macro_f1", "matthews")
+    response_tensors: tuple[Tensor, ...] = (
         Tensor("LABEL", "TYPE_STRING", (1,)),
         Tensor("SCORE", "TYPE_FP32", (1,)),
         Tensor("LOGITS", "TYPE_FP32", (None,)),

@@ -16,7 +16,6 @@ from bertender.problems.problem import (
     Outputs,
     Problem,
     Tensors,
-    text_of_cell,
 )
 from bertender.text.batch import Batch, Example, Tokenize, keep_text
 from bertender.text.long_texts import TokenizeLong, pooled, windows_of
@@ -42,8 +41,7 @@ class TextProblem(Problem[Target]):
     """How the logits of a text's windows are joined; None where longer texts are cut."""
 
     def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Any]:
-        example = tuple(text_of_cell(values, column) for column in columns.texts)
-        return example, self.read_label(values, columns.label)
+        return self.read_texts(values, columns.texts), self.read_label(values, columns.label)
 
     @abstractmethod
     def read_label(self, values: Mapping[str, object], column: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,11 +13,11 @@ from typing import Any
 
 from bertender.core.errors import DataError, RowError
 from bertender.problems.multi_label_classification import MULTI_LABEL, YES_OR_NO
-from bertender.problems.problem import CellError, Columns, Problem, shown, text_of_cell
+from bertender.problems.problem import CellError, Columns, Problem, shown
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.rows import OnBadRow, Row, SkippedRows, Table, lines_of, open_table, stop
-from bertender.tasks.task import Split, listed
+from bertender.tasks.task import Split, default_of, listed
 from bertender.text.batch import Example, is_blank
 
 logger = logging.getLogger(__name__)
@@ -161,8 +161,15 @@ def read_labelled(
     text_columns: Sequence[str],
     label_column: str,
     problem: Problem[Any] = SINGLE_LABEL,
+    beside: Example | None = None,
 ) -> Labelled:
     """Read and check all rows of a table; texts lose the white space around them.
+
+    Args:
+        table: of the rows.
+        text_columns, label_column: which of its columns are read.
+        problem: how they are read.
+        beside: the first example of the task's other file; None where this is the first file.
 
     Raises:
         DataError: a column is missing, there are no rows, or a text or label cannot be used and
@@ -173,11 +180,13 @@ def read_labelled(
     for row in table.rows((*text_columns, *problem.label_columns(label_column))):
         try:
             example, label = problem.read(row.values, columns)
+            problem.check_beside(example, beside or example, columns)
         except CellError as error:
             wrong = cell_error(table.path, row, error)
             table.bad(wrong)
             unusable(wrong)
             continue
+        beside = beside or example
         examples.append(example)
         labels.append(label)
         places.append(row.place)
@@ -205,10 +214,6 @@ def cell_error(path: Path, row: Row, error: CellError) -> RowError:
     return RowError(path, f"{row.place}, column {error.column!r}", f"{error.problem}.")
 
 
-ReadCell = Callable[[Mapping[str, object], str], str]
-"""Returns the text of a row's cell; raises CellError for none."""
-
-
 @dataclass(frozen=True)
 class PlacedTexts:
     """Texts of a file, and where each stands, blank rows and those left out counted."""
@@ -232,39 +237,51 @@ def read_placed_texts(
     path: Path,
     text_columns: Sequence[str],
     bad: OnBadRow = stop,
-    read_cell: ReadCell = text_of_cell,
+    problem: Problem[Any] = SINGLE_LABEL,
 ) -> PlacedTexts:
     """Read texts without labels: a table with the text columns, or LINES with a text a line.
 
     Args:
         path: the file.
-        text_columns: one, or two for pairs.
+        text_columns: one, or two for pairs; of a problem with columns of its own, those that are
+            named by the user.
         bad: called with each row that cannot be used.
-        read_cell: returns the text of a cell of a table.
+        problem: how the texts of a row are read.
 
     Raises:
         DataError: the file is wrong, or it has a text a line and the examples are pairs.
     """
-    has_lines = path.name.lower().endswith(LINES)
-    found = _lines(path, text_columns, bad) if has_lines else None
-    rows = [*(found or _rows(path, text_columns, bad, read_cell))]
+    columns: tuple[str, ...] = ()
+    if path.name.lower().endswith(LINES):
+        rows = [*_lines(path, text_columns, bad)]
+    else:
+        table = open_table(path, bad)
+        first, usual = text_columns[0], problem.columns.texts[0]
+        if first == default_of("text_column") not in table.columns and usual in table.columns:
+            first = usual
+        more = problem.more_columns(",".join(text_columns[1:]) or None, table.columns)
+        columns = (first, *more)
+        rows = [*_rows(table, Columns(columns, ""), problem)]
     texts = [row for row in rows if not is_blank(row[1][0])]
     if not texts:
         raise DataError(f"{path}: it holds no text.")
     places, examples = zip(*texts, strict=True)
     blank = tuple(place for place, (first, *_) in rows if is_blank(first))
-    return PlacedTexts(examples, places, () if has_lines else tuple(text_columns), blank)
+    if columns:
+        columns = problem.text_names(Columns(columns, ""), examples[0])
+    return PlacedTexts(examples, places, columns, blank)
 
 
-def _rows(
-    path: Path, text_columns: Sequence[str], bad: OnBadRow, read_cell: ReadCell
-) -> Iterator[tuple[str, Example]]:
-    for row in open_table(path, bad).rows(text_columns):
+def _rows(table: Table, columns: Columns, problem: Problem[Any]) -> Iterator[tuple[str, Example]]:
+    first: Example | None = None
+    for row in table.rows(columns.texts):
         try:
-            example = tuple(read_cell(row.values, column) for column in text_columns)
+            example = problem.read_texts(row.values, columns.texts)
+            problem.check_beside(example, first or example, columns)
         except CellError as error:
-            bad(cell_error(path, row, error))
+            table.bad(cell_error(table.path, row, error))
         else:
+            first = first or example
             yield row.place, example
 
 

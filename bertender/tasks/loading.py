@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,21 @@ from bertender.core.errors import ConfigError, DataError, HubUnreachableError, U
 from bertender.core.machine import DATA_VARIABLE, data_directory
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Columns, Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.tasks.choice_files import (
+    Question,
+    commonsense_qa,
+    copa,
+    hellaswag,
+    questions_of,
+    race,
+)
 from bertender.tasks.docs import draw, load_docs, load_further
 from bertender.tasks.docstrings import SECTIONS
 from bertender.tasks.labelled import check_classes, label_names, read_labelled, read_texts
@@ -47,6 +56,8 @@ HUB_REPOSITORY = "nyu-mll/glue"
 HUB_PLACE = f"api/datasets/{HUB_REPOSITORY}"
 SHARED_SHARE = 0.01
 """Of the held-out texts: short ones recur by chance."""
+LONE_SHARE = 0.3
+"""Of an official file that has no other beside it."""
 SAMPLE_SEED = 0
 
 
@@ -189,7 +200,8 @@ class FilesTask(NamedTask):
 
     folder: str
     files: tuple[tuple[str, str], ...]
-    """Names that the training and the held-out file may have."""
+    """Names that the training and the held-out file may have, without `.xz`; the second is empty
+    where the first is the only one."""
 
     def load(self) -> tuple[Split, Split]:
         """Return both splits.
@@ -197,19 +209,28 @@ class FilesTask(NamedTask):
         Raises:
             DataError: the files are not there, or one is wrong.
         """
-        root = data_directory()
-        folder = None if root is None else root / self.folder
         for names in self.files:
-            if folder is not None and (folder / names[0]).is_file():
-                train, dev = (self._split(folder / name) for name in names)
-                return train, dev
+            paths = [self._path(name) for name in names if name]
+            if all(paths):
+                return self._splits([path for path in paths if path])
         wanted = "; or ".join(
-            f"{self.folder}/{train} and {self.folder}/{dev}" for train, dev in self.files
+            " and ".join(f"{self.folder}/{name}" for name in names if name) for names in self.files
         )
         raise DataError(
             f"the files of {self.folder} are not on this machine. Set {DATA_VARIABLE} to a folder "
             f"that holds {wanted}. Files of your own: --train and --dev."
         )
+
+    def _path(self, name: str) -> Path | None:
+        root = data_directory()
+        if root is None:
+            return None
+        paths = (root / self.folder / each for each in (name, f"{name}.xz"))
+        return next((path for path in paths if path.exists()), None)
+
+    def _splits(self, paths: Sequence[Path]) -> tuple[Split, Split]:
+        train, dev = map(self._split, paths)
+        return train, dev
 
     @abstractmethod
     def _split(self, path: Path) -> Split:
@@ -252,6 +273,36 @@ class QuestionsTask(FilesTask):
     def _split(self, path: Path) -> Split:
         labelled = read_labelled(open_table(path), *QUESTION_ANSWERING.columns, QUESTION_ANSWERING)
         return labelled.split(self.labels, self.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceTask(FilesTask):
+    """Questions with choices. Of a file that has no other beside it, a share is held out."""
+
+    read: Callable[[Path], Iterator[Question]]
+    problem_type: str = MULTIPLE_CHOICE.name
+
+    def _split(self, path: Path) -> Split:
+        return _questions(questions_of(path, self.read))
+
+    def _splits(self, paths: Sequence[Path]) -> tuple[Split, Split]:
+        if len(paths) > 1:
+            return super()._splits(paths)
+        questions = questions_of(paths[0], self.read)
+        held_out = [draw(each.group) < LONE_SHARE for each in questions]
+        whole = _questions(questions)
+        return whole.where([not each for each in held_out]), whole.where(held_out)
+
+
+def _questions(questions: Sequence[Question]) -> Split:
+    return Split(tuple(each.example for each in questions), tuple(each.right for each in questions))
+
+
+def _choices(count: int) -> dict[str, Any]:
+    """Return what tasks of so many choices have in common."""
+    numbers = tuple(map(str, range(count)))
+    columns = ("question", *(f"choice_{number}" for number in numbers))
+    return {"labels": numbers, "metric": "accuracy", "text_columns": columns}
 
 
 def _tags(*types: str) -> tuple[str, ...]:
@@ -453,6 +504,45 @@ TASKS: Mapping[str, NamedTask] = {
         folder="TyDiQA-GoldP-en",
         files=(("tydiqa-goldp-en-train.json", "tydiqa-goldp-en-dev.json"),),
     ),
+    "copa": ChoiceTask(
+        "Which of two sentences is the cause, or the effect?",
+        **_choices(2),
+        folder="COPA",
+        read=copa,
+        files=(
+            ("balacopa-dev-all.xml", "copa-test.xml"),
+            ("copa-dev.xml", "copa-test.xml"),
+            ("balacopa-dev-all.xml", ""),
+        ),
+    ),
+    "commonsenseqa": ChoiceTask(
+        "Which of five answers does common sense give?",
+        **_choices(5),
+        folder="CommonsenseQA",
+        read=commonsense_qa,
+        files=(
+            ("train_rand_split.jsonl", "dev_rand_split.jsonl"),
+            ("dev_rand_split.jsonl", ""),
+        ),
+    ),
+    "hellaswag": ChoiceTask(
+        "Which of four endings goes on from here?",
+        **_choices(4),
+        folder="HellaSwag",
+        read=hellaswag,
+        files=(
+            ("hellaswag_train.jsonl", "hellaswag_val.jsonl"),
+            ("hellaswag_val.jsonl", ""),
+            ("hellaswag_val_full.txt.bz2", ""),
+        ),
+    ),
+    "race": ChoiceTask(
+        "Which of four answers does this article give?",
+        **_choices(4),
+        folder="RACE",
+        read=race,
+        files=(("train", "dev"),),
+    ),
 }
 
 
@@ -605,7 +695,9 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     open_file = open_words if problem.labels_words else open_table
     tables = [open_file(path, bad) for path in (config.train, config.dev) if path]
     text_columns, label_column = _distinct_columns(config, problem, tables[0].columns)
-    first, *more = [read_labelled(each, text_columns, label_column, problem) for each in tables]
+    first = read_labelled(tables[0], text_columns, label_column, problem)
+    beside = first.examples[0]
+    more = [read_labelled(each, text_columns, label_column, problem, beside) for each in tables[1:]]
     labels = label_names(first, several=not has_model)
     if problem is SINGLE_LABEL and config.problem_type is None and not has_model:
         check_classes(first)
@@ -629,7 +721,7 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
         name=name,
         labels=labels,
         metric=problem.usual_metric(labels, (train if len(train) else dev).label_ids),
-        text_columns=text_columns,
+        text_columns=problem.text_names(Columns(text_columns, label_column), beside),
         train=train,
         dev=dev,
         source={"text_column": text_columns[0], "label_column": label_column},
@@ -660,7 +752,7 @@ def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence
             f"{problem.name} learns from pairs of texts, and no column of the second text is "
             f"named. Give --text-column and --pair-column; the file has {', '.join(there)}."
         )
-    pair = () if pair_column is None else (pair_column,)
+    pair = problem.more_columns(pair_column, there)
     if pair and not problem.takes_pairs:
         raise ConfigError(
             f"--pair-column {config.pair_column}: an example of {problem.name!r} has no second "

@@ -118,7 +118,11 @@ class TaskConfig(Config):
         "training file, by a hash of the text",
     )
     text_column: str = Field("text", description="column of the text in your files")
-    pair_column: str | None = Field(None, description="column of the second text, for pairs")
+    pair_column: str | None = Field(
+        None,
+        description="column of the second text, for pairs; of the choices of a question, several "
+        "by commas or one with lists, by default choice_0, choice_1, ... or choices",
+    )
     label_column: str = Field(
         "label",
         description="column of the label in your files, several by commas where each is a label; "
@@ -133,6 +137,7 @@ class TaskConfig(Config):
         None,
         description="of your files: single_label_classification, multi_label_classification (a "
         "list of labels, names by commas, or a column of 0 and 1 for each), regression (a number), "
+        "multiple_choice (a question, its choices, and the number, letter or text of one), "
         "token_classification for words with tags (CoNLL, JSONL with lists, seq.in), "
         "question_answering (SQuAD's JSON, or columns), or sentence_embedding (pairs, with a "
         "number or without); by default from the suffix",
@@ -396,7 +401,7 @@ def held_out_of(
 
 def _drawn(split: Split, share: float, problem: Problem[Any], salt: bytes) -> list[bool]:
     """Return which texts a hash of them sets apart; none where a label would have no others."""
-    drawn = [is_selected(each, share, salt) for each in split.examples]
+    drawn = [is_selected(problem.told_apart_by(each), share, salt) for each in split.examples]
     labels = [problem.labels_of(target) for target in split.label_ids]
     left = {label for own, gone in zip(labels, drawn, strict=True) if not gone for label in own}
     return [gone and left.issuperset(own) for own, gone in zip(labels, drawn, strict=True)]
@@ -434,6 +439,10 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
                 "has no labels. Leave it out."
             )
         return replace(task, labels=tuple(labels))
+    if task.problem.places_are_labels:
+        if label_map is not None:
+            raise ConfigError(f"label_map={label_map}: choices have numbers alone. Leave it out.")
+        return task
     own, problem = task.labels, task.problem
     if label_map is None:  # tags are in pairs, and O is among plain ones: some may not occur
         splits = (task.train, task.dev, task.selection)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.text.tokenizer import FileTokenizer, TokenArrays, longest_input, pair_arrays
+from bertender.text.tokenizer import (
+    ALWAYS,
+    Cut,
+    FileTokenizer,
+    TokenArrays,
+    longest_first,
+    longest_input,
+    only_first,
+    pair_arrays,
+)
 from bertender.text.word_parts import continued_labels, part_starts
 
 if TYPE_CHECKING:
@@ -150,6 +159,8 @@ class Tokenize:
 
     cuts = True
     """Longer examples are cut; else they are read in several rows."""
+    cut: Cut = staticmethod(longest_first)
+    """Which text of a pair is cut."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
@@ -169,9 +180,13 @@ class Tokenize:
     def _tokens(self, columns: Sequence[list[str]]) -> BatchEncoding | TokenArrays:
         is_fast = bool(getattr(self.tokenizer, "is_fast", False))  # a FileTokenizer does not say
         if len(columns) > 1 and is_fast and self.tokenizer.pad_token_id is not None:
-            return pair_arrays(self.tokenizer, columns, self.max_length)
-        settings = {"max_length": self.max_length, "padding": True, "truncation": True}
-        tokens: BatchEncoding = self.tokenizer(*columns, return_tensors="np", **settings)
+            return pair_arrays(self.tokenizer, columns, self.max_length, self.cut)
+        settings: dict[str, Any] = {"max_length": self.max_length, **ALWAYS}
+        if isinstance(self.tokenizer, FileTokenizer):
+            return self.tokenizer(*columns, cut=self.cut, **settings)
+        if len(columns) > 1:
+            settings["truncation"] = self.cut.__name__
+        tokens: BatchEncoding = self.tokenizer(*columns, **settings)
         return tokens
 
     def counts(self, examples: Sequence[Example]) -> list[int]:
@@ -217,6 +232,37 @@ class TokenizeEach(Tokenize):
 def owners_of(examples: Sequence[Example]) -> IntArray:
     """Return the number of the example that each text is of."""
     return np.repeat(np.arange(len(examples)), [len(each) for each in examples])
+
+
+class TokenizeChoices(Tokenize):
+    """Encode questions with their choices: a row for each pair of a question and a choice.
+
+    Of a pair that is too long the question is cut, so that the choice is kept.
+    """
+
+    cut = staticmethod(only_first)
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        known = to_examples(examples)
+        counts = [len(choices) for _, *choices in known]
+        questions = [question for question, *choices in known for _ in choices]
+        arrays = self._tokens([questions, [each for _, *choices in known for each in choices]])
+        owners = np.repeat(np.arange(len(known)), counts)
+        batch = Batch(
+            tuple(known),
+            {name: np.asarray(array, dtype=np.int64) for name, array in arrays.items()},
+            owners=owners,
+        )
+        if (cut := truncated_rows(arrays)) is None:
+            return batch
+        by_example = batch.by_example(cut.tolist())
+        return replace(batch, truncated=np.array([any(own) for own in by_example]))
+
+    def counts(self, examples: Sequence[Example]) -> list[int]:
+        """Return how many tokens the longest row of each example has where nothing is cut."""
+        pairs = [(question, choice) for question, *choices in examples for choice in choices]
+        lengths = iter(super().counts(pairs))
+        return [max(islice(lengths, len(example) - 1)) for example in examples]
 
 
 def truncated_rows(tokens: BatchEncoding | TokenArrays) -> npt.NDArray[np.bool_] | None:

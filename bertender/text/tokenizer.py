@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,6 +191,29 @@ def open_tokenizer(
     return load_tokenizer(directory, max_length)
 
 
+Cut = Callable[[int, int, int], tuple[int, int]]
+"""(tokens of the first text, of the second, room for both) -> how many remain of each."""
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens remain of each text of a pair, in `tokenizers`' way.
+
+    The longer one is cut to the length of the other, then both alike; of an odd number, the text
+    that was longer has one more, the second where they were equal.
+    """
+    shorter, longer = sorted((first, second))
+    longer = max(shorter, room - shorter)
+    if shorter + longer > room:
+        shorter, longer = room // 2, room - room // 2
+    return (longer, shorter) if first > second else (shorter, longer)
+
+
+def only_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """Return how many tokens remain of each text where the second is kept, if there is room."""
+    second = min(second, room)
+    return min(first, room - second), second
+
+
 class FileTokenizer:
     """A tokenizer that is called as one of transformers is, for padded and truncated arrays.
 
@@ -234,6 +257,7 @@ class FileTokenizer:
         *columns: Sequence[Any],
         max_length: int,
         is_split_into_words: bool = False,
+        cut: Cut = longest_first,
         **settings: Any,
     ) -> TokenArrays:
         """Return arrays (batch, seq) of texts, of pairs (two columns), or of lists of words.
@@ -242,6 +266,7 @@ class FileTokenizer:
             columns: the first texts, and the second ones of pairs.
             max_length: more tokens are cut.
             is_split_into_words: a text is a list of words.
+            cut: which text of a pair is cut.
             settings: those of ALWAYS.
 
         Raises:
@@ -259,8 +284,9 @@ class FileTokenizer:
             encoded = self.tokenizer.encode_batch(inputs)
         else:
             encoded = self.tokenizer.encode_batch_fast(inputs)  # without the word of each token
-        cut = [CutEncoding.of(each, max_length, self.truncation_side) for each in encoded]
-        return TokenArrays(cut, self.padding)
+        side = self.truncation_side
+        remaining = [CutEncoding.of(each, max_length, side, cut) for each in encoded]
+        return TokenArrays(remaining, self.padding)
 
 
 def _settings(directory: Path) -> dict[str, Any]:
@@ -299,13 +325,16 @@ class CutEncoding:
     """More tokens were cut off."""
 
     @classmethod
-    def of(cls, encoding: Encoding, max_length: int, side: str) -> CutEncoding:
-        """Return the tokens that remain of a text or a pair; of a pair, the longer is cut first.
+    def of(
+        cls, encoding: Encoding, max_length: int, side: str, cut: Cut = longest_first
+    ) -> CutEncoding:
+        """Return the tokens that remain of a text or a pair.
 
         Args:
             encoding: all tokens, those included that are put around texts and are never cut.
             max_length: most of them.
             side: where a text is cut, left or right.
+            cut: which text of a pair is cut.
         """
         ids, type_ids = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
         words = encoding.word_ids
@@ -313,7 +342,7 @@ class CutEncoding:
             return cls(ids, type_ids, words, overflowing=False)
         texts = [-1 if text is None else text for text in encoding.sequence_ids]
         around, *own = (np.flatnonzero(np.array(texts) == number) for number in (-1, 0, 1))
-        counts = _longest_first(len(own[0]), len(own[1]), max(0, max_length - len(around)))
+        counts = cut(len(own[0]), len(own[1]), max(0, max_length - len(around)))
         remaining = [
             places[len(places) - count :] if side == "left" else places[:count]
             for places, count in zip(own, counts, strict=True)
@@ -342,19 +371,6 @@ class CutEncoding:
             np.sort(np.r_[around, own[start : start + size]]) for start in starts.astype(int)
         ]
         return [cls(ids[each], type_ids[each], (), overflowing=False) for each in windows]
-
-
-def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens remain of each text of a pair, in `tokenizers`' way.
-
-    The longer one is cut to the length of the other, then both alike; of an odd number, the text
-    that was longer has one more, the second where they were equal.
-    """
-    shorter, longer = sorted((first, second))
-    longer = max(shorter, room - shorter)
-    if shorter + longer > room:
-        shorter, longer = room // 2, room - room // 2
-    return (longer, shorter) if first > second else (shorter, longer)
 
 
 class TokenArrays(dict[str, IntArray]):
@@ -394,7 +410,10 @@ def padding_of(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> Padding:
 
 
 def pair_arrays(
-    tokenizer: PreTrainedTokenizerBase, columns: Sequence[list[str]], max_length: int
+    tokenizer: PreTrainedTokenizerBase,
+    columns: Sequence[list[str]],
+    max_length: int,
+    cut: Cut = longest_first,
 ) -> TokenArrays:
     """Return the arrays (batch, seq) of pairs of texts, cut here.
 
@@ -402,12 +421,14 @@ def pair_arrays(
         tokenizer: of transformers, a fast one with a padding token.
         columns: the first texts, and the second ones.
         max_length: more tokens are cut.
+        cut: which text of a pair is cut.
     """
     # a warning of what is longer than the model's input would be wrong
     tokens = tokenizer(*columns, truncation=False, padding=False, verbose=False)
     assert tokens.encodings is not None
-    cut = [CutEncoding.of(each, max_length, tokenizer.truncation_side) for each in tokens.encodings]
-    arrays = TokenArrays(cut, padding_of(tokenizer))
+    side = tokenizer.truncation_side
+    remaining = [CutEncoding.of(each, max_length, side, cut) for each in tokens.encodings]
+    arrays = TokenArrays(remaining, padding_of(tokenizer))
     for name in {*arrays} - {*tokens}:  # those that the model does not read
         del arrays[name]
     return arrays

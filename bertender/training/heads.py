@@ -22,6 +22,7 @@ from bertender.core.errors import ConfigError
 from bertender.models.classifier import model_inputs
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import NO_LABEL, is_labelled
 from bertender.problems.question_answering import QUESTION_ANSWERING, tokens_of_answer
 from bertender.problems.regression import REGRESSION
@@ -29,7 +30,7 @@ from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
-from bertender.text.batch import NO_WORD, Begun, encode_words
+from bertender.text.batch import NO_WORD, Begun, Encode, Example, batched, encode_words
 from bertender.text.long_texts import POOLINGS, TokenizeLong, windows_of
 from bertender.text.tokenizer import longest_input
 from bertender.text.windows import TokenizeWindows
@@ -57,6 +58,8 @@ NO_MORE = -1
 """Instead of a label beyond the last of a set."""
 LEAST_WEIGHT = 1e-9
 """Of all labels of a batch together; less is none."""
+EXAMPLES_AT_ONCE = 256
+"""Of those that are tokenised together."""
 PREDICTING = "predicting"
 """A token column: 1 at each token with logits of its own. Where words have labels, it is the first
 of each word; of a question and its context, the first of all and those of the context."""
@@ -132,6 +135,11 @@ class Head(ABC):
     def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the logits of the examples of a batch, given those of its token rows."""
         return logits
+
+    def of_examples(self, cached: torch.Tensor) -> torch.Tensor:
+        """Return the logits of examples, given those of a teacher as they are cached: where an
+        example has several token rows, (examples, rows, outputs)."""
+        return cached
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the loss with the labels; texts and words without one are left out."""
@@ -483,6 +491,31 @@ class VectorHead(Head):
         return self.soft_loss(student, teacher, batch, 1.0)
 
 
+class ChoiceHead(LabelHead):
+    """One of several choices, each a token row with a score: a softmax over those of a question."""
+
+    problem = MULTIPLE_CHOICE.name
+    several_rows = True
+    learns_classes = False  # no place is rare because of what stands there
+
+    def tokenize(
+        self, split: Split, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
+        tokens, counts = token_rows(MULTIPLE_CHOICE.encoder(tokenizer), split.examples)
+        return tokens, {**self.columns(split.label_ids), ROWS: counts}
+
+    def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the scores (rows, 1) as logits (batch, choices)."""
+        return logits.view(len(batch[ROWS]), -1)
+
+    def of_examples(self, cached: torch.Tensor) -> torch.Tensor:
+        return cached.squeeze(-1)
+
+    def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the mean of logits (examples, choices), or of cached ones, as they are shaped."""
+        return averaged_distributions([each.flatten(1) for each in logits]).view_as(logits[0])
+
+
 class TagHead(Head):
     """A tag for each word, at its first token; later parts of a word continue its tag."""
 
@@ -558,6 +591,7 @@ HEADS = Table[Head](
         head.problem: head
         for head in (
             *(LabelHead(), SetHead(), NumberHead(), TagHead(), VectorHead(), AnswerHead()),
+            ChoiceHead(),
         )
     },
 )
@@ -567,6 +601,23 @@ def spread_of(numbers: Sequence[float]) -> float:
     """Return the standard deviation of those that are known, or 1 where they do not differ."""
     known = [number for number in numbers if is_labelled(number)]
     return (float(np.std(known)) if known else 0.0) or 1.0
+
+
+def token_rows(
+    encode: Encode, examples: Sequence[Example]
+) -> tuple[Mapping[str, Sequence[Any]], list[int]]:
+    """Return token columns with a list of rows an example, as an endpoint has them, and how many
+    rows each example has."""
+    columns: dict[str, list[Any]] = {}
+    counts: list[int] = []
+    for some in batched(examples, EXAMPLES_AT_ONCE):
+        batch = encode(some)
+        real = batch.arrays["attention_mask"].astype(bool)
+        for name, array in batch.arrays.items():
+            rows = [own[place].tolist() for own, place in zip(array, real, strict=True)]
+            columns.setdefault(name, []).extend(batch.by_example(rows))
+        counts += batch.counts
+    return columns, counts
 
 
 def averaged_distributions(logits: Sequence[torch.Tensor]) -> torch.Tensor:

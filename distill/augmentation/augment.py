@@ -92,8 +92,8 @@ def copies_of(
     """Return the distinct copies of an example that differ from it, out of `copies` drawn."""
     rewritten = {example: None}
     for copy in range(copies):
-        turn = pair_turns[copy % len(pair_turns)] if len(example) > 1 else (True,)
-        texts = zip(example, turn, strict=True)
+        first, second = pair_turns[copy % len(pair_turns)] if len(example) > 1 else (True, True)
+        texts = zip(example, (first, *[second] * (len(example) - 1)), strict=True)
         made = tuple(rewrite(text, generator) if chosen else text for text, chosen in texts)
         rewritten[made] = None
     return list(rewritten)[1:]

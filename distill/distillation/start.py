@@ -83,7 +83,7 @@ def new_student(
         start.model,
         method,
         config,
-        texts=len(task.text_columns),
+        texts=min(len(task.text_columns), 2),  # of a row: a choice is read beside its question
         own_start=not start.is_teacher,
         tokens=tokens,
     )

@@ -201,8 +201,11 @@ class TrainingTexts:
         Args:
             tokenizer: the student's.
         """
-        known = self._tokenised_for(tokenizer)[1]
-        return [self._outputs(each, known, LOGITS_ALONE)[LOGITS] for each in self.teachers]
+        known, head = self._tokenised_for(tokenizer)[1], HEADS[self.task.problem_type]
+        return [
+            head.of_examples(self._outputs(each, known, LOGITS_ALONE)[LOGITS])
+            for each in self.teachers
+        ]
 
     def targets(self, tokenizer: PreTrainedTokenizerBase) -> Sequence[Any]:
         """Return what a student, whose tokenizer is given, is to learn: the labels, or the numbers

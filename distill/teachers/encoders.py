@@ -223,14 +223,14 @@ def load_classifier(
     from bertender.models.own_models import load_pretrained
     from distill.tokenizers import fitting_tokenizer
 
-    head = HEADS[problem.name]
+    head, outputs = HEADS[problem.name], problem.output_names(labels)
     try:
         model, report = load_pretrained(
             head.auto_class,
             source,
-            num_labels=len(labels),
-            id2label=dict(enumerate(labels)),
-            label2id={label: index for index, label in enumerate(labels)},
+            num_labels=len(outputs),
+            id2label=dict(enumerate(outputs)),
+            label2id={name: index for index, name in enumerate(outputs)},
             dtype="float32",
             ignore_mismatched_sizes=True,
             **settings,

@@ -191,8 +191,10 @@ def teacher_outputs(
     return {**logits, **{name: joined_rows(each) for name, each in columns.items()}}
 
 
-def _by_example(parts: Sequence[torch.Tensor], counts: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    """Return the rows of each example, given all of them part by part; none is copied."""
+def _by_example(parts: Sequence[torch.Tensor], counts: Sequence[int]) -> Column:
+    """Return the rows of each example, given all of them part by part."""
+    if len(set(counts)) == 1:
+        return torch.cat(list(parts)).view(len(counts), counts[0], -1)
     rows = Rows(parts)
     ends = [0, *accumulate(counts)]
     of_part = (bisect_right(rows.starts, start) - 1 for start in ends[:-1])

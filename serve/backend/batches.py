@@ -30,7 +30,7 @@ from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT, Padding, padding_
 from serve.backend.fair_queue import Bucket, FairQueue, Refusal, Request, Row, Tensors
 from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, Tally
 from serve.backend.running import AdaptiveThreads, OwnShapes
-from serve.wire import INPUT_NAMES, TRUNCATED, BytesArray, Wishes, from_arrays
+from serve.wire import TEXT, TRUNCATED, BytesArray, Wishes, from_arrays
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.runtimes import Predictor
@@ -65,7 +65,7 @@ class ServedModel:
         classifier: BucketedClassifier,
         labels: Labels,
         queue: FairQueue,
-        input_names: Sequence[str] = INPUT_NAMES[:1],
+        input_names: Sequence[str] = (TEXT,),
         max_text_bytes: int | None = None,
         lanes: int = 1,
     ) -> None:

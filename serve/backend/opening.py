@@ -26,7 +26,7 @@ from serve.backend.running import (
     open_predictor,
 )
 from serve.config import SERVED_RUNTIMES, BackendParameters
-from serve.wire import INPUT_NAMES
+from serve.wire import input_names
 
 
 def open_served_model(
@@ -54,11 +54,11 @@ def open_served_model(
     artifact = Artifact.load(folder, checked_at=parameters.stamp)
     classifier = open_artifact(artifact, parameters, threads)
     columns = classifier.problem.asked_columns(artifact.card.task.text_columns)
-    input_names = INPUT_NAMES[: len(columns)]
+    names = input_names(len(columns))
     # a tokenizer of transformers sets itself up in its first call, which no two threads may do
-    classifier.encode([classifier.problem.to_example(("first",) * len(input_names))])
+    classifier.encode([classifier.problem.to_example(("first",) * len(names))])
     if runtime.runs_while_loading:
-        warm_up(classifier, len(input_names), max_batch_size, parameters.tokens_per_bucket, lanes)
+        warm_up(classifier, len(names), max_batch_size, parameters.tokens_per_bucket, lanes)
     with suppress(AttributeError):  # of another C library than glibc
         ctypes.CDLL(None).malloc_trim(0)  # give back what loading has freed
     queue = FairQueue(
@@ -70,7 +70,7 @@ def open_served_model(
         shapes=classifier.shapes,
     )
     labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
-    return ServedModel(classifier, labels, queue, input_names, parameters.max_text_bytes, lanes)
+    return ServedModel(classifier, labels, queue, names, parameters.max_text_bytes, lanes)
 
 
 def open_artifact(

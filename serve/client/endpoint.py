@@ -26,7 +26,7 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Example, to_examples
 from serve.client.access import DEFAULT_URL, NO_ACCESS, AccessConfig, open_access, parse_url
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES, PROTOCOLS, Tries
-from serve.wire import INPUT_NAMES, MODEL_NAME, TRUNCATED, to_arrays
+from serve.wire import MODEL_NAME, TRUNCATED, input_names, to_arrays
 
 Columns = Sequence[npt.NDArray[np.object_]]
 """The texts of a request: an array (batch, 1) for each text column."""
@@ -146,7 +146,7 @@ class ServedModel:
     def tensors(self, columns: Columns, tensor: Any) -> list[Any]:
         """Return the input tensors of a request, of a protocol's own class."""
         inputs = []
-        for name, column in zip(INPUT_NAMES, columns, strict=False):
+        for name, column in zip(input_names(len(columns)), columns, strict=True):
             inputs.append(tensor(name, list(column.shape), "BYTES"))
             inputs[-1].set_data_from_numpy(column)
         return inputs

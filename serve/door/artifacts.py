@@ -38,8 +38,8 @@ class Artifacts:
             return None
 
     def count_tokens(self, model: str, examples: Sequence[tuple[str, ...]]) -> list[int]:
-        """Return how many tokens each example has, at most one more than the model reads; the first
-        that has more is the last."""
+        """Return how many tokens the longest row of each example has, at most one more than the
+        model reads; the first that has more is the last."""
         artifact, parameters = self._of(model)
         problem = PROBLEMS[artifact.card.task.problem_type]
         folder, encode = self._tokenizers.get(model, (None, None))
@@ -50,7 +50,7 @@ class Artifacts:
         for example in examples:
             batch = encode([problem.to_example(example)])
             is_cut = batch.truncated is not None and bool(batch.truncated[0])
-            counts.append(int(batch.arrays["attention_mask"].sum()) + is_cut)
+            counts.append(batch.lengths()[0] + is_cut)
             if is_cut:  # the request is refused by it; tokenising 2 MB of others takes a second
                 break
         return counts

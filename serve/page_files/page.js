@@ -56,7 +56,8 @@ function wordsOf(text) {
 }
 
 // One a text, or one a word: the scores, the most probable first. A number has none, and a vector.
-function predictions(about, text, outputs) {
+function predictions(about, texts, outputs) {
+  const [text, ...choices] = texts;
   const of = (name) => outputs.find((output) => output.name === name).data;
   const kind = about.problem_type;
   if (kind === "regression") return [{ word: of("NUMBER")[0].toPrecision(4), scores: [] }];
@@ -70,12 +71,17 @@ function predictions(about, text, outputs) {
     return [{ word: `${vector.length} numbers: ${first}, ...`, scores: [] }];
   }
   const isSet = kind === "multi_label_classification";
+  const nameOf = (label, number) => (kind === "multiple_choice" ? choices[number] : label);
   const [labels, logits] = [of("LABEL"), of("LOGITS")];
   return (kind === "token_classification" ? wordsOf(text) : [null]).map((word, place) => {
     const start = place * about.labels.length;
     const own = (isSet ? sigmoid : softmax)(logits.slice(start, start + about.labels.length));
     const scores = about.labels.map((label, number) => (
-      { label, probability: own[number], predicted: isSet ? logits[number] > 0 : label === labels[place] }
+      {
+        label: nameOf(label, number),
+        probability: own[number],
+        predicted: isSet ? logits[number] > 0 : label === labels[place],
+      }
     ));
     return { word, scores: scores.sort((one, other) => other.probability - one.probability) };
   });
@@ -157,7 +163,7 @@ async function classify() {
     const latency = performance.now() - started;
     if (answer.model_version !== chosen().version) await describe(); // it was just deployed
     const cut = answer.outputs.some(({ name, data }) => name === "TRUNCATED" && data[0]);
-    const shown = predictions(chosen(), inputs[0].data[0], answer.outputs);
+    const shown = predictions(chosen(), inputs.map(({ data }) => data[0]), answer.outputs);
     const hasSpans = answer.outputs.some(({ name }) => name === "SPAN_END");
     // of a question and its context, the answer is in the second
     const spans = hasSpans ? [marked(inputs.at(-1).data[0], answer.outputs)] : [];

@@ -34,7 +34,7 @@ from bertender.core.hardware import share_of_cores
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Tensor
 from serve.config import BackendParameters, ServeConfig
-from serve.wire import ENCODER_NAME, INPUT_NAMES, MODEL_NAME, TRUNCATED
+from serve.wire import ENCODER_NAME, MODEL_NAME, TRUNCATED, input_names
 
 CONFIG_NAME = "config.pbtxt"
 FIRST_VERSION = 1
@@ -125,7 +125,7 @@ def model_config(
         max_batch_size=config.max_batch_size,
         input=[
             triton.ModelInput(name=each, data_type=triton.TYPE_STRING, dims=[1])
-            for each in INPUT_NAMES[: len(problem.asked_columns(card.task.text_columns))]
+            for each in input_names(len(problem.asked_columns(card.task.text_columns)))
         ],
         output=[
             triton.ModelOutput(

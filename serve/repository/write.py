@@ -59,6 +59,8 @@ from serve.wire import CANDIDATE_SUFFIX, ENCODER_NAME, MODEL_NAME
 
 logger = logging.getLogger(__name__)
 
+FEWEST_CHOICES = 2
+"""Of a question."""
 DRAFT = re.compile(r"\..+\.draft-")
 """Name of a folder that a killed deployment has left."""
 
@@ -167,8 +169,9 @@ def _classifier_faults(version: Path, config: ModelConfig) -> Iterator[str]:
         yield f"{version.name}: {error}"
         return
     yield from _missing_weights(artifact.path, signature)
-    labels = len(artifact.card.task.labels)
-    if PROBLEMS[artifact.card.task.problem_type].gives_vectors:
+    task = artifact.card.task
+    labels = len(PROBLEMS[task.problem_type].output_names(task.labels))
+    if PROBLEMS[task.problem_type].gives_vectors:
         return
     for tensor in signature.outputs:
         if tensor.name == ENCODER_OUTPUT and tensor.dims and tensor.dims[-1] not in (ANY, labels):
@@ -245,6 +248,12 @@ def check_servable(artifact: Artifact) -> None:
         raise ModelError(
             f"{artifact.path} was made for {card.task.problem_type!r}; the endpoint serves "
             f"{', '.join(map(repr, PROBLEMS))}. Fine-tune it on a task first: `bertender finetune`."
+        )
+    task = artifact.card.task
+    if PROBLEMS[task.problem_type].places_are_labels and len(task.labels) < FEWEST_CHOICES:
+        raise ModelError(
+            f"{artifact.path} scores choices, and does not say how many a question has. Import it "
+            "with their numbers, as four: bertender import ... --labels 0,1,2,3."
         )
 
 

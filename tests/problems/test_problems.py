@@ -56,9 +56,19 @@ from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.served import ANY_PORTS
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import answer_task, number_task, set_task, similarity_task, toy_task
+from tests.toys import (
+    answer_task,
+    choice_task,
+    number_task,
+    set_task,
+    similarity_task,
+    toy_task,
+)
 
-TOYS = (toy_task(), set_task(), number_task(), TAGGING, similarity_task(), answer_task())
+TOYS = (
+    *(toy_task(), set_task(), number_task(), TAGGING, similarity_task(), answer_task()),
+    choice_task(),
+)
 TASKS = {task.problem_type: task for task in TOYS}
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
 NO_TORCH = """
@@ -165,7 +175,7 @@ def test_the_gate_finds_a_forgotten_padding_mask(teacher: Artifact, task: Task) 
 
     def maskless(batch: Batch) -> Any:
         arrays = {**batch.arrays, "attention_mask": np.ones_like(batch.arrays["input_ids"])}
-        return sound.predictor.logits(Batch(batch.examples, arrays, batch.words))
+        return sound.predictor.logits(replace(batch, arrays=arrays))
 
     broken = Classifier(
         "broken", sound.labels, sound.encode, FakePredictor(maskless), 0, sound.problem
@@ -281,7 +291,8 @@ def test_the_real_endpoint_answers_texts_and_examples_alike(
 ) -> None:
     """A sentence may come as one text, whatever its words are labelled by."""
     examples = task.problem.asked(task.dev.examples[:3])
-    texts = examples if task.problem.window else [" ".join(each) for each in examples]
+    several = len(examples[0]) > 1 and not task.problem.labels_words
+    texts: Any = examples if several else [" ".join(each) for each in examples]
     binary = lay_out_with_encoders(tmp_path) if runtime == ENCODER_RUNTIME else None
     config = ServeConfig(**ANY_PORTS, runtime=runtime, tritonserver=binary)
     with serving(graph, config) as server:

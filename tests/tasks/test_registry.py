@@ -61,6 +61,7 @@ def test_metrics() -> None:
         "wnli": "accuracy",
         "stsb": "pearson",
         "semeval2018-ec": "jaccard",
+        **dict.fromkeys(("copa", "commonsenseqa", "hellaswag", "race"), "accuracy"),
         **dict.fromkeys(("conll2003", "conll2000", "wnut17", "ncbi", "snips"), "entity_f1"),
         "stsb-embedding": "cosine_spearman",
         **dict.fromkeys(("squad", "squad2", "tydiqa"), "answer_f1"),
@@ -89,6 +90,9 @@ def test_texts_without_labels_are_what_the_row_reads(name: str, tmp_path: Path) 
         ("ncbi", (5424, 923)),
         ("snips", (13084, 700)),
         ("semeval2018-ec", (6838, 886)),
+        ("copa", (734, 266)),
+        ("commonsenseqa", (844, 377)),
+        ("hellaswag", (8669, 1373)),
     ],
 )
 @pytest.mark.usefixtures("data_directory")

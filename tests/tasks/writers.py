@@ -13,7 +13,13 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from bertender.tasks.loading import TASKS, FilesTask, LabelColumnsTask, QuestionsTask
+from bertender.tasks.loading import (
+    TASKS,
+    ChoiceTask,
+    FilesTask,
+    LabelColumnsTask,
+    QuestionsTask,
+)
 
 __all__ = [
     "WRITERS",
@@ -119,7 +125,9 @@ def write_sentences(root: Path) -> Path:
             for name in row.files[0]:
                 words = [f"w{number}" for number in range(len(row.labels))]
                 path = root / row.folder / name
-                if isinstance(row, LabelColumnsTask):
+                if isinstance(row, ChoiceTask):
+                    OF_CHOICES[row.folder](path, len(row.labels))
+                elif isinstance(row, LabelColumnsTask):
                     header = "\t".join(("ID", *row.text_columns, *row.labels))
                     every, none = ("\t".join(value * len(row.labels)) for value in "10")
                     lines = f'{header}\n1\tIt "is so.\t{every}\n2\tNo.\t{none}\n'
@@ -139,6 +147,56 @@ SQUAD = """{"data": [{"paragraphs": [{"context": "Miles plays.", "qas": [
  {"id": "1", "question": "Who?", "answers": [{"text": "Miles", "answer_start": 0}]},
  {"id": "2", "question": "Where?", "answers": []}]}]}]}
 """
+
+
+def _write_copa(path: Path, count: int) -> None:
+    items = "".join(
+        f'<item id="{right}" asks-for="cause" most-plausible-alternative="{right + 1}">'
+        f"<p>{path.stem} {right}.</p><a1>It rained.</a1><a2>It was dry {right}.</a2></item>"
+        for right in range(count)
+    )
+    path.write_text(f'<?xml version="1.0"?>\n<copa-corpus>{items}</copa-corpus>')
+
+
+def _write_jsonl(row: Callable[[str, list[str], int], object]) -> Callable[[Path, int], None]:
+    def write(path: Path, count: int) -> None:
+        choices = [f"choice {number}" for number in range(count)]
+        rows = (row(f"{path.stem} {right}", choices, right) for right in range(count))
+        path.write_text("\n".join(map(json.dumps, rows)))
+
+    return write
+
+
+def _write_race(folder: Path, count: int) -> None:
+    (folder / "high").mkdir(parents=True)
+    options = [[f"choice {number}" for number in range(count)]] * count
+    row = {
+        "article": f"An article\nof {folder.name}.",
+        "questions": [f"Question {number}?" for number in range(count)],
+        "options": options,
+        "answers": ["ABCD"[right] for right in range(count)],
+    }
+    (folder / "high" / "1.txt").write_text(json.dumps(row))
+
+
+OF_CHOICES: dict[str, Callable[[Path, int], None]] = {
+    "COPA": _write_copa,
+    "CommonsenseQA": _write_jsonl(
+        lambda text, choices, right: {
+            "question": {"stem": text, "choices": [{"text": each} for each in choices]},
+            "answerKey": "ABCDE"[right],
+        }
+    ),
+    "HellaSwag": _write_jsonl(
+        lambda text, choices, right: {
+            "activity_label": "Rowing",
+            "ctx": text,
+            "endings": choices,
+            "label": right,
+        }
+    ),
+    "RACE": _write_race,
+}
 
 
 def write_film_sentences(root: Path, sentences: Sequence[str]) -> Path:

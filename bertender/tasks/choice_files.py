@@ -1,0 +1,103 @@
+"""Questions with choices in the official files of COPA, CommonsenseQA, HellaSwag and RACE.
+
+COPA: Roemmele et al. 2011, and Balanced COPA, Kavumba et al. 2019 (arXiv 1911.00225), which gives
+each question a mirror with the same choices. CommonsenseQA: Talmor et al. 2019 (arXiv 1811.00937).
+HellaSwag: Zellers et al. 2019 (arXiv 1905.07830). RACE: Lai et al. 2017 (arXiv 1704.04683).
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from bertender.core.errors import DataError
+from bertender.problems.multiple_choice import LETTERS
+from bertender.tasks.rows import bytes_of, lines_of, split_lines
+from bertender.text.batch import Example
+
+ASKED: Mapping[str, str] = {
+    "cause": "What was the cause?",
+    "effect": "What happened as a result?",
+}
+HELLASWAG_LINES = 6
+"""Context, right number, four endings."""
+
+
+class Question(NamedTuple):
+    """A question of a file."""
+
+    example: Example
+    right: int
+    """Number of the right choice, from 0."""
+    group: str
+    """Questions of one group are all learned from, or all held out."""
+
+
+def copa(path: Path) -> Iterator[Question]:
+    """Read the XML of COPA, or of Balanced COPA; a question and its mirror are a group."""
+    root = ElementTree.fromstring(bytes_of(path))  # noqa: S314 - a file that the user has put there
+    for item in root.iter("item"):
+        premise, *choices = (str(item.findtext(tag)).strip() for tag in ("p", "a1", "a2"))
+        question = f"{premise} {ASKED[item.attrib['asks-for']]}"
+        right = int(item.attrib["most-plausible-alternative"]) - 1
+        yield Question((question, *choices), right, " ".join(sorted(choices)))
+
+
+def commonsense_qa(path: Path) -> Iterator[Question]:
+    """Read a JSONL file, the official one or that of the hub's copy."""
+    for _, line in lines_of(path):
+        row = json.loads(line)
+        own = row["question"]
+        if isinstance(own, dict):  # the official file
+            text, choices = own["stem"], [each["text"] for each in own["choices"]]
+        else:
+            text, choices = own, row["choices"]["text"]
+        yield Question((text, *choices), LETTERS.index(row["answerKey"]), text)
+
+
+def hellaswag(path: Path) -> Iterator[Question]:
+    """Read the official JSONL file, or plain text of six lines a question; by activity."""
+    if ".jsonl" in path.name:
+        for _, line in lines_of(path):
+            row = json.loads(line)
+            activity = row["activity_label"]
+            texts = (f"{activity}: {row['ctx']}", *row["endings"])
+            yield Question(tuple(each.strip() for each in texts), int(row["label"]), activity)
+        return
+    lines = split_lines(bz2.decompress(path.read_bytes()).decode())
+    for start in range(0, len(lines), HELLASWAG_LINES):
+        context, right, *endings = lines[start : start + HELLASWAG_LINES]
+        activity = context.partition(":")[0]
+        yield Question((context, *endings), int(right), activity)
+
+
+def race(folder: Path) -> Iterator[Question]:
+    """Read a folder of RACE: a JSON object a file, an article with several questions.
+
+    A question stands before its article, whose end is cut where both are too long.
+    """
+    for path in sorted(folder.glob("*/*.txt")):
+        row = json.loads(path.read_text(encoding="utf-8"))
+        article = " ".join(row["article"].split())
+        parts = zip(row["questions"], row["options"], row["answers"], strict=True)
+        for question, options, answer in parts:
+            texts = (f"{question.strip()} {article}", *(each.strip() for each in options))
+            yield Question(texts, LETTERS.index(answer), article)
+
+
+def questions_of(path: Path, read: Callable[[Path], Iterator[Question]]) -> list[Question]:
+    """Return the questions of a file or a folder.
+
+    Raises:
+        DataError: it is not of its format.
+    """
+    try:
+        return list(read(path))
+    except (ElementTree.ParseError, EOFError, LookupError, OSError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: not the official file: {type(error).__name__}: {error}. Download it again."
+        ) from None
