@@ -28,7 +28,7 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
-from bertender.training.vector_losses import in_batch, ordered_cosines
+from bertender.training.heads.vector_losses import in_batch, ordered_cosines
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.baseline import train_bag_of_words
@@ -370,3 +370,12 @@ def test_a_vector_is_shown_as_a_line_of_json() -> None:
     answer = Classification(label=None, score=None, logits=(0.6, -0.8))
     (line,) = lines_of(answer, ("a text",), SENTENCE_EMBEDDING)
     assert json.loads(line) == {"text": "a text", "embedding": [0.6, -0.8]}
+
+
+def test_one_pair_a_batch_is_refused(tmp_path: Path) -> None:
+    """There is nothing to compare it with: the loss would be 0."""
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    config = FinetuneConfig(teacher=str(encoder), batch_size=1)
+    with pytest.raises(ConfigError, match=r"batch_size=1: .* Give 2 or more"):
+        finetune_by_name(similarity_task(8, 8), config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -11,9 +11,9 @@ from bertender.core.errors import DataError
 from bertender.text.batch import Example, is_blank
 from serve.wire import Wishes, from_arrays, to_arrays
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(
-    lambda text: not is_blank(text)
-)
+TEXT = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1
+).filter(lambda text: not is_blank(text))
 
 
 @given(examples=st.lists(st.tuples(TEXT, TEXT), min_size=1))

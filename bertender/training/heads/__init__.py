@@ -1,0 +1,55 @@
+"""HEADS: the PyTorch side of each kind of problem: its head, its token columns and its losses."""
+
+from __future__ import annotations
+
+from bertender.core.config import Table
+from bertender.training.heads.head import POOLING, PREDICTING, ROWS, SPREAD, Head
+from bertender.training.heads.losses import (
+    LabelLoss,
+    averaged_distributions,
+    hard_labels,
+    logit_mse,
+    precise,
+    soft_labels,
+)
+from bertender.training.heads.numbers import NumberHead, exact_numbers, output_layer, spread_of
+from bertender.training.heads.texts import ChoiceHead, LabelHead, SetHead, TextHead
+from bertender.training.heads.tokens import AnswerHead, TagHead
+from bertender.training.heads.vectors import VectorHead
+
+__all__ = [
+    "AnswerHead",
+    "ChoiceHead",
+    "HEADS",
+    "Head",
+    "LabelHead",
+    "LabelLoss",
+    "NumberHead",
+    "POOLING",
+    "PREDICTING",
+    "ROWS",
+    "SPREAD",
+    "SetHead",
+    "TagHead",
+    "TextHead",
+    "VectorHead",
+    "averaged_distributions",
+    "exact_numbers",
+    "hard_labels",
+    "logit_mse",
+    "output_layer",
+    "precise",
+    "soft_labels",
+    "spread_of",
+]
+
+HEADS = Table[Head](
+    "head",
+    {
+        head.problem: head
+        for head in (
+            *(LabelHead(), SetHead(), NumberHead(), TagHead(), VectorHead(), AnswerHead()),
+            ChoiceHead(),
+        )
+    },
+)

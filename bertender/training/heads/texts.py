@@ -1,0 +1,154 @@
+"""Heads of one row of logits for each text: a label, a set of labels, one of several answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.multiple_choice import MULTIPLE_CHOICE
+from bertender.problems.problem import NO_LABEL, is_labelled
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.task import Split, Task
+from bertender.text.long_texts import POOLINGS, TokenizeLong, windows_of
+from bertender.text.tokenizer import longest_input
+from bertender.training.heads.head import POOLING, ROWS, Columns, Head, label_counts, token_rows
+from bertender.training.heads.losses import averaged_distributions, precise
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from bertender.training.heads.head import TensorBatch
+
+
+NO_MORE = -1
+"""Instead of a label beyond the last of a set."""
+
+
+class TextHead(Head):
+    """One row of logits for each text or pair of texts."""
+
+    def tokenize(
+        self, split: Split, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[Mapping[str, Any], Columns]:
+        if pooling := windows_of(tokenizer):
+            return _in_windows(split, tokenizer, pooling, self.columns(split.label_ids))
+        texts = [list(column) for column in zip(*split.examples, strict=True)]
+        longest = longest_input(tokenizer)
+        tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
+        return tokens, self.columns(split.label_ids)
+
+    def columns(self, targets: Sequence[Any]) -> Columns:
+        """Return the columns of labels."""
+        return {"labels": targets}
+
+    def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return one row for each text; those of its windows are pooled."""
+        import torch
+
+        if POOLING not in batch:
+            return logits
+        own = logits.split(batch[ROWS].tolist())
+        by_max = bool(batch[POOLING][0])
+        return torch.stack([each.amax(0) if by_max else each.mean(0) for each in own])
+
+
+def _in_windows(
+    split: Split, tokenizer: PreTrainedTokenizerBase, pooling: str, columns: Columns
+) -> tuple[Columns, Columns]:
+    """Return the tokens of the windows of texts, and the columns next to them."""
+    encode = TokenizeLong(tokenizer)
+    windows = encode.windows(split.examples)
+    tokens = {
+        "input_ids": [[each.ids.tolist() for each in own] for own in windows],
+        "token_type_ids": [[each.type_ids.tolist() for each in own] for own in windows],
+        "attention_mask": [[[1] * len(each.ids) for each in own] for own in windows],
+    }
+    own = [*POOLINGS].index(pooling)
+    return (
+        {name: column for name, column in tokens.items() if encode.reads(name)},
+        {**columns, ROWS: [*map(len, windows)], POOLING: [own] * len(windows)},
+    )
+
+
+class LabelHead(TextHead):
+    """One label of several."""
+
+    problem = SINGLE_LABEL.name
+    learns_classes = True
+
+
+class SetHead(TextHead):
+    """Any number of labels, each there or not by a probability of its own.
+
+    A prediction is of a label, and drawn from two classes: a softmax over 0 and a logit is the
+    logit's sigmoid, so that all that learns distributions learns these.
+    """
+
+    problem = MULTI_LABEL.name
+    learns_classes = True
+    padding: Mapping[str, int] = {"labels": NO_MORE}
+
+    def columns(self, targets: Sequence[Sequence[int]]) -> Columns:
+        return {"labels": [list(target) or [NO_MORE] for target in targets]}
+
+    def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the binary cross-entropy with the labels, the mean over texts and labels."""
+        import torch
+        from torch.nn import functional
+
+        numbers = batch["labels"]  # (batch, labels of the largest set)
+        truth = torch.zeros(len(logits), logits.shape[-1] + 1, device=logits.device)
+        truth.scatter_(1, numbers.where(numbers >= 0, logits.shape[-1]), 1.0)
+        truth, how = truth[:, :-1], self.label_loss
+        losses = functional.binary_cross_entropy_with_logits(
+            precise(logits),
+            truth * (1 - how.smoothing) + how.smoothing / 2,
+            reduction="none",
+            pos_weight=torch.tensor(how.weights, device=logits.device) if how.weights else None,
+        )
+        known = numbers[:, 0] != NO_LABEL
+        return (losses.mean(-1) * known).sum() / known.sum().clamp(min=1)
+
+    def balanced(self, task: Task) -> tuple[float, ...]:
+        """Return the weight of each label where it is there, so that it has the same sum as where
+        it is not; 1 for one that no training text has."""
+        texts = sum(map(is_labelled, task.train.label_ids))
+        return tuple((texts - count) / count if count else 1.0 for count in label_counts(task))
+
+    def predicted(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        import torch
+
+        return torch.stack([torch.zeros_like(logits), logits], dim=-1).flatten(0, -2)
+
+    def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
+        if len(logits) == 1:
+            return logits[0]
+        mean = averaged_distributions([self.predicted(each, {}) for each in logits])
+        return (mean[:, 1] - mean[:, 0]).view_as(logits[0])
+
+
+class ChoiceHead(LabelHead):
+    """One of several choices, each a token row with a score: a softmax over those of a question."""
+
+    problem = MULTIPLE_CHOICE.name
+    several_rows = True
+    learns_classes = False  # no place is rare because of what stands there
+
+    def tokenize(
+        self, split: Split, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[Mapping[str, Sequence[Any]], Columns]:
+        tokens, counts = token_rows(MULTIPLE_CHOICE.encoder(tokenizer), split.examples)
+        return tokens, {**self.columns(split.label_ids), ROWS: counts}
+
+    def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        """Return the scores (rows, 1) as logits (batch, choices)."""
+        return logits.view(len(batch[ROWS]), -1)
+
+    def of_examples(self, cached: torch.Tensor) -> torch.Tensor:
+        return cached.squeeze(-1)
+
+    def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the mean of logits (examples, choices), or of cached ones, as they are shaped."""
+        return averaged_distributions([each.flatten(1) for each in logits]).view_as(logits[0])
