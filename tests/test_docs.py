@@ -36,6 +36,7 @@ from export.config import ExportConfig
 from export.exporter import export
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
+from tests.toys import answer_task
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
@@ -149,6 +150,14 @@ def test_the_sample_of_sets_is_read(tmp_path: Path) -> None:
     assert (task.labels, task.train.label_ids) == (("anger", "sadness"), ((0, 1), ()))
 
 
+@pytest.mark.parametrize("language", ["json", "csv", "jsonl"])
+def test_the_samples_of_questions_are_read(language: str, tmp_path: Path) -> None:
+    path = tmp_path / f"train.{language}"
+    path.write_text(blocks("docs/how-to/questions.md", language)[0], encoding="utf-8")
+    task = load_task(TaskConfig(train=path, dev=path, problem_type="question_answering"))
+    assert task.train.label_ids == ((("Miles Davis", 8),), ())
+
+
 TINY = {
     "finetune": "--teacher {teacher} --learning-rate 3e-3",
     "compare": "--processes 1 --rounds 2 --single-texts 5 --noisy",
@@ -189,6 +198,24 @@ def write_files(folder: Path, task: Task, trained: Artifact) -> None:
         tagged = [(text.split(), f"B-{label}") for text, label in rows]
         sentences = ["".join(f"{word} {tag}\n" for word in words) for words, tag in tagged]
         (folder / f"{name}.conll").write_text("\n".join(sentences), encoding="utf-8")
+    asked = answer_task(96, 32)
+    for name, split in (("train", asked.train), ("dev", asked.dev)):
+        pairs = zip(split.examples, split.label_ids, strict=True)
+        paragraphs = [
+            {
+                "context": context,
+                "qas": [
+                    {
+                        "id": str(number),
+                        "question": question,
+                        "answers": [{"text": text, "answer_start": at} for text, at in answers],
+                    }
+                ],
+            }
+            for number, ((question, context), answers) in enumerate(pairs)
+        ]
+        content = json.dumps({"data": [{"paragraphs": paragraphs}]})
+        (folder / f"{name}-v2.0.json").write_text(content, encoding="utf-8")
     for name in trained.card.files:
         (folder / "my-model").mkdir(exist_ok=True)
         shutil.copy(trained.path / name, folder / "my-model" / name)
