@@ -96,7 +96,7 @@ def test_mean_average_precision_is_scikit_learns(ties: bool) -> None:
     assert result.low < result.value < result.high
 
 
-@pytest.mark.parametrize("metric", [*NUMBERS.keys() - {"mean_absolute_error"}, *SETS])
+@pytest.mark.parametrize("metric", ["pearson", "spearman", *SETS])
 def test_a_model_does_not_change_against_itself(metric: str) -> None:
     truth, found = (
         drawn_numbers() if metric in NUMBERS else map(as_tuples, drawn_sets())  # type: ignore[assignment]
