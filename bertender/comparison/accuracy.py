@@ -290,8 +290,9 @@ def check_varied(
 ) -> None:
     """Raise ConstantError where a trained model has learned nothing but one label.
 
-    Fitted thresholds split even noise into several answers: a model with some is held against the
-    best answer that reads no text, and a warning says where it is no better.
+    Noise gives several answers as well: where they differ, the model is held against the best
+    answer that reads no text, and a warning says where it is no better, within the 95 % interval of
+    that answer's score.
 
     Args:
         scores: of the model on the held-out texts.
@@ -301,13 +302,14 @@ def check_varied(
         advice: what to try next.
     """
     constant = scores.constant
-    if constant is None and not (scores.thresholds is None and scores.fitted is None):
+    if constant is None:
         floor = constant_row(task)
-        if scores.score <= floor.score.value:
+        value, high = floor.score.value, floor.score.high
+        if scores.score <= (0.0 if floor.score.undefined else high):
             logger.warning(
                 "task %s: the model has %s %.4g on the held-out texts, and the answer %r to all of "
-                "them %.4g: it has learned next to nothing. Try %s",
-                *(task.name, task.metric, scores.score, floor.label, floor.score.value, advice),
+                "them %.4g, or by chance up to %.4g: it has learned next to nothing. Try %s",
+                *(task.name, task.metric, scores.score, floor.label, value, high, advice),
             )
     if constant is None or config.allow_constant:
         return

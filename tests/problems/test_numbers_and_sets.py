@@ -31,7 +31,7 @@ from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import NO_LABEL, Outputs, is_labelled
 from bertender.problems.regression import REGRESSION
 from bertender.tasks.loading import load_task
-from bertender.tasks.task import Split, TaskConfig, with_model_labels
+from bertender.tasks.task import Split, Task, TaskConfig, with_model_labels
 from bertender.text.batch import keep_text
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS, output_layer
@@ -44,7 +44,7 @@ from distill.losses.signals import read_signals
 from distill.trained import best_threshold, epoch_score, fit_thresholds
 from serve.client.endpoint import Classification
 from tests.fake_predictor import FakePredictor
-from tests.toys import number_task, set_task, tiny_bert, tiny_tokenizer, write_model
+from tests.toys import number_task, set_task, tiny_bert, tiny_tokenizer, toy_task, write_model
 
 PLACE = np.zeros(1, dtype=np.int64)
 
@@ -178,17 +178,18 @@ def test_the_control_is_the_mean_or_the_frequent_labels() -> None:
     assert answer == "a, b, c", "its micro F1 is 0.5, that of one label 0.33"
 
 
-def test_a_model_of_sets_that_is_no_better_than_one_answer_is_said(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    "task", [toy_task(), set_task(), number_task()], ids=lambda task: task.metric
+)
+def test_a_model_that_is_no_better_than_one_answer_is_said(
+    task: Task, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its fitted thresholds split noise into several answers."""
-    task = set_task()
-    floor = constant_row(task).score.value
-    for score, is_said in ((floor, True), (floor + 0.01, False)):
+    """Noise gives several answers too: two in three right, of 32, is nothing."""
+    floor = constant_row(task).score
+    chance = 0.0 if floor.undefined else floor.high
+    for score, is_said in ((chance - 0.01, True), (chance + 0.01, False)):
         caplog.clear()
-        scores = ScoreFindings(
-            chosen_on="dev", score=score, thresholds={"fruit": 0.0, "tools": 0.0}
-        )
+        scores = ScoreFindings(chosen_on="dev", score=score)
         check_varied(scores, task, FinetuneConfig(), ("epochs",), "more epochs")
         assert ("next to nothing. Try more epochs" in caplog.text) is is_said
 
