@@ -33,7 +33,7 @@ from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Batch, Example, Tokenize
-from bertender.text.windows import NO_ANSWER
+from bertender.text.context_windows import NO_ANSWER
 from quantize.graph import Product, in_float64, nodes_between, run_subgraph
 
 Constants = Mapping[str, onnx.TensorProto]

@@ -457,7 +457,9 @@ def _entries(whole: bytes, identity: Mapping[str, Any]) -> tuple[Entries, str]:
         return [], f"is damaged ({error})"
 
 
-COLUMNS = tuple(Classification.model_fields)
+EMBEDDING = "embedding"
+"""The column of a vector."""
+COLUMNS = (*Classification.model_fields, EMBEDDING)
 WORD_A_LINE = (".conll", ".conllu", ".iob", ".bio")
 """Suffixes of files with a word a line, CoNLL's."""
 
@@ -492,7 +494,7 @@ PREDICTION_WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
     ".jsonl": _write_jsonl,
     ".parquet": _write_parquet,
 }
-"""Files of predictions by suffix. A row holds the texts, label, score and logits."""
+"""Files of predictions by suffix. A row holds the texts, label, score and logits, or a vector."""
 
 
 def check_writable(output: Path, text_columns: Sequence[str], has_words: bool = False) -> None:
@@ -508,13 +510,22 @@ def check_writable(output: Path, text_columns: Sequence[str], has_words: bool = 
     if output.suffix.lower() not in PREDICTION_WRITERS:
         raise ConfigError(
             f"--output {output}: unknown suffix {output.suffix!r}. "
-            f"Allowed: {', '.join(PREDICTION_WRITERS)}."
+            f"Allowed: {', '.join(PREDICTION_WRITERS)}; of files with a word a line also "
+            f"{', '.join(WORD_A_LINE)}."
         )
     if taken := [name for name in text_columns if name in COLUMNS]:
         raise ConfigError(
             f"the column {taken[0]!r} holds texts, and that of predictions has the same name. "
             "Rename it in the file."
         )
+
+
+def _columns_of(prediction: Classification) -> dict[str, Any]:
+    """Return the columns of a prediction; a vector has one of its own, and no label."""
+    if prediction.label is None:
+        vector = list(prediction.logits)
+        return {EMBEDDING: vector, "truncated": prediction.truncated}
+    return prediction.model_dump(mode="json")
 
 
 def write_predictions(
@@ -525,7 +536,7 @@ def write_predictions(
 ) -> None:
     """Write a row for each example, in their order; the file appears whole or not at all."""
     rows = [
-        {**dict(zip(text_columns, text, strict=True)), **prediction.model_dump(mode="json")}
+        {**dict(zip(text_columns, text, strict=True)), **_columns_of(prediction)}
         for text, prediction in zip(texts, predictions, strict=True)
     ]
     with replacing(output) as draft:

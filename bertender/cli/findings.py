@@ -285,7 +285,7 @@ def _logits(parity: Parity) -> Iterator[str]:
 
 
 def _agreement(parity: Parity) -> Iterator[str]:
-    """Yield how many decisions are the same; nothing of numbers, which decide none."""
+    """Yield how many decisions are the same; nothing of numbers, which are no decisions."""
     if parity.output == "logit":
         yield (
             f"agreement {number(parity.agreement)} of all predictions; without near-ties "

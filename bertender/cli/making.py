@@ -256,7 +256,10 @@ def run_command(
     chosen = chosen.with_settings(map(read_setting, changes or []))
 
     directory = out or Path("runs") / chosen.name
-    recipes = chosen.of_tasks(parts_of(tasks or ()))
+    names = parts_of(tasks or ())
+    if tasks is not None and not names:
+        raise ConfigError("--tasks names no task. Give names of `bertender tasks`, by commas.")
+    recipes = chosen.of_tasks(names)
     if len(recipes) > 1:  # what the last task lacks must not show after hours
         for name, own in recipes.items():
             checked(own, directory / name, force)

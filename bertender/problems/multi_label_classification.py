@@ -149,7 +149,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         labels: npt.NDArray[np.object_],
         texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return (batch, labels of the largest set) tensors; what is beyond a set is empty."""
+        """Return (batch, labels of the largest set) tensors, padded with empty values."""
         logits = np.concatenate([each.logits for each in outputs])
         shape = len(logits), max(1, int((logits > 0).sum(axis=1).max()))
         names = np.full(shape, b"", dtype=np.object_)

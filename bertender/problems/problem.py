@@ -214,6 +214,10 @@ class Problem(ABC, Generic[Target]):
         """Return the score of a task with these labels and targets, where none is asked for."""
         return self.metrics[0]
 
+    def metrics_of(self, targets: Sequence[Target]) -> tuple[str, ...]:
+        """Return the scores that say something of these targets."""
+        return self.metrics
+
     def output_names(self, labels: Sequence[str]) -> tuple[str, ...]:
         """Return the names of a model's outputs, given the labels of its task."""
         return tuple(labels)

@@ -39,7 +39,7 @@ from bertender.problems.problem import (
 )
 from bertender.problems.spans import SPAN_OUTPUTS, Span, read_spans, span_tensors
 from bertender.text.batch import NO_WORD, Batch, Example, Tokenize, keep_text
-from bertender.text.windows import MOST_CHARACTERS, NO_ANSWER, TokenizeWindows, span_of
+from bertender.text.context_windows import MOST_CHARACTERS, NO_ANSWER, TokenizeWindows, span_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -115,7 +115,7 @@ class QuestionAnswering(Problem[Answers]):
         return example, tuple(dict.fromkeys(map(trimmed, answers)))
 
     def usual_columns(self, there: Sequence[str]) -> Columns:
-        """Return those of SQuAD, or of a table with an answer a row."""
+        """Return the columns of SQuAD's files, or of a table with an answer in each row."""
         flat = self.columns.label not in there and ANSWER in there
         return self.columns._replace(label=f"{ANSWER},{START}") if flat else self.columns
 
@@ -143,7 +143,7 @@ class QuestionAnswering(Problem[Answers]):
     def constant(
         self, targets: Sequence[Answers], labels: Sequence[str]
     ) -> tuple[str, Callable[[Example], Answers]]:
-        """Return no answer: whoever reads no text knows no other."""
+        """Return no answer, the best guess without reading."""
         return NO_ANSWER_NAME, lambda example: ()
 
     def same_everywhere(

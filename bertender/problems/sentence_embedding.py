@@ -102,7 +102,12 @@ class SentenceEmbedding(TextProblem[Any]):
 
     def usual_metric(self, labels: Sequence[str], targets: Sequence[float]) -> str:
         """Return recall where the pairs have no numbers."""
-        return self.metrics[bool(len(targets)) and all(map(math.isinf, targets))]
+        return self.metrics_of(targets)[0]
+
+    def metrics_of(self, targets: Sequence[float]) -> tuple[str, ...]:
+        """Return all, or recall alone where the pairs have no numbers."""
+        without = bool(len(targets)) and all(map(math.isinf, targets))
+        return self.metrics[without:]
 
     def asked(self, examples: Sequence[Example]) -> tuple[Example, ...]:
         """Return each text apart."""
@@ -188,7 +193,7 @@ class SentenceEmbedding(TextProblem[Any]):
         return logits
 
     def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
-        """Return the units of differences, as for logits; a vector has no least unit."""
+        """Return the units of differences, as for logits; without LEAST_SPREAD_LOGITS."""
         average = float(np.sqrt(np.square(logits.mean(axis=0)).mean()))
         spread = float(np.sqrt(logits.var(axis=0).mean()))
         spread = max(spread, LEAST_SPREAD * float(np.hypot(average, spread)))

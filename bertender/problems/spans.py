@@ -34,8 +34,8 @@ SPAN_TENSORS = tuple(each.name for each in SPAN_OUTPUTS)
 
 
 def span_tensors(spans: Sequence[Sequence[Span]]) -> dict[str, npt.NDArray[Any]]:
-    """Return tensors (batch, spans), as long as the most spans of a text; what is beyond is
-    empty."""
+    """Return tensors (batch, spans), as long as the most spans of a text, padded with
+    empty values."""
     shape = len(spans), max(1, *map(len, spans))
     tensors: dict[str, npt.NDArray[Any]] = {
         "SPAN_LABEL": np.full(shape, b"", dtype=np.object_),

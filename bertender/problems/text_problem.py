@@ -18,7 +18,7 @@ from bertender.problems.problem import (
     Tensors,
 )
 from bertender.text.batch import Batch, Example, Tokenize, keep_text
-from bertender.text.long_texts import TokenizeLong, pooled, windows_of
+from bertender.text.text_windows import TokenizeLong, pooled, windows_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -240,7 +240,7 @@ class TokenClassification(Problem[Tags]):
         texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
         """Return (batch, words) tensors, as long as the longest sentence, and (batch, spans) ones,
-        as long as the most spans of a text; what is beyond is empty.
+        as long as the most spans of a text, padded with empty values.
 
         A word that the model does not see is O, with score 0 and logits 0.
         """

@@ -546,6 +546,11 @@ TASKS: Mapping[str, NamedTask] = {
 }
 
 
+def _targets(task: Task) -> Sequence[Any]:
+    """Return the targets of the training examples, or of a held-out file alone."""
+    return (task.train if len(task.train) else task.dev).label_ids
+
+
 def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
     """Load the task that a config names, or the one that its files hold.
 
@@ -570,7 +575,7 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
             problem_type=row.problem_type,
         )
     if config.metric is not None:
-        task = replace(task, metric=check_metric(config.metric, task.problem))
+        task = replace(task, metric=check_metric(config.metric, task.problem, _targets(task)))
     splits = {"train": task.train, "dev": task.dev}
     data = {name: split.digest() for name, split in splits.items() if len(split)}
     # first, so that a text is on the same side whatever max_train is

@@ -58,12 +58,12 @@ def _in_help(problem: Problem[Any]) -> str:
     return ", ".join(name for name in problem.metrics if not METRICS[name].only_shown)
 
 
-def check_metric(name: str, problem: Problem[Any]) -> str:
+def check_metric(name: str, problem: Problem[Any], targets: Sequence[Any]) -> str:
     """Return the name of a metric that a kind of problem can choose by.
 
     Raises:
         UnknownNameError: the kind has no such metric.
-        ConfigError: the metric is only shown.
+        ConfigError: the metric is only shown, or says nothing of the targets.
     """
     choosing = [each for each in problem.metrics if not METRICS[each].only_shown]
     if name not in problem.metrics:
@@ -72,6 +72,11 @@ def check_metric(name: str, problem: Problem[Any]) -> str:
         raise ConfigError(
             f"metric={name}: nothing is chosen by it, as {reason}. It is shown with all scores. "
             f"Choose by {', '.join(choosing)}."
+        )
+    if name not in (possible := problem.metrics_of(targets)):
+        raise ConfigError(
+            f"metric={name}: it says nothing of these data (do their pairs have numbers?). Choose "
+            f"by {', '.join(each for each in choosing if each in possible)}."
         )
     return name
 

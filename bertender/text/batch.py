@@ -112,7 +112,7 @@ class Batch:
     arrays: Mapping[str, IntArray]
     words: IntArray | None = None
     """(rows, seq), where tokens have logits of their own: the number of the word that a token
-    begins, or the characters that it stands for (`bertender.text.windows`); or NO_WORD."""
+    begins, or the characters that it stands for (`bertender.text.context_windows`); or NO_WORD."""
     truncated: npt.NDArray[np.bool_] | None = None
     """(examples,): the example was longer than the model's input; None where nothing is cut."""
     owners: IntArray | None = None

@@ -14,7 +14,7 @@ from bertender.core.errors import ConfigError
 from bertender.core.findings import VocabularyFindings
 from bertender.models.families import check_positions
 from bertender.tasks.task import Task
-from bertender.text.long_texts import WINDOWS, windows_of
+from bertender.text.text_windows import WINDOWS, windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
 from bertender.training.examples import TokenDataset, cut_at

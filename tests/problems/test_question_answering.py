@@ -27,8 +27,8 @@ from bertender.tasks.labelled import read_labelled
 from bertender.tasks.rows import read_squad
 from bertender.tasks.task import Split
 from bertender.text.batch import NO_WORD, Batch, Example
+from bertender.text.context_windows import NO_ANSWER, TokenizeWindows, place_of, span_of
 from bertender.text.tokenizer import FileTokenizer
-from bertender.text.windows import NO_ANSWER, TokenizeWindows, place_of, span_of
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS, PREDICTING
 from tests.toys import FRUIT, answer_task, byte_level_tokenizer, tiny_tokenizer

@@ -75,7 +75,12 @@ def test_some_of_the_tasks_are_run(recipe: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tasks", "said"), [("kinds,frut", "'frut'. Did you mean 'fruit'"), ("kinds,kinds", "twice")]
+    ("tasks", "said"),
+    [
+        ("kinds,frut", "'frut'. Did you mean 'fruit'"),
+        ("kinds,kinds", "twice"),
+        ("", "--tasks names no task"),
+    ],
 )
 def test_what_is_no_list_of_tasks_is_refused(
     recipe: Path, tmp_path: Path, tasks: str, said: str

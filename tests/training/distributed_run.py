@@ -64,6 +64,7 @@ def student_config(batch_size: int) -> DistillConfig:
     return DistillConfig(
         method="tinybert",
         layers=2,
+        vocab_size="all",  # its embeddings are compared with the teacher's
         epochs=1,
         earlier_epochs=1,
         batch_size=batch_size,

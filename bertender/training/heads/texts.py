@@ -10,7 +10,7 @@ from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import NO_LABEL, is_labelled
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
-from bertender.text.long_texts import POOLINGS, TokenizeLong, windows_of
+from bertender.text.text_windows import POOLINGS, TokenizeLong, windows_of
 from bertender.text.tokenizer import longest_input
 from bertender.training.heads.head import POOLING, ROWS, Columns, Head, label_counts, token_rows
 from bertender.training.heads.losses import averaged_distributions, precise

@@ -10,7 +10,7 @@ from bertender.problems.question_answering import QUESTION_ANSWERING, tokens_of_
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split
 from bertender.text.batch import NO_WORD, Begun, encode_words
-from bertender.text.windows import TokenizeWindows
+from bertender.text.context_windows import TokenizeWindows
 from bertender.text.word_parts import continued_labels
 from bertender.training.heads.head import PREDICTING, Columns, Head
 from bertender.training.heads.losses import hard_labels, precise
