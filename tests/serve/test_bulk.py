@@ -71,7 +71,7 @@ def expected(texts: list[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("output", PREDICTION_WRITERS)
-@pytest.mark.parametrize("suffix", [*READERS, ".txt"])
+@pytest.mark.parametrize("suffix", [*PREDICTION_WRITERS, ".txt"])
 def test_every_format_goes_in_and_out(suffix: str, output: str, tmp_path: Path) -> None:
     texts = [" ".join(text.split()) for text in WORDS]
     source, out = write_input(tmp_path / f"texts{suffix}", texts), tmp_path / f"answers{output}"
@@ -82,7 +82,7 @@ def test_every_format_goes_in_and_out(suffix: str, output: str, tmp_path: Path) 
 
 
 def test_a_format_that_is_read_is_written() -> None:
-    assert PREDICTION_WRITERS.keys() == READERS.keys()
+    assert PREDICTION_WRITERS.keys() == READERS.keys() - {".json"}, "which is SQuAD's"
 
 
 def test_a_file_without_an_output_is_shown(tmp_path: Path, endpoint: type[FakeEndpoint]) -> None:
