@@ -200,7 +200,8 @@ def _encoded(encode: Encode, examples: Sequence[Example]) -> Iterator[Batch]:
 
 
 def _lengths(batch: Batch) -> list[int]:
-    return batch.lengths() if batch.arrays else [*map(word_count, batch.examples)]
+    has_mask = "attention_mask" in batch.arrays
+    return batch.lengths() if has_mask else [*map(word_count, batch.examples)]
 
 
 def word_count(example: Example) -> int:

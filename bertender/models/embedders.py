@@ -19,6 +19,7 @@ from transformers import MODEL_MAPPING, AutoConfig, PretrainedConfig, PreTrained
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.hub import cached_file
 
+from bertender.core.hub import open_pretrained
 from bertender.models.sentence_files import (
     MODULES_NAME,
     PROMPTS_NAME,
@@ -142,9 +143,10 @@ class AutoModelForSentenceEmbedding:
         How it makes vectors is read from its config, or else from sentence-transformers' files.
         """
         given = settings.pop(SETTING, None)
+        settings.pop("trust_remote_code", None)  # which `open_pretrained` gives
         places = ("local_files_only", "revision", "cache_dir")
         found = {name: settings[name] for name in places if name in settings}
-        config, unused = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **settings)
+        config, unused = open_pretrained(AutoConfig, source, return_unused_kwargs=True, **settings)
         unused.pop("trust_remote_code", None)
         if given is None and not hasattr(config, SETTING):
             files = _sentence_files(source, **found)
@@ -152,7 +154,7 @@ class AutoModelForSentenceEmbedding:
         if given:
             setattr(config, SETTING, given)
         kind: Any = embedder_of(type(config))
-        return kind.from_pretrained(source, config=config, **{**found, **unused})
+        return open_pretrained(kind, source, config=config, **{**found, **unused})
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, **settings: Any) -> Any:

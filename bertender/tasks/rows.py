@@ -209,10 +209,11 @@ def open_table(path: Path, bad: OnBadRow = stop) -> Table:
     Raises:
         DataError: unknown suffix, or the file is missing, empty, or not of its format.
     """
-    reader = READERS.get(path.suffix.lower())
+    known = {**READERS, **NESTED}
+    reader = known.get(path.suffix.lower())
     if reader is None:
         raise DataError(
-            f"{path}: unknown suffix {path.suffix!r}. Allowed: {', '.join(READERS)}. "
+            f"{path}: unknown suffix {path.suffix!r}. Allowed: {', '.join(known)}. "
             "Rename the file, or save it in one of these formats."
         )
     return reader(path, bad)
@@ -346,8 +347,10 @@ READERS: Mapping[str, Callable[[Path, OnBadRow], Table]] = {
     ".tsv": partial(read_delimited, delimiter=TAB),
     ".jsonl": read_jsonl,
     ".parquet": read_parquet,
-    ".json": read_squad,
 }
+"""Tables by suffix."""
+NESTED: Mapping[str, Callable[[Path, OnBadRow], Table]] = {".json": read_squad}
+"""Files with rows inside others, by suffix."""
 
 
 def _has_plain_quotes(text: str) -> bool:

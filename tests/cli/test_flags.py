@@ -163,6 +163,12 @@ FLAGS = [
 ]
 UNLIKE_THEIR_DEFAULT = {
     "problem_type": "token_classification",
+    "keep": "last",
+    "patience": "15",
+    "class_weights": "balanced",
+    "label_smoothing": "0.25",
+    "windows": "max",
+    "freeze": "encoder",
     "server": "embedded",
     "triton": "grpc://127.0.0.1:8001",
     "otlp_endpoint": "http://127.0.0.1:4318",
@@ -297,7 +303,10 @@ def read_flags(config: type[Config], *words: str) -> Config:
 def another(field: str, default: Any) -> str:
     """A value other than the default, as it is written on the command line."""
     numbers = {int: lambda: str(default + 1), float: lambda: str(default / 2)}
-    return UNLIKE_THEIR_DEFAULT.get(field) or numbers.get(type(default), lambda: "some/thing")()
+    given = UNLIKE_THEIR_DEFAULT.get(field)
+    if given and (type(default) is not int or given.isdigit()):  # `keep` is a number elsewhere
+        return given
+    return numbers.get(type(default), lambda: "some/thing")()
 
 
 def changed(key: str, config: Config, default: Config) -> bool:

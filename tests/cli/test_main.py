@@ -53,7 +53,7 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
 """The configs whose fields are a command's flags; commands that are not here have none."""
 
 OWN_FLAGS = {
-    "run": {"--out", "--set", "--teacher", "--seed", "--fresh", "--force"},
+    "run": {"--out", "--set", "--tasks", "--teacher", "--seed", "--fresh", "--force"},
     "pretrain": {"--out", "--force"},
     "distill-general": {"--out", "--force"},
     "baseline": {"--out", "--force"},
@@ -62,7 +62,7 @@ OWN_FLAGS = {
     "prune": {"--out", "--force"},
     "export": {"--out", "--force"},
     "quantize": {"--out", "--force"},
-    "import": {"--out", "--revision", "--labels", "--force"},
+    "import": {"--out", "--revision", "--labels", "--pooling", "--force"},
     "verify": {"--out"},
     "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},
     "compress": {"--out", "--teacher", "--dry-run", "--force"},

@@ -15,7 +15,6 @@ from bertender.comparison.accuracy import evaluate
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
-from bertender.metrics.metric import Score
 from bertender.models.classifier import open_classifier
 from bertender.problems.problem import NO_LABEL
 from bertender.recipes.recorded_task import recorded_task
@@ -35,6 +34,11 @@ from tests.toy_models import save_encoder, tiny_classifier
 from tests.toys import ToyNamedTask, tiny_tokenizer, toy_task
 
 LEARNED, APART = 72, 24
+WATCHED = (
+    (distill.trained, "evaluate", "evaluate_all", "answers"),
+    (quantize.context, "evaluate", "evaluate_all"),
+)
+"""Modules, and the functions by which they score."""
 QUICK: dict[str, Any] = {
     "epochs": 2,
     "batch_size": 16,
@@ -73,12 +77,16 @@ def read(monkeypatch: pytest.MonkeyPatch, apart: Task) -> list[str]:
     names: list[str] = []
     splits = {"dev": apart.dev, "selection": apart.selection, "train": apart.train}
 
-    def watched(classifier: Any, split: Split, metric: str, **given: Any) -> tuple[Score, Any]:
-        names.append(next(name for name, known in splits.items() if known == split))
-        return evaluate(classifier, split, metric, **given)
+    def watched(asked: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(classifier: Any, split: Split, *given: Any, **more: Any) -> Any:
+            names.append(next(name for name, known in splits.items() if known == split))
+            return asked(classifier, split, *given, **more)
 
-    for module in (distill.trained, quantize.context):
-        monkeypatch.setattr(module, "evaluate", watched)
+        return ask
+
+    for module, *functions in WATCHED:
+        for name in functions:
+            monkeypatch.setattr(module, name, watched(getattr(module, name)))
     return names
 
 

@@ -82,7 +82,7 @@ def test_every_format_goes_in_and_out(suffix: str, output: str, tmp_path: Path) 
 
 
 def test_a_format_that_is_read_is_written() -> None:
-    assert PREDICTION_WRITERS.keys() == READERS.keys() - {".json"}, "which is SQuAD's"
+    assert PREDICTION_WRITERS.keys() == READERS.keys()
 
 
 def test_a_file_without_an_output_is_shown(tmp_path: Path, endpoint: type[FakeEndpoint]) -> None:

@@ -218,7 +218,9 @@ def test_words_have_their_own_scores(served: Server, tmp_path: Path) -> None:
         shown.open(f"{served.http_url}/")
         shown.wait_for("document.querySelector('textarea')")
         for text in (" two  words", "\x1ftwo\x1fwords"):
-            asked = f"predictions({json.dumps(tagger)}, {json.dumps(text)}, {json.dumps(outputs)})"
+            asked = (
+                f"predictions({json.dumps(tagger)}, {json.dumps([text])}, {json.dumps(outputs)})"
+            )
             found = json.loads(shown.value(f"JSON.stringify({asked})"))
             rows = [
                 (

@@ -42,6 +42,7 @@ EXPECTED: dict[str, tuple[tuple[Example, float], ...]] = {
         (("A plane lands.", "A man eats."), 0.0),
     ),
 }
+EXPECTED["stsb-embedding"] = EXPECTED["stsb"]
 OFFICIAL_ROWS = {
     "sst2": (67349, 872),
     "cola": (8551, 1043),
@@ -84,7 +85,8 @@ def test_a_wrong_label_in_local_files(glue_files: Path, name: str) -> None:
     cells = lines[-1].split("\t")
     cells[columns.index(row.file_label_column)] = "x"
     file.write_text("\n".join((header, *lines[:-1], "\t".join(cells))) + "\n")
-    wrong = "'x' is not a number" if row.problem_type == "regression" else "label 'x' is none"
+    has_numbers = row.problem_type in ("regression", "sentence_embedding")
+    wrong = "'x' is not a number" if has_numbers else "label 'x' is none"
     with pytest.raises(DataError, match=rf"{row.held_out[0]}, line \d, column .*{wrong}"):
         row.load()
 
@@ -97,21 +99,21 @@ def test_a_missing_split(glue_files: Path) -> None:
 
 def hub_copy(root: Path, name: str) -> Path:
     """Write what the hub's repository of GLUE holds for one set: Parquet files by split."""
-    columns = GLUE[name].text_columns
+    columns, hub_name = GLUE[name].text_columns, GLUE[name].hub_name
     examples, label_ids = zip(*EXPECTED[name], strict=True)
     rows = {
         **dict(zip(columns, map(list, zip(*examples, strict=True)), strict=True)),
         "label": list(label_ids),
         "idx": list(range(len(examples))),
     }
-    (root / name).mkdir(parents=True)
+    (root / hub_name).mkdir(parents=True)
     held_out = GLUE[name].held_out[1]
     for split in ("train", held_out):
-        pyarrow.parquet.write_table(pyarrow.table(rows), root / name / f"{split}.parquet")
+        pyarrow.parquet.write_table(pyarrow.table(rows), root / hub_name / f"{split}.parquet")
     (root / "README.md").write_text(
-        f"---\nconfigs:\n- config_name: {name}\n  data_files:\n"
-        f"  - split: train\n    path: {name}/train.parquet\n"
-        f"  - split: {held_out}\n    path: {name}/{held_out}.parquet\n---\n"
+        f"---\nconfigs:\n- config_name: {hub_name}\n  data_files:\n"
+        f"  - split: train\n    path: {hub_name}/train.parquet\n"
+        f"  - split: {held_out}\n    path: {hub_name}/{held_out}.parquet\n---\n"
     )
     return root
 
