@@ -227,10 +227,13 @@ class PlacedTexts:
 
 
 def read_texts(
-    path: Path, text_columns: Sequence[str], bad: OnBadRow = stop
+    path: Path,
+    text_columns: Sequence[str],
+    bad: OnBadRow = stop,
+    problem: Problem[Any] = SINGLE_LABEL,
 ) -> tuple[Example, ...]:
     """Read texts without labels; arguments and errors as in `read_placed_texts`."""
-    return read_placed_texts(path, text_columns, bad).examples
+    return read_placed_texts(path, text_columns, bad, problem).examples
 
 
 def read_placed_texts(

@@ -23,6 +23,7 @@ from bertender.core.artifact import Stopwatch
 from bertender.core.errors import ConfigError
 from bertender.models.families import most_tokens
 from bertender.problems.problem import Outputs, is_labelled
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.labelled import read_texts
 from bertender.tasks.loading import unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop, together
@@ -76,7 +77,9 @@ def with_unlabelled(task: Task, config: FilteredConfig) -> tuple[Task, Mapping[s
     if config.unlabelled is not None:
         bad_row = skipped if task.skips_bad_rows else stop
         columns = task.problem.asked_columns(task.text_columns)
-        of_file = read_texts(config.unlabelled, columns, bad_row)
+        # a sentence of words stands in the file as a text
+        read_by = SINGLE_LABEL if task.problem.labels_words else task.problem
+        of_file = read_texts(config.unlabelled, columns, bad_row, read_by)
     filters, left_out = text_filters(task, config), Counter[str]()
     sources = (
         (of_file, config.max_unlabelled),
