@@ -601,7 +601,7 @@ def run_recipe(
         steps = bertender.run_recipe("recipe.yaml", out="runs/recipe", settings=fewer)
         print([(step.output, step.reused) for step in steps])
     """
-    from bertender.recipes.recipe import Recipe, Setting, load_recipe
+    from bertender.recipes.recipe import Recipe, Setting, load_recipe, recipes_of
     from bertender.recipes.recipe import run_recipe as run
 
     chosen = recipe if isinstance(recipe, Recipe) else load_recipe(os.fspath(recipe))
@@ -610,8 +610,8 @@ def run_recipe(
     directory = Path(out or Path("runs") / chosen.name)
     return [
         outcome
-        for name, own in chosen.of_tasks().items()
-        for outcome in run(own, directory / name, fresh=fresh, force=force)
+        for folder, own in recipes_of(chosen, directory, force=force).items()
+        for outcome in run(own, folder, fresh=fresh, force=force)
     ]
 
 

@@ -37,9 +37,9 @@ from bertender.recipes.recipe import (
     Setting,
     Step,
     StepOutcome,
-    checked,
     load_recipe,
     read_setting,
+    recipes_of,
     run_recipe,
 )
 from bertender.recipes.stages import STAGES
@@ -259,21 +259,18 @@ def run_command(
     names = parts_of(tasks or ())
     if tasks is not None and not names:
         raise ConfigError("--tasks names no task. Give names of `bertender tasks`, by commas.")
-    recipes = chosen.of_tasks(names)
-    if len(recipes) > 1:  # what the last task lacks must not show after hours
-        for name, own in recipes.items():
-            checked(own, directory / name, force)
-    found = {
-        name: _run(name, own, directory / name, fresh, force, shown=not as_json)
-        for name, own in recipes.items()
-    }
+    several = bool(names or chosen.tasks)
+    found: dict[str, list[StepOutcome]] = {}
+    for folder, own in recipes_of(chosen, directory, names, force).items():
+        task = folder.name if several else ""
+        found[task] = _run(own, folder, fresh, force, task=task, shown=not as_json)
     mean = _averaged(found)
     if mean is not None:
         save_result(mean, directory / "averages.json")
     if as_json:
         steps = {name: [*map(_as_json, outcomes)] for name, outcomes in found.items()}
-        several = {"tasks": steps, "averages": mean and mean.model_dump(mode="json")}
-        own_steps = several if chosen.tasks or tasks else {"steps": steps[""]}
+        of_tasks = {"tasks": steps, "averages": mean and mean.model_dump(mode="json")}
+        own_steps = of_tasks if several else {"steps": steps[""]}
         print_json({"recipe": chosen.name, "out": str(directory), **own_steps})
         return
     if mean is not None:
@@ -284,10 +281,17 @@ def run_command(
 
 
 def _run(
-    task: str, recipe: Recipe, out: Path, fresh: bool, force: bool, shown: bool
+    recipe: Recipe, out: Path, fresh: bool, force: bool, *, task: str, shown: bool
 ) -> list[StepOutcome]:
-    """Run the recipe of one task, and show what it makes."""
-    announce = partial(_announce, task, len(recipe.steps))
+    """Run the recipe of one task, named where there are several, and show what it makes."""
+
+    def announce(step: Step, position: int) -> None:
+        messages.print(
+            f"[bold]{f'{task} ' if task else ''}\\[{position + 1}/{len(recipe.steps)}] "
+            f"{step.name}[/bold] ({step.stage})",
+            highlight=False,
+        )
+
     outcomes = []
     for outcome in run_recipe(recipe, out, fresh=fresh, force=force, at_step=announce):
         outcomes.append(outcome)
@@ -298,14 +302,6 @@ def _run(
     if shown:
         _show_gain(outcomes)
     return outcomes
-
-
-def _announce(task: str, steps: int, step: Step, position: int) -> None:
-    messages.print(
-        f"[bold]{f'{task} ' if task else ''}\\[{position + 1}/{steps}] {step.name}[/bold] "
-        f"({step.stage})",
-        highlight=False,
-    )
 
 
 def _averaged(found: Mapping[str, Sequence[StepOutcome]]) -> Averages | None:

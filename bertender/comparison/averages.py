@@ -51,24 +51,20 @@ class AveragedRow(Record):
 
 
 class Averages(Record):
-    """What a recipe made of each of several tasks."""
+    """Scores of the models of several tasks, and their averages."""
 
     rows: tuple[AveragedRow, ...]
     noisy: tuple[str, ...] = Field((), description="tasks that were timed on a busy machine")
 
 
 def averages(comparisons: Mapping[str, Comparison]) -> Averages:
-    """Return a row for each model that is compared for every task.
+    """Return a row for each model.
 
     Args:
-        comparisons: by task, of the same names.
+        comparisons: by task, all of the same step of a recipe.
     """
-    tables = [{row.name: row for row in each.rows} for each in comparisons.values()]
     rows: list[AveragedRow] = []
-    for name in tables[0]:
-        if not all(name in table for table in tables):
-            continue
-        own = [table[name] for table in tables]
+    for own in zip(*(each.rows for each in comparisons.values()), strict=True):
         scores = [row.score for row in own]
         defined = all(score.undefined is None for score in scores)
         average = Average.of(scores) if defined else None
@@ -76,7 +72,7 @@ def averages(comparisons: Mapping[str, Comparison]) -> Averages:
         speedups = [row.latency.speedup.value for row in own if row.latency.speedup]
         rows.append(
             AveragedRow(
-                name=name,
+                name=own[0].name,
                 scores=dict(zip(comparisons, scores, strict=True)),
                 average=average,
                 retained=average.value / first.value if average and first and first.value else None,
@@ -97,8 +93,8 @@ def averages_table(found: Averages) -> Table:
     lines = [
         f"{len(metrics)} tasks: {', '.join(metrics)}",
         "scores and averages are in points of 100; brackets are 95 % intervals over texts",
-        f"kept: the average as a share of that of {found.rows[0].name}; sizes are means, speedups "
-        "geometric means",
+        f"retained: the average as a share of that of {found.rows[0].name}; sizes are means, "
+        "speedups geometric means",
     ]
     if found.noisy:
         lines.append(f"~ timed on a busy machine: {', '.join(found.noisy)}")
@@ -106,10 +102,10 @@ def averages_table(found: Averages) -> Table:
     table.add_column("Artifact")
     for task, metric in metrics.items():
         table.add_column(Text(f"{task}\n{metric}"), justify="right")
-    for heading in ("Average", "Kept", "Disk\nMB", "Speedup\nover first"):
+    for heading in ("Average", "Retained", "Disk\nMB", "Speedup\nover first"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in found.rows:
-        average, kept = row.average, row.retained
+        average, retained = row.average, row.retained
         speedup = ("-" if row.speedup is None else f"{row.speedup:.1f}x",)
         cells = [
             row.name,
@@ -118,7 +114,7 @@ def averages_table(found: Averages) -> Table:
                 for score in row.scores.values()
             ),
             f"{average.value:.1f}\n[{average.low:.1f}, {average.high:.1f}]" if average else "-",
-            "-" if kept is None else f"{kept:.1%}".replace("%", " %"),
+            "-" if retained is None else f"{retained:.1%}".replace("%", " %"),
             short(row.mean_size_mb),
             *marked(speedup, bool(found.noisy)),
         ]

@@ -31,7 +31,7 @@ from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.recipes.recipe import PlannedStep, Step, run_step
 from bertender.recipes.stage import GRAPH_TO_QUANTIZE, NamedFile
 from bertender.recipes.stages import STAGES
-from bertender.tasks.labelled import read_texts
+from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import sample, unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop
 from bertender.tasks.task import Task
@@ -231,8 +231,7 @@ class Training:
         config, task = self.config, self.task
         if config.unlabelled is not None:
             bad_row = SkippedRows() if task.skips_bad_rows else stop
-            columns = task.problem.asked_columns(task.text_columns)
-            return len(read_texts(config.unlabelled, columns, bad_row))
+            return len(read_unlabelled(config.unlabelled, task, bad_row))
         if not config.unlabelled_texts:
             return 0
         return min(config.unlabelled_texts, len(unlabelled_texts(task)))

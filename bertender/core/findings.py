@@ -415,7 +415,7 @@ class TrainingFindings(Part):
     kept_epoch: int | None = Field(
         None,
         description="from 1: the one whose weights these are, the best on the texts to choose by; "
-        "None where the last is kept, however it scores",
+        "None where the last is kept, whatever its score",
     )
     earlier_phases: tuple[EarlierPhase, ...] = ()
     unlabelled_texts: int | None = Field(None, description="that were added to the task's own")

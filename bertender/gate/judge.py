@@ -217,7 +217,7 @@ LARGEST: Mapping[str, str] = {
     "logit": "largest reference logit",
     "number": "largest distance of a reference number from their mean",
 }
-"""What the scale is, by what a problem calls its outputs."""
+"""`Problem.output` -> what `Problem.scale` is the size of."""
 CHECKS = (
     Check("max_abs_difference", "max_abs", at_most=True, unit="scale"),
     Check("mean_abs_difference", "mean_abs", at_most=True, unit="scale"),

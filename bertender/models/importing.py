@@ -71,8 +71,9 @@ GRAPHS = (ONNX_NAME, f"onnx/{ONNX_NAME}")
 
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(@(?P<revision>[\w./-]+))?")
 HUB_SUFFIXES = (".json", ".txt", ".model")
-POOLING_SUFFIX = "_Pooling/config.json"
 """Suffixes of the config and the tokenizer."""
+POOLING_SUFFIX = "_Pooling/config.json"
+"""End of the name of sentence-transformers' file of pooling."""
 
 HEADS_OF: Mapping[str, Problem[Any]] = {
     "ForSequenceClassification": SINGLE_LABEL,  # or of another kind of texts, by its config

@@ -360,6 +360,29 @@ def checked(recipe: Recipe, out: Path, force: bool = False) -> tuple[list[Planne
     return plan, task
 
 
+def recipes_of(
+    recipe: Recipe, out: Path, tasks: Sequence[str] = (), force: bool = False
+) -> dict[Path, Recipe]:
+    """Return the recipe of each task by the folder that gets its outputs.
+
+    Several are checked here, because what the last one lacks must not show after hours.
+
+    Args:
+        recipe: of one task or of several.
+        out: that folder of one task; of several, each has a folder there.
+        tasks: names, instead of those of the recipe.
+        force: as for `run_recipe`.
+
+    Raises:
+        BertenderError: what `run_recipe` raises before the first step runs.
+    """
+    recipes = {out / name: own for name, own in recipe.of_tasks(tasks).items()}
+    if len(recipes) > 1:
+        for folder, own in recipes.items():
+            checked(own, folder, force)
+    return recipes
+
+
 def run_recipe(
     recipe: Recipe,
     out: Path,

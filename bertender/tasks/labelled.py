@@ -17,7 +17,7 @@ from bertender.problems.problem import CellError, Columns, Problem, shown
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.rows import OnBadRow, Row, SkippedRows, Table, lines_of, open_table, stop
-from bertender.tasks.task import Split, default_of, listed
+from bertender.tasks.task import Split, Task, default_of, listed
 from bertender.text.batch import Example, is_blank
 
 logger = logging.getLogger(__name__)
@@ -227,13 +227,22 @@ class PlacedTexts:
 
 
 def read_texts(
-    path: Path,
-    text_columns: Sequence[str],
-    bad: OnBadRow = stop,
-    problem: Problem[Any] = SINGLE_LABEL,
+    path: Path, text_columns: Sequence[str], bad: OnBadRow = stop
 ) -> tuple[Example, ...]:
     """Read texts without labels; arguments and errors as in `read_placed_texts`."""
-    return read_placed_texts(path, text_columns, bad, problem).examples
+    return read_placed_texts(path, text_columns, bad).examples
+
+
+def read_unlabelled(path: Path, task: Task, bad: OnBadRow = stop) -> tuple[Example, ...]:
+    """Read texts without labels that are to be learned from, as a task reads its own.
+
+    Arguments and errors are those of `read_placed_texts`.
+    """
+    columns, problem = task.problem.asked_columns(task.text_columns), task.problem
+    # a sentence of words stands in the file as a text
+    read_by = SINGLE_LABEL if problem.labels_words else problem
+    texts = read_placed_texts(path, columns, bad, read_by).examples
+    return tuple(map(problem.to_example, texts))
 
 
 def read_placed_texts(

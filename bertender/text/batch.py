@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bertender.core.errors import DataError
+from bertender.core.errors import DataError, ModelError
 from bertender.text.tokenizer import (
     ALWAYS,
     Cut,
@@ -28,6 +28,7 @@ from bertender.text.tokenizer import (
 from bertender.text.word_parts import continued_labels, part_starts
 
 if TYPE_CHECKING:
+    from tokenizers import Encoding
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 
@@ -199,6 +200,31 @@ class Tokenize:
             for start in range(0, len(examples), EXAMPLES_PER_COUNT)
             for ids in self._uncut(examples[start : start + EXAMPLES_PER_COUNT])
         ]
+
+    def encodings(self, examples: Sequence[Example]) -> Iterator[Encoding]:
+        """Yield all tokens of each text, or of each pair, with their places there.
+
+        Raises:
+            ModelError: a slow tokenizer does not know these places.
+        """
+        for some in batched(examples, EXAMPLES_PER_COUNT):
+            columns = [list(column) for column in zip(*some, strict=True)]
+            if isinstance(self.tokenizer, FileTokenizer):
+                texts = columns[0] if len(columns) == 1 else list(some)
+                yield from self.tokenizer.tokenizer.encode_batch(texts)
+                continue
+            if not self.tokenizer.is_fast:
+                raise ModelError(
+                    f"the tokenizer {type(self.tokenizer).__name__} does not say where its tokens "
+                    "stand in a text, which windows are made by. Give a model with a "
+                    "tokenizer.json."
+                )
+            tokens = self.tokenizer(*columns, truncation=False, padding=False, verbose=False)
+            yield from tokens.encodings
+
+    def reads(self, name: str) -> bool:
+        """Return whether the model reads a token column; a FileTokenizer gives all."""
+        return name in getattr(self.tokenizer, "model_input_names", (name,))
 
     def _uncut(self, examples: Sequence[Example]) -> list[list[int]]:
         columns = [list(column) for column in zip(*examples, strict=True)]

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import ModelError
-from bertender.text.batch import NO_WORD, Batch, Example, Tokenize, batched, to_examples
-from bertender.text.tokenizer import CutEncoding, FileTokenizer, TokenArrays, padding_of
+from bertender.text.batch import NO_WORD, Batch, Example, Tokenize, to_examples
+from bertender.text.tokenizer import CutEncoding, TokenArrays, padding_of
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -28,7 +28,6 @@ NO_ANSWER = 0
 MOST_CHARACTERS = 2**31
 OVERLAP = 3
 """Windows share a third of the longest input: 128 tokens of 384, as Devlin et al. 2018 do."""
-EXAMPLES_AT_ONCE = 1000
 
 
 def place_of(start: IntArray, end: IntArray) -> IntArray:
@@ -72,7 +71,7 @@ class TokenizeWindows(Tokenize):
             places[row, start : start + len(own)] = own
         return Batch(
             tuple(known),
-            {name: arrays[name] for name in arrays if self._is_read(name)},
+            {name: arrays[name] for name in arrays if self.reads(name)},
             words=places,
             truncated=np.array(windows.truncated),
             owners=np.array(windows.owners),
@@ -86,7 +85,7 @@ class TokenizeWindows(Tokenize):
                 text.
         """
         found = Windows([], [], [], [])
-        pairs = zip(examples, self._encodings(examples), strict=True)
+        pairs = zip(examples, self.encodings(examples), strict=True)
         for number, ((_, context), whole) in enumerate(pairs):
             parts = _Parts(whole, context, self.max_length)
             found.truncated.append(parts.cuts_question)
@@ -98,25 +97,7 @@ class TokenizeWindows(Tokenize):
         return found
 
     def counts(self, examples: Sequence[Example]) -> list[int]:
-        return [len(whole.ids) for whole in self._encodings(examples)]
-
-    def _encodings(self, examples: Sequence[Example]) -> Iterator[Encoding]:
-        for some in batched(examples, EXAMPLES_AT_ONCE):
-            if isinstance(self.tokenizer, FileTokenizer):
-                yield from self.tokenizer.tokenizer.encode_batch(list(some))
-                continue
-            if not self.tokenizer.is_fast:
-                raise ModelError(
-                    f"the tokenizer {type(self.tokenizer).__name__} does not map tokens to "
-                    "characters, which answers are made of. Give a model with a tokenizer.json."
-                )
-            columns = [list(column) for column in zip(*some, strict=True)]
-            tokens = self.tokenizer(*columns, truncation=False, padding=False, verbose=False)
-            yield from tokens.encodings
-
-    def _is_read(self, name: str) -> bool:
-        known = getattr(self.tokenizer, "model_input_names", None)  # a FileTokenizer gives all
-        return known is None or name in known
+        return [len(whole.ids) for whole in self.encodings(examples)]
 
 
 class _Parts:

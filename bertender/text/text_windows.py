@@ -57,15 +57,4 @@ class TokenizeLong(Tokenize):
 
     def windows(self, examples: Sequence[Example]) -> list[list[CutEncoding]]:
         """Return the windows of each text."""
-        texts = [text for (text,) in examples]
-        if isinstance(self.tokenizer, FileTokenizer):
-            encodings = self.tokenizer.tokenizer.encode_batch(texts)
-        else:
-            encodings = self.tokenizer(
-                texts, truncation=False, padding=False, verbose=False
-            ).encodings
-        return [CutEncoding.windows(each, self.max_length) for each in encodings]
-
-    def reads(self, name: str) -> bool:
-        """Return whether the model reads a token column; a FileTokenizer gives all."""
-        return name in getattr(self.tokenizer, "model_input_names", (name,))
+        return [CutEncoding.windows(each, self.max_length) for each in self.encodings(examples)]

@@ -100,6 +100,8 @@ class OnTask(Distillation):
         # control learns in the tokens of its student
         cached = texts.cached(method, student)
         cut_first = not own.wants_teacher_tokens and bool(cached or not method.needs)
+        if windows_of(tokenizer) and "sentence_states" in cached:
+            cut_first = False  # the states of windows are of the teacher's
         if tokens is None:
             train = texts.learned.train
             tokens = student_tokens(tokenizer, student, train, task, config, cut_first=cut_first)

@@ -23,12 +23,12 @@ from bertender.core.artifact import Stopwatch
 from bertender.core.errors import ConfigError
 from bertender.models.families import most_tokens
 from bertender.problems.problem import Outputs, is_labelled
-from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.tasks.labelled import read_texts
+from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop, together
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example
+from bertender.text.text_windows import windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset, token_dataset
@@ -76,21 +76,16 @@ def with_unlabelled(task: Task, config: FilteredConfig) -> tuple[Task, Mapping[s
     of_file: Sequence[Example] = ()
     if config.unlabelled is not None:
         bad_row = skipped if task.skips_bad_rows else stop
-        columns = task.problem.asked_columns(task.text_columns)
-        # a sentence of words stands in the file as a text
-        read_by = SINGLE_LABEL if task.problem.labels_words else task.problem
-        of_file = read_texts(config.unlabelled, columns, bad_row, read_by)
+        of_file = read_unlabelled(config.unlabelled, task, bad_row)
     filters, left_out = text_filters(task, config), Counter[str]()
     sources = (
         (of_file, config.max_unlabelled),
-        (texts_of_task(config, task), config.unlabelled_texts),
+        (map(task.problem.to_example, texts_of_task(config, task)), config.unlabelled_texts),
     )
     added = [
         example
         for texts, most in sources
-        for example in islice(
-            _passing(map(task.problem.to_example, texts), filters, left_out), most
-        )
+        for example in islice(_passing(texts, filters, left_out), most)
     ]
     rows = together(task.left_out, skipped.report())
     return replace(task.with_unlabelled(added), left_out=rows), dict(left_out)
@@ -240,6 +235,16 @@ class TrainingTexts:
             rows = sum(self._tokenised(self._tokenizer(first)).lengths)
         elif HEADS[self.task.problem_type].several_rows:
             rows = sum(self._tokenised(self._tokenizer(first)).counts or ())
+        if (
+            "sentence_states" in wanted
+            and not self.start.reads_teacher_tokens
+            and windows_of(load_tokenizer(first.artifact.path))
+        ):
+            raise ConfigError(
+                f"method={method.name!r}: it compares states window by window, and the student "
+                "reads other windows than its teacher. Leave out --student and --vocab-size, or "
+                "take a method that learns from logits alone, such as pd."
+            )
         bytes_at_most = size_bytes(first.model.config, wanted, rows, computes_in_bf16(self.config))
         size_mb, limit_mb = bytes_at_most / 1e6, self.config.teacher_cache_mb
         if size_mb <= limit_mb:

@@ -35,6 +35,7 @@ from bertender.models.embedders import SETTING as VECTORS
 from bertender.text.batch import length_buckets
 from bertender.training.checkpoint import cached_tensor, computing_versions
 from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.heads import POOLING, pooled_rows
 from distill.losses.signals import TEXT_SIGNALS, Signals, Wanted, joined, read_signals
 
 LOGITS = "teacher_logits"
@@ -166,7 +167,8 @@ def teacher_outputs(
 ) -> dict[str, Column]:
     """Return the teacher's outputs as columns of a training set, a row each example.
 
-    Of examples with several token rows, each has a tensor with a row for each of them.
+    Of examples with several token rows, each has a tensor with a row for each of them, except the
+    logits of texts that are read in windows, which are those of the text.
 
     Args:
         model: the teacher.
@@ -185,6 +187,13 @@ def teacher_outputs(
             for part in parts_of(examples)
         ]
     columns = {name: [part[name] for part in parts] for name in names}
+    if POOLING in examples.columns and LOGITS in columns:
+        # a student may read another number of windows, or the same texts in other ones
+        assert examples.counts is not None
+        pooling = int(examples.columns[POOLING][0])
+        own = pooled_rows(torch.cat(columns.pop(LOGITS)), examples.counts, pooling)
+        states = {name: _by_example(each, examples.counts) for name, each in columns.items()}
+        return {LOGITS: own, **states}
     if examples.counts is not None:
         return {name: _by_example(each, examples.counts) for name, each in columns.items()}
     logits = {LOGITS: torch.cat(columns.pop(LOGITS))} if LOGITS in columns else {}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import bertender
 from bertender.comparison.averages import Average
 from bertender.core.errors import ConfigError
 from bertender.metrics.metric import Score
@@ -95,6 +96,8 @@ def test_what_the_last_task_lacks_shows_before_the_first_runs(
     gone = ToyNamedTask("a toy", ("a", "b"), "accuracy", ("text",), ConfigError("no file of it"))
     monkeypatch.setitem(TASKS, "kinds", gone)
     assert "no file of it" in fail("run", str(recipe), "--out", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="no file of it"):
+        bertender.run_recipe(recipe, out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 

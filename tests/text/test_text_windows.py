@@ -36,7 +36,7 @@ from serve.config import BackendParameters
 from tests.serve.asking import ask
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import pair_task, tiny_tokenizer, toy_task
+from tests.toys import number_task, pair_task, tiny_tokenizer, toy_task
 
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
 TOKENS = 16
@@ -142,6 +142,49 @@ def test_a_student_reads_them_and_passes_the_gate(
     assert load_tokenizer(fewer.path).init_kwargs[WINDOWS] == pooling
     small = quantize(graph, task, QuantizeConfig(scheme="dynamic"), tmp_path / "q")
     assert verify(teacher, small, task, VerifyConfig(), failures_if_quantized).passed
+
+
+def test_teachers_and_filters_judge_whole_texts(
+    teacher: Artifact, pooling: str, tmp_path: Path
+) -> None:
+    """However many windows each of them reads."""
+    task = long_task()
+    (tmp_path / "more.txt").write_text("\n".join(f"{text} 7" for text in task.train.texts()))
+    config = DistillConfig(
+        method="distilbert",
+        layers=2,
+        epochs=4,
+        more_teachers=(teacher.path,),
+        unlabelled=tmp_path / "more.txt",
+        unlabelled_max_entropy=0.9,
+        unlabelled_agreement=True,
+        **SETTINGS,
+    )
+    student = distill(teacher, task, config, tmp_path / "student")
+    assert evaluate(open_classifier(student), task.dev, task.metric)[0].value > 0.9
+
+
+def test_numbers_are_learned_from_long_texts_alone(tmp_path: Path) -> None:
+    task = number_task()
+    encoder = save_encoder("bert", tmp_path / "encoder")
+    settings = {"windows": "mean", "max_length": 8, "epochs": 6}
+    config = FinetuneConfig(teacher=str(encoder), **settings, **SETTINGS)
+    teacher = finetune_by_name(task, config, tmp_path / "teacher")
+    (tmp_path / "texts.txt").write_text("\n".join(task.train.texts()))
+    without = replace(task, train=Split((), ()))
+    alone = {"unlabelled": tmp_path / "texts.txt", "method": "distilbert", "layers": 2}
+    student = distill(
+        teacher, without, DistillConfig(**alone, epochs=4, **SETTINGS), tmp_path / "s"
+    )
+    scores = student.card.findings.scores
+    assert scores is not None and scores.score > 0.8
+
+
+def test_states_of_other_windows_are_not_compared(teacher: Artifact, tmp_path: Path) -> None:
+    config = DistillConfig(method="pkd", layers=2, vocab_size=150, epochs=1, **SETTINGS)
+    with pytest.raises(ConfigError, match="window by window"):
+        distill(teacher, long_task(), config, tmp_path / "student")
+    assert not (tmp_path / "student").exists()
 
 
 def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact) -> None:

@@ -13,7 +13,13 @@ from bertender.training.heads.losses import (
     soft_labels,
 )
 from bertender.training.heads.numbers import NumberHead, exact_numbers, output_layer, spread_of
-from bertender.training.heads.texts import ChoiceHead, LabelHead, SetHead, TextHead
+from bertender.training.heads.texts import (
+    ChoiceHead,
+    LabelHead,
+    SetHead,
+    TextHead,
+    pooled_rows,
+)
 from bertender.training.heads.tokens import AnswerHead, TagHead
 from bertender.training.heads.vectors import VectorHead
 
@@ -38,6 +44,7 @@ __all__ = [
     "hard_labels",
     "logit_mse",
     "output_layer",
+    "pooled_rows",
     "precise",
     "soft_labels",
     "spread_of",

@@ -44,14 +44,25 @@ class TextHead(Head):
         return {"labels": targets}
 
     def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
-        """Return one row for each text; those of its windows are pooled."""
-        import torch
-
-        if POOLING not in batch:
+        """Return one row for each text; those of its windows are pooled, unless a teacher's are."""
+        if POOLING not in batch or len(logits) == len(batch[ROWS]):
             return logits
-        own = logits.split(batch[ROWS].tolist())
-        by_max = bool(batch[POOLING][0])
-        return torch.stack([each.amax(0) if by_max else each.mean(0) for each in own])
+        return pooled_rows(logits, batch[ROWS].tolist(), int(batch[POOLING][0]))
+
+
+def pooled_rows(logits: torch.Tensor, counts: Sequence[int], pooling: int) -> torch.Tensor:
+    """Return the logits of texts, given those of all their windows and how many each has.
+
+    Args:
+        logits: (rows, labels).
+        counts: rows of each text.
+        pooling: a value of the column POOLING.
+    """
+    import torch
+
+    is_mean = [*POOLINGS][pooling] == "mean"
+    own = logits.split(list(counts))
+    return torch.stack([each.mean(0) if is_mean else each.amax(0) for each in own])
 
 
 def _in_windows(
