@@ -23,7 +23,7 @@ from transformers import (
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.config import Config
 from bertender.core.findings import Findings
-from bertender.tasks.loading import NamedTask
+from bertender.tasks.named import NamedTask
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example
 from bertender.training.examples import Padding, TokenDataset

@@ -31,7 +31,7 @@ def build(name: str) -> Callable[..., None]:
 
 
 def tasks(as_json: JsonFlag = False) -> None:
-    from bertender.tasks.loading import TASKS
+    from bertender.tasks.named import TASKS
 
     rows = [
         {

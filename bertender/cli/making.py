@@ -43,7 +43,7 @@ from bertender.recipes.recipe import (
     run_recipe,
 )
 from bertender.recipes.stages import STAGES
-from bertender.tasks.loading import TASKS
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import TaskConfig
 
 if TYPE_CHECKING:  # it loads what draws tables

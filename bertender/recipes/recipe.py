@@ -27,7 +27,8 @@ from bertender.core.errors import BertenderError, ConfigError, UnknownNameError,
 from bertender.core.files import unusable_parent
 from bertender.recipes.stage import Earlier, Product, Source, Stage
 from bertender.recipes.stages import STAGES
-from bertender.tasks.loading import TASKS, load_task
+from bertender.tasks.loading import load_task
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Task, TaskConfig
 
 if TYPE_CHECKING:  # it loads PyTorch

@@ -16,7 +16,7 @@ from pydantic import (
 
 from bertender.core.config import Rule, parts_of
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
-from bertender.tasks.loading import TASKS
+from bertender.tasks.named import TASKS
 from bertender.training.config import JudgedConfig, TaskTrainingConfig, TrainingConfig
 from distill.augmentation.config import AugmentedConfig
 from distill.losses.terms import LAYER_MAPS

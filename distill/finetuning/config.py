@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from bertender.core.config import parts_of
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.tasks.loading import TASKS
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Task
 from bertender.training.config import JudgedConfig, TaskTrainingConfig
 

@@ -8,7 +8,7 @@ from bertender.cli import output
 from bertender.cli.doctor import findings
 from bertender.cli.looking_up import LISTED_LAYERS
 from bertender.core.machine import environment
-from bertender.tasks.loading import TASKS
+from bertender.tasks.named import TASKS
 from distill.methods import GENERAL_METHODS, METHODS
 from tests.front import last_line, succeed
 

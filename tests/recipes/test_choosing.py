@@ -19,7 +19,8 @@ from bertender.models.classifier import open_classifier
 from bertender.problems.problem import NO_LABEL
 from bertender.recipes.recorded_task import recorded_task
 from bertender.recipes.stages import STAGES
-from bertender.tasks.loading import TASKS, load_task
+from bertender.tasks.loading import load_task
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task, TaskConfig
 from distill.distillation.config import DistillConfig
 from distill.distillation.texts import with_unlabelled

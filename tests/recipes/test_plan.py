@@ -22,7 +22,7 @@ from bertender.recipes.recipe import (
 )
 from bertender.recipes.stage import Want
 from bertender.recipes.stages import STAGES
-from bertender.tasks.loading import TASKS
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Task
 from tests.front import ToyFiles, write_toy_files
 from tests.toy_models import save_encoder

@@ -27,7 +27,7 @@ from bertender.recipes import recipe as runner
 from bertender.recipes.recipe import Recipe, Setting, Step, parse_recipe, run_recipe
 from bertender.recipes.stage import Stage
 from bertender.recipes.stages import STAGES, Verify
-from bertender.tasks.loading import TASKS
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task
 from tests.front import ToyFiles, write_csv, write_toy_files
 from tests.toy_models import save_encoder

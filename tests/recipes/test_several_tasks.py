@@ -13,7 +13,7 @@ from bertender.comparison.averages import Average
 from bertender.core.errors import ConfigError
 from bertender.metrics.metric import Score
 from bertender.recipes.recipe import parse_recipe
-from bertender.tasks.loading import TASKS
+from bertender.tasks.named import TASKS
 from tests.front import fail, last_line, succeed
 from tests.toys import ToyNamedTask, three_kinds, toy_task
 

@@ -18,7 +18,7 @@ from huggingface_hub.utils._http import reset_sessions
 
 from bertender.core.errors import DataError, HubUnreachableError
 from bertender.core.hub import PROBE_SECONDS, hub_knows
-from bertender.tasks.loading import HUB_PLACE, TASKS, GlueTask
+from bertender.tasks.named import HUB_PLACE, TASKS, GlueTask
 from bertender.text.batch import Example
 from tests.tasks.writers import write_glue
 

@@ -10,7 +10,8 @@ import pytest
 
 from bertender.core.errors import ConfigError, DataError, UnknownNameError
 from bertender.tasks import docs
-from bertender.tasks.loading import TASKS, load_task, sample, unlabelled_texts
+from bertender.tasks.loading import load_task, sample, unlabelled_texts
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, TaskConfig
 from tests.tasks.writers import (
     WRITERS,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertender.core.errors import DataError
-from bertender.tasks.loading import TASKS
+from bertender.tasks.named import TASKS
 from bertender.text.batch import Example
 from tests.tasks.writers import write_film_sentences
 

@@ -13,13 +13,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from bertender.tasks.loading import (
-    TASKS,
-    ChoiceTask,
-    FilesTask,
-    LabelColumnsTask,
-    QuestionsTask,
-)
+from bertender.tasks.named import TASKS, ChoiceTask, FilesTask, LabelColumnsTask, QuestionsTask
 
 __all__ = [
     "WRITERS",

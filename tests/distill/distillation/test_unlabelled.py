@@ -16,7 +16,8 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.models.classifier import load_torch_classifier
 from bertender.problems.problem import NO_LABEL
-from bertender.tasks.loading import TASKS, load_task
+from bertender.tasks.loading import load_task
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task, TaskConfig
 from bertender.text.tokenizer import load_tokenizer
 from distill.distillation.config import DISTILL_RULES, FILE_RULES, FILTER_RULES, DistillConfig

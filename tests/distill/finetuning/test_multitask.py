@@ -17,7 +17,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ArtifactError, ConfigError, UnknownNameError
 from bertender.models.classifier import open_classifier
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.tasks.loading import TASKS
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
