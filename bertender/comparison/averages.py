@@ -65,15 +65,19 @@ def averages(comparisons: Mapping[str, Comparison]) -> Averages:
     """
     rows: list[AveragedRow] = []
     for own in zip(*(each.rows for each in comparisons.values()), strict=True):
-        scores = [row.score for row in own]
-        defined = all(score.undefined is None for score in scores)
-        average = Average.of(scores) if defined else None
+        scores = {
+            name: score
+            for task, row in zip(comparisons, own, strict=True)
+            for name, score in {task: row.score, **row.further}.items()
+        }
+        defined = all(score.undefined is None for score in scores.values())
+        average = Average.of([*scores.values()]) if defined else None
         first = rows[0].average if rows else average
         speedups = [row.latency.speedup.value for row in own if row.latency.speedup]
         rows.append(
             AveragedRow(
                 name=own[0].name,
-                scores=dict(zip(comparisons, scores, strict=True)),
+                scores=scores,
                 average=average,
                 retained=average.value / first.value if average and first and first.value else None,
                 mean_size_mb=sum(row.size.artifact_size_bytes for row in own)
@@ -91,7 +95,7 @@ def averages_table(found: Averages) -> Table:
     """Render the averages for a terminal."""
     metrics = {task: score.metric for task, score in found.rows[0].scores.items()}
     lines = [
-        f"{len(metrics)} tasks: {', '.join(metrics)}",
+        f"{len(metrics)} scores: {', '.join(metrics)}",
         "scores and averages are in points of 100; brackets are 95 % intervals over texts",
         f"retained: the average as a share of that of {found.rows[0].name}; sizes are means, "
         "speedups geometric means",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from bertender.comparison.accuracy import (
     constant_row,
+    evaluate,
     evaluate_all,
     found_constant,
     text_lengths,
@@ -59,6 +60,7 @@ from bertender.models.runtimes import (
     runtime_of,
     suits,
 )
+from bertender.tasks.loading import scored_too
 from bertender.tasks.task import Task
 from bertender.text.batch import Encode, Tokenize
 
@@ -91,10 +93,11 @@ def compare(
     _check_same_labels(artifacts, task)
     if not config.noisy:
         check_load_now()
+    further = scored_too(task)
     models = timed_models(artifacts, config.runtime)
     at_path = {each.path.resolve(): each for each in artifacts}
     of_rows = [at_path[model.artifact] for model in models]
-    scored = [_scored(model, task, config) for model in models]
+    scored = [_scored(model, task, further, config) for model in models]
     first, labels = scored[0], LabelSet(len(task.labels), task.labels)
     changes: list[Change | None] = [None]
     for other in scored[1:]:
@@ -159,20 +162,26 @@ class _Scored:
     score: Score
     predictions: Any
     constant: ConstantFindings | None
+    further: dict[str, Score]
 
 
-def _scored(model: TimedModel, task: Task, config: CompareConfig) -> _Scored:
-    classifier = model.open(threads_of(config), None)
-    scores, predictions = evaluate_all(
-        classifier, task.dev, tokens_per_batch=config.tokens_per_batch
-    )
+def _scored(
+    model: TimedModel, task: Task, further: Mapping[str, Task], config: CompareConfig
+) -> _Scored:
+    classifier, tokens = model.open(threads_of(config), None), config.tokens_per_batch
+    scores, predictions = evaluate_all(classifier, task.dev, tokens_per_batch=tokens)
+    others = {
+        name: evaluate(classifier, other.dev, task.metric, tokens_per_batch=tokens)[0]
+        for name, other in further.items()
+    }
     encode, lengths = classifier.encode, None
     if isinstance(encode, Tokenize):
         read = TextLengths.of(encode.counts(task.dev.examples), encode.max_length)
         lengths = LengthsRead(max_length=encode.max_length, held_out=read, windows=not encode.cuts)
     constant = found_constant(task, task.dev, predictions)
     score = scores.of(task.metric)
-    return _Scored(encode, lengths, classifier.parameters, scores, score, predictions, constant)
+    found = encode, lengths, classifier.parameters, scores, score, predictions, constant
+    return _Scored(*found, others)
 
 
 def _row(
@@ -204,6 +213,7 @@ def _row(
         parity=findings.parity if was_checked else None,
         lengths=scored.lengths,
         constant=scored.constant,
+        further=scored.further,
         pruned=_pruned_heads(artifact),
     )
 

@@ -295,6 +295,10 @@ class ComparisonRow(Record):
         description="where it predicts one label for all held-out texts; None in files that do not "
         "record it, too",
     )
+    further: dict[str, Score] = Field(
+        default_factory=dict,
+        description="on the held-out texts of other tasks, as MNLI's mismatched ones, by task",
+    )
     pruned: PrunedHeads | None = Field(
         None, description="of a model whose heads were pruned, and of its export; else None"
     )

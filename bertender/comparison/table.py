@@ -181,6 +181,12 @@ OVER_ONNX = Column(
     timed=True,
     optional=True,
 )
+
+
+def _further_score(task: str) -> Column:
+    return Column(task, "{metric}", lambda row: _score(row.further[task]))
+
+
 DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
 """Columns that a choice is made by."""
 COLUMNS = (
@@ -273,10 +279,13 @@ def score_tables(comparison: Comparison, *, by_label: bool) -> list[ScoreTable]:
 
 
 def columns_of(comparison: Comparison, wide: bool) -> list[Column]:
-    """Return the columns to show."""
+    """Return the columns to show, each further score beside the first."""
+    columns = [*(COLUMNS if wide else DEFAULT_COLUMNS)]
+    place = columns.index(SCORE) + 1
+    columns[place:place] = map(_further_score, comparison.rows[0].further)
     return [
         column
-        for column in (COLUMNS if wide else DEFAULT_COLUMNS)
+        for column in columns
         if not column.optional or any(column.cell(row) != (DASH,) for row in comparison.rows)
     ]
 
@@ -334,6 +343,10 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             "`Over ONNX` is the speedup over the same model in ONNX Runtime float32, so that the "
             "change of runtime is not in it"
         )
+    lines += [
+        f"`{task}`: the same models on the {score.n} held-out texts of that task"
+        for task, score in rows[0].further.items()
+    ]
     lines += [f"`{row.name}` {row.constant.words}" for row in rows if row.constant is not None]
     lines += [
         f"`{row.name}` scores less than a guess: {BELOW_CHANCE}"

@@ -86,6 +86,12 @@ class Recipe(Record):
                 raise UnknownNameError("task", name, TASKS, setting="tasks")
             if wanted.count(name) > 1:
                 raise ConfigError(f"tasks: {name!r} is named twice among {', '.join(wanted)}.")
+            for further in TASKS[name].scored_too:
+                if further in wanted:
+                    raise ConfigError(
+                        f"tasks: the models of {name!r} are scored on {further!r} as well, with a "
+                        f"column of its own. Leave {further!r} out."
+                    )
         of_each = {name: {**self.task, "task": name} for name in wanted} or {"": self.task}
         return {name: self.model_copy(update={"task": own}) for name, own in of_each.items()}
 

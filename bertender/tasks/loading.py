@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bertender.core.errors import ConfigError, UnknownNameError
+from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameError
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Columns, Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
@@ -31,6 +31,7 @@ from bertender.tasks.task import (
     default_of,
     held_out_of,
     part,
+    with_model_labels,
 )
 from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
 from bertender.text.batch import Example
@@ -171,6 +172,26 @@ def unlabelled_texts(task: Task) -> tuple[Example, ...]:
             task.name,
         )
     return texts
+
+
+def scored_too(task: Task) -> dict[str, Task]:
+    """Return the tasks whose held-out texts score a model of this task as well, by name.
+
+    Each has these texts alone, and the labels of this task. One whose files are nowhere is left
+    out with a warning.
+    """
+    row = None if task.source.get("train") else TASKS.get(task.source.get("task", ""))
+    found, nothing = {}, Split((), ())
+    for name in row.scored_too if row else ():
+        try:
+            dev = sample(TASKS[name].load_held_out(), task.source.get("max_dev"), task.problem)
+        except HubUnreachableError as error:
+            logger.warning("models of %s are not scored on %s as well: %s", task.name, name, error)
+            continue
+        own = replace(task, train=nothing, selection=nothing, dev=dev)
+        other = replace(own, name=name, labels=TASKS[name].labels)
+        found[name] = with_model_labels(other, task.labels, task.source.get("label_map"), task.name)
+    return found
 
 
 def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,14 @@ from bertender.tasks.choice_files import (
 from bertender.tasks.docs import draw, load_docs, load_further
 from bertender.tasks.docstrings import SECTIONS
 from bertender.tasks.labelled import read_labelled, read_texts
-from bertender.tasks.rows import open_table, read_delimited
+from bertender.tasks.rows import Row, Table, open_table, read_delimited
 from bertender.tasks.task import Split
 from bertender.tasks.word_rows import open_words
 from bertender.text.batch import Example
 
+logger = logging.getLogger(__name__)
+
 HUB_REPOSITORY = "nyu-mll/glue"
-HUB_PLACE = f"api/datasets/{HUB_REPOSITORY}"
 LONE_SHARE = 0.3
 """Of an official file that has no other beside it."""
 
@@ -49,10 +51,16 @@ class NamedTask(ABC):
     metric: str
     text_columns: tuple[str, ...]
     problem_type: str = field(default=SINGLE_LABEL.name, kw_only=True)
+    scored_too: tuple[str, ...] = field(default=(), kw_only=True)
+    """Tasks whose held-out texts score a model of this one besides, in papers and in tables."""
 
     @abstractmethod
     def load(self) -> tuple[Split, Split]:
         """Return the training and the held-out split."""
+
+    def load_held_out(self) -> Split:
+        """Return the held-out split alone; errors as in `load`."""
+        return self.load()[1]
 
     @property
     def has_unlabelled(self) -> bool:
@@ -76,23 +84,111 @@ class DocsTask(NamedTask):
         return load_further()
 
 
-@dataclass(frozen=True, kw_only=True)
-class GlueTask(NamedTask):
-    """A set of GLUE, and how local files and the hub's copy write it.
+@dataclass(frozen=True)
+class TextFile:
+    """A local file of labelled texts, and its columns: between commas in a `.csv`, else tabs.
 
-    Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
-    Understanding", arXiv:1804.07461. The labels have the order of the hub's copy.
+    What has tabs has no quotes round its fields.
     """
 
-    folder: str
-    hub_name: str
-    file_text_columns: tuple[str, ...]
-    file_label_column: str = "label"
-    file_labels: tuple[str, ...] = ("0", "1")
-    file_columns: tuple[str, ...] = ()
+    place: str
+    """In the folder of local data sets; the file may end in `.xz` besides."""
+    texts: tuple[str, ...]
+    label: str = "label"
+    names: tuple[str, ...] = ()
+    """Of the labels in the file, in the order of the task's; by default the task's own."""
+    columns: tuple[str, ...] = ()
     """For files without a header."""
-    held_out: tuple[str, str] = ("dev.tsv", "validation")
-    """The local file, and the hub's split."""
+    only: tuple[str, str] | None = None
+    """A column and its value in the rows to read, where others are of other tasks."""
+    is_sample: bool = False
+    """Whether it holds some of the official rows alone, which is said when it is read."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file on this machine."""
+        root = data_directory()
+        paths = [root / f"{self.place}{end}" for end in ("", ".xz")] if root else []
+        return next((path for path in paths if path.is_file()), None)
+
+    def read(self, path: Path, row: NamedTask) -> Split:
+        """Return the examples, a text of several columns where the task has one column alone.
+
+        Raises:
+            DataError: the file is wrong.
+        """
+        is_csv = self.place.endswith(".csv")
+        delimiter = "," if is_csv else "\t"
+        table = read_delimited(path, delimiter=delimiter, quoted=is_csv, columns=self.columns)
+        if self.only is not None:
+            table = _only(table, *self.only)
+        problem = PROBLEMS[row.problem_type]
+        labelled = read_labelled(table, self.texts, self.label, problem)
+        split = labelled.split(self.names or row.labels, f"the files of {self.place}")
+        if self.is_sample:
+            logger.warning(
+                "%s holds some of the official rows alone (%d): its scores are not those of the "
+                "whole set",
+                *(path, len(split)),
+            )
+        if len(row.text_columns) == 1:
+            return replace(split, examples=tuple((" ".join(each),) for each in split.examples))
+        return split
+
+
+def _only(table: Table, column: str, value: str) -> Table:
+    """Return a table with those rows alone that have a value in a column."""
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        return (row for row in table.rows((*columns, column)) if row.values[column] == value)
+
+    return replace(table, read=rows)
+
+
+@dataclass(frozen=True)
+class HubSplit:
+    """A split of a data set on the hub, with columns of the task's names, and `label`."""
+
+    config: str | None
+    split: str
+    repository: str = HUB_REPOSITORY
+
+    def read(self, row: NamedTask, repository: str | None = None) -> Split:
+        """Read the split with `datasets` from the hub, its cache, or a local copy of it.
+
+        Raises:
+            HubUnreachableError: it is in none of these places; known within seconds.
+        """
+        # seconds of imports that local files do without
+        from huggingface_hub import constants
+
+        from bertender.core.hub import PROBE_SECONDS, hub_knows
+
+        repository = repository or self.repository
+        is_here = constants.HF_HUB_OFFLINE or Path(repository).is_dir()
+        if not (is_here or hub_knows(f"api/datasets/{repository}")):
+            raise HubUnreachableError(
+                f"{constants.ENDPOINT} did not respond in {PROBE_SECONDS:.0f} s"
+            )
+        import datasets
+
+        try:
+            rows = datasets.load_dataset(repository, self.config, split=self.split)
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            raise HubUnreachableError(str(error)) from None
+        columns = ([text.strip() for text in rows[column]] for column in row.text_columns)
+        target = int if row.problem_type == SINGLE_LABEL.name else float
+        return Split(tuple(zip(*columns, strict=True)), tuple(map(target, rows["label"])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsTask(NamedTask):
+    """Labelled texts, in local files or on a hub."""
+
+    files: tuple[tuple[TextFile, ...], tuple[TextFile, ...]]
+    """Of each split, the training one first: the first file that is there is read."""
+    hub: tuple[HubSplit, HubSplit | None]
+    """Where a split is read that has no local file; None where the hub's has no labels."""
     unlabelled_file: str = ""
     """In the folder of local data sets."""
 
@@ -101,60 +197,40 @@ class GlueTask(NamedTask):
         return bool(self.unlabelled_file)
 
     def load(self) -> tuple[Split, Split]:
-        """Return both splits, from local files where there are some, else from the hub.
+        """Return both splits, each from a local file where there is one, else from the hub.
 
         Raises:
             DataError: a local file is wrong.
-            HubUnreachableError: there are no local files, and no hub responds.
+            HubUnreachableError: there is no local file, and no hub responds.
         """
-        root = data_directory()
-        if root is None or not (root / self.folder / "train.tsv").is_file():
-            return self.read_hub()
-        splits = []
-        problem = PROBLEMS[self.problem_type]
-        for name in ("train.tsv", self.held_out[0]):  # as GLUE's own download script makes them
-            path = root / self.folder / name
-            table = read_delimited(path, delimiter="\t", quoted=False, columns=self.file_columns)
-            labelled = read_labelled(table, self.file_text_columns, self.file_label_column, problem)
-            splits.append(labelled.split(self.file_labels, f"GLUE's {self.folder}"))
-        train, dev = splits
+        train, dev = (self._split(*pair) for pair in zip(self.files, self.hub, strict=True))
         return train, dev
 
-    def read_hub(self, repository: str = HUB_REPOSITORY) -> tuple[Split, Split]:
-        """Read both splits with `datasets` from the hub, its cache, or a local copy of it.
+    def load_held_out(self) -> Split:
+        return self._split(self.files[1], self.hub[1])
 
-        Raises:
-            HubUnreachableError: the data are in none of these places; known within seconds.
-        """
-        # seconds of imports that local files do without
-        from huggingface_hub import constants
-
-        from bertender.core.hub import PROBE_SECONDS, hub_knows
-
-        if not (constants.HF_HUB_OFFLINE or Path(repository).is_dir() or hub_knows(HUB_PLACE)):
-            raise self._unreachable(
-                f"{constants.ENDPOINT} did not respond in {PROBE_SECONDS:.0f} s"
-            )
-        import datasets
-
-        try:
-            data = datasets.load_dataset(repository, self.hub_name)
-        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-            raise self._unreachable(str(error)) from None
-        return self._hub_split(data["train"]), self._hub_split(data[self.held_out[1]])
-
-    def _hub_split(self, rows: Mapping[str, list[str]]) -> Split:
-        columns = ([text.strip() for text in rows[column]] for column in self.text_columns)
-        target = int if self.problem_type == SINGLE_LABEL.name else float
-        return Split(tuple(zip(*columns, strict=True)), tuple(map(target, rows["label"])))
-
-    def _unreachable(self, reason: str) -> HubUnreachableError:
-        files = " and ".join(f"{self.folder}/{name}" for name in ("train.tsv", self.held_out[0]))
-        return HubUnreachableError(
-            f"the GLUE set {self.folder} is not on this machine, and the hub cannot be used: "
-            f"{reason}. Either set {DATA_VARIABLE} to a folder that holds {files}, or go online "
-            "(and unset HF_HUB_OFFLINE). Files of your own: --train and --dev."
+    def _split(self, files: Sequence[TextFile], hub: HubSplit | None) -> Split:
+        for file in files:
+            if path := file.path:
+                return file.read(path, self)
+        official = files[0].place
+        advice = (
+            f"Set {DATA_VARIABLE} to a folder that holds {{}}. Files of your own: --train and "
+            "--dev."
         )
+        if hub is None:
+            raise DataError(
+                f"{official} is not on this machine, and no hub has its labels. "
+                f"{advice.format(official)}"
+            )
+        try:
+            return hub.read(self)
+        except HubUnreachableError as error:
+            both = " and ".join(own[0].place for own in self.files)
+            raise HubUnreachableError(
+                f"{official} is not on this machine, and the hub cannot be used: {error}. "
+                f"{advice.format(both)} Or go online (and unset HF_HUB_OFFLINE)."
+            ) from None
 
     def unlabelled(self) -> tuple[Example, ...]:
         """Return the distinct texts of the file; none where it is not there.
@@ -289,6 +365,76 @@ def _tags(*types: str) -> tuple[str, ...]:
     return TOKEN_CLASSIFICATION.label_names([[f"B-{each}" for each in types]])
 
 
+PAIR = ("sentence1", "sentence2")
+INFERENCE = ("premise", "hypothesis")
+BINARY = ("0", "1")
+FILM_SENTENCES = "movie-sentences/movie-sentences.txt.xz"
+AG_NEWS = "fancyzhx/ag_news"
+XNLI_LANGUAGES = {"de": "German", "en": "other English", "fr": "French", "zh": "Chinese"}
+
+
+def _glue(
+    folder: str,
+    config: str,
+    texts: tuple[str, ...] = ("sentence",),
+    label: str = "label",
+    names: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Return where a set of GLUE is read: files as its own download script makes them, or the hub.
+
+    Wang et al. 2018, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
+    Understanding", arXiv:1804.07461. The labels have the order of the hub's copy.
+    """
+    train, dev = (
+        (TextFile(f"{folder}/{name}.tsv", texts, label, names, columns),)
+        for name in ("train", "dev")
+    )
+    hub = HubSplit(config, "train"), HubSplit(config, "validation")
+    return {"files": (train, dev), "hub": hub}
+
+
+MNLI_TRAIN = (
+    TextFile("MNLI/train.tsv", PAIR, "gold_label"),
+    TextFile("MNLI/train.sample40k.tsv", PAIR, "gold_label", is_sample=True),
+)
+
+
+def _inference(
+    description: str,
+    held_out: tuple[TextFile, ...],
+    hub: HubSplit | None,
+    metric: str = "accuracy",
+    scored_too: tuple[str, ...] = (),
+) -> TextsTask:
+    """Return a task that learns from MNLI (Williams et al. 2018, arXiv:1704.05426).
+
+    XNLI: Conneau et al. 2018, arXiv:1809.05053.
+    """
+    return TextsTask(
+        *(description, ("entailment", "neutral", "contradiction"), metric, INFERENCE),
+        files=(MNLI_TRAIN, held_out),
+        hub=(HubSplit("mnli", "train"), hub),
+        scored_too=scored_too,
+    )
+
+
+def _news(official: str, other: str, *, is_sample: bool = False) -> tuple[TextFile, ...]:
+    """Return files of AG News (Zhang et al. 2015, arXiv:1509.01626), which have no header.
+
+    The text of an official row is its title and its description, as in the hub's copy.
+    """
+    return (
+        TextFile(
+            official,
+            ("title", "description"),
+            names=("1", "2", "3", "4"),
+            columns=("label", "title", "description"),
+        ),
+        TextFile(other, ("text",), columns=("text", "label"), is_sample=is_sample),
+    )
+
+
 SNIPS_SLOTS = (
     *("album", "artist", "best_rating", "city", "condition_description", "condition_temperature"),
     *("country", "cuisine", "current_location", "entity_name", "facility", "genre"),
@@ -307,111 +453,122 @@ TASKS: Mapping[str, NamedTask] = {
         "accuracy",
         ("text",),
     ),
-    "sst2": GlueTask(
+    "sst2": TextsTask(
         "Does this piece of a film review praise or not? (GLUE)",
         ("negative", "positive"),
         "accuracy",
         ("sentence",),
-        folder="SST-2",
-        hub_name="sst2",
-        file_text_columns=("sentence",),
-        unlabelled_file="movie-sentences/movie-sentences.txt.xz",
+        **_glue("SST-2", "sst2", names=BINARY),
+        unlabelled_file=FILM_SENTENCES,
     ),
-    "cola": GlueTask(
+    "cola": TextsTask(
         "Is this sentence grammatical English? (GLUE)",
         ("unacceptable", "acceptable"),
         "matthews",
         ("sentence",),
-        folder="CoLA",
-        hub_name="cola",
-        file_text_columns=("sentence",),
-        file_columns=("source", "label", "mark", "sentence"),
+        **_glue("CoLA", "cola", names=BINARY, columns=("source", "label", "mark", "sentence")),
     ),
-    "mrpc": GlueTask(
+    "mrpc": TextsTask(
         "Do these two sentences say the same? (GLUE)",
         ("not_equivalent", "equivalent"),
         "f1",
-        ("sentence1", "sentence2"),
-        folder="MRPC",
-        hub_name="mrpc",
-        file_text_columns=("#1 String", "#2 String"),
-        file_label_column="Quality",
+        PAIR,
+        **_glue("MRPC", "mrpc", ("#1 String", "#2 String"), "Quality", BINARY),
     ),
-    "rte": GlueTask(
+    "rte": TextsTask(
         "Does the second sentence follow from the first? (GLUE)",
         ("entailment", "not_entailment"),
         "accuracy",
-        ("sentence1", "sentence2"),
-        folder="RTE",
-        hub_name="rte",
-        file_text_columns=("sentence1", "sentence2"),
-        file_labels=("entailment", "not_entailment"),
+        PAIR,
+        **_glue("RTE", "rte", PAIR),
     ),
-    "qnli": GlueTask(
+    "qnli": TextsTask(
         "Does the sentence answer the question? (GLUE)",
         ("entailment", "not_entailment"),
         "accuracy",
         ("question", "sentence"),
-        folder="QNLI",
-        hub_name="qnli",
-        file_text_columns=("question", "sentence"),
-        file_labels=("entailment", "not_entailment"),
+        **_glue("QNLI", "qnli", ("question", "sentence")),
     ),
-    "qqp": GlueTask(
+    "qqp": TextsTask(
         "Do these two questions ask the same? (GLUE)",
         ("not_duplicate", "duplicate"),
         "f1",
         ("question1", "question2"),
-        folder="QQP",
-        hub_name="qqp",
-        file_text_columns=("question1", "question2"),
-        file_label_column="is_duplicate",
+        **_glue("QQP", "qqp", ("question1", "question2"), "is_duplicate", BINARY),
     ),
-    "mnli": GlueTask(
+    "mnli": _inference(
         "Does the second sentence follow from the first, or deny it? (GLUE, matched)",
-        ("entailment", "neutral", "contradiction"),
-        "accuracy",
-        ("premise", "hypothesis"),
-        folder="MNLI",
-        hub_name="mnli",
-        file_text_columns=("sentence1", "sentence2"),
-        file_label_column="gold_label",
-        file_labels=("entailment", "neutral", "contradiction"),
-        held_out=("dev_matched.tsv", "validation_matched"),
+        (
+            TextFile("MNLI/dev_matched.tsv", PAIR, "gold_label"),
+            TextFile("MNLI/dev_matched.premise-hypothesis.tsv", INFERENCE, "gold_label"),
+        ),
+        HubSplit("mnli", "validation_matched"),
+        scored_too=("mnli-mismatched",),
     ),
-    "wnli": GlueTask(
+    "mnli-mismatched": _inference(
+        "The same, of sources that no training text is from (GLUE, mismatched)",
+        (
+            TextFile("MNLI/dev_mismatched.tsv", PAIR, "gold_label"),
+            TextFile(
+                "MNLI/dev_mismatched.sample1000.tsv",
+                INFERENCE,
+                columns=("label", *INFERENCE),
+                is_sample=True,
+            ),
+        ),
+        HubSplit("mnli", "validation_mismatched"),
+    ),
+    "ax": _inference(
+        "The same, of sentences made to test what a model knows (GLUE's diagnostics)",
+        (TextFile("AX/diagnostic-full.tsv", ("Premise", "Hypothesis"), "Label"),),
+        None,
+        metric="matthews",
+    ),
+    **{
+        f"xnli-{language}": _inference(
+            f"The same in {name}; it learns from MNLI's English (XNLI)",
+            (
+                TextFile("XNLI/xnli.test.tsv", PAIR, "gold_label", only=("language", language)),
+                TextFile(f"XNLI/xnli.test.{language}.tsv", INFERENCE, names=("0", "1", "2")),
+            ),
+            HubSplit(language, "test", "facebook/xnli"),
+        )
+        for language, name in XNLI_LANGUAGES.items()
+    },
+    "wnli": TextsTask(
         "Does the second sentence, without its pronoun, follow from the first? (GLUE)",
         ("not_entailment", "entailment"),
         "accuracy",
-        ("sentence1", "sentence2"),
-        folder="WNLI",
-        hub_name="wnli",
-        file_text_columns=("sentence1", "sentence2"),
+        PAIR,
+        **_glue("WNLI", "wnli", PAIR, names=BINARY),
     ),
-    "stsb-embedding": GlueTask(
+    "stsb-embedding": TextsTask(
         "Are the vectors of similar sentences near each other? (GLUE)",
         ("embedding",),
         "cosine_spearman",
-        ("sentence1", "sentence2"),
+        PAIR,
         problem_type=SENTENCE_EMBEDDING.name,
-        folder="STS-B",
-        hub_name="stsb",
-        file_text_columns=("sentence1", "sentence2"),
-        file_label_column="score",
-        file_labels=("embedding",),
-        unlabelled_file="movie-sentences/movie-sentences.txt.xz",
+        **_glue("STS-B", "stsb", PAIR, "score"),
+        unlabelled_file=FILM_SENTENCES,
     ),
-    "stsb": GlueTask(
+    "stsb": TextsTask(
         "How similar are these two sentences, from 0 to 5? (GLUE)",
         ("number",),
         "pearson",
-        ("sentence1", "sentence2"),
+        PAIR,
         problem_type=REGRESSION.name,
-        folder="STS-B",
-        hub_name="stsb",
-        file_text_columns=("sentence1", "sentence2"),
-        file_label_column="score",
-        file_labels=("number",),
+        **_glue("STS-B", "stsb", PAIR, "score"),
+    ),
+    "ag_news": TextsTask(
+        "Which of four topics is this piece of news about? (AG News)",
+        ("World", "Sports", "Business", "Sci/Tech"),
+        "accuracy",
+        ("text",),
+        files=(
+            _news("AG_News/train.csv", "AG_News-10k/train_10k.tsv", is_sample=True),
+            _news("AG_News/test.csv", "AG_News-10k/test.tsv"),
+        ),
+        hub=(HubSplit(None, "train", AG_NEWS), HubSplit(None, "test", AG_NEWS)),
     ),
     "semeval2018-ec": LabelColumnsTask(
         "Which of eleven emotions does this tweet show? (SemEval-2018, task 1, E-c, English)",

@@ -14,10 +14,11 @@ import pytest
 from safetensors.numpy import save_file
 
 from bertender.comparison.accuracy import constant_row, evaluate
+from bertender.comparison.averages import averages
 from bertender.comparison.compare import compare, row_names, texts_chosen_on
 from bertender.comparison.latency import TimedModel
 from bertender.comparison.records import CompareConfig, Comparison
-from bertender.comparison.table import comparison_lines
+from bertender.comparison.table import comparison_lines, markdown_table
 from bertender.core import machine as load
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ConfigError, MachineBusyError, ModelError
@@ -27,8 +28,9 @@ from bertender.gate.judge import TOLERANCES, check_parity
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.problem import most_frequent
 from bertender.tasks.loading import load_task
+from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task, TaskConfig
-from tests.toys import FRUIT, TOOLS, NoConfig
+from tests.toys import FRUIT, TOOLS, NoConfig, ToyNamedTask
 
 CONFIG = CompareConfig(
     single_texts=3, batch_size=4, processes=1, rounds=2, warmup_rounds=0, warmup_texts=0, threads=1
@@ -130,6 +132,23 @@ def test_parity_comes_from_the_card_and_is_missing_where_none_was_measured(
     assert first.parity is None and bag.parity is None
     assert copy.parity is not None and copy.parity.passed
     assert copy.parity.texts == 4 + 2 * 4  # and as many of one word, and over-long ones
+
+
+def test_models_are_scored_on_the_texts_of_further_tasks(
+    teacher: Artifact, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(task, dev=task.dev.first(9))
+    monkeypatch.setitem(TASKS, "toy", replace(ToyNamedTask.of(task), scored_too=("toy-other",)))
+    monkeypatch.setitem(TASKS, "toy-other", ToyNamedTask.of(other))
+    found = compare([teacher], replace(task, source={"task": "toy"}), CONFIG)
+    score, _ = evaluate(open_classifier(teacher, threads=1), other.dev, task.metric)
+    assert found.rows[0].further == {"toy-other": score}
+    table = markdown_table(found)
+    assert "toy-other accuracy" in table
+    assert "`toy-other`: the same models on the 9 held-out texts of that task" in table
+    (row,) = averages({"toy": found, "third": found.model_copy()}).rows
+    assert [*row.scores] == ["toy", "toy-other", "third"]
+    assert Comparison.model_validate_json(found.model_dump_json()) == found
 
 
 def test_the_comparison_says_where_its_rows_were_chosen(comparison: Comparison) -> None:

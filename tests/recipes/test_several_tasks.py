@@ -80,6 +80,7 @@ def test_some_of_the_tasks_are_run(recipe: Path, tmp_path: Path) -> None:
     [
         ("kinds,frut", "'frut'. Did you mean 'fruit'"),
         ("kinds,kinds", "twice"),
+        ("mnli,mnli-mismatched", "Leave 'mnli-mismatched' out"),
         ("", "--tasks names no task"),
     ],
 )

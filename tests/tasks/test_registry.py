@@ -17,15 +17,15 @@ from tests.tasks.writers import (
     WRITERS,
     make_sectioned_trees,
     write_film_sentences,
-    write_glue,
     write_sentences,
+    write_texts,
 )
 
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small data for every row of TASKS: GLUE files, and trees of documented source."""
-    root = write_sentences(write_glue(tmp_path / "glue"))
+    root = write_sentences(write_texts(tmp_path / "glue"))
     monkeypatch.setenv("BERTENDER_DATA", str(root))
     monkeypatch.setenv("BERTENDER_CACHE", str(tmp_path / "cache"))
     trees = make_sectioned_trees(tmp_path / "trees", ("brew", "pour"))
@@ -58,7 +58,9 @@ def test_metrics() -> None:
         "rte": "accuracy",
         "qnli": "accuracy",
         "qqp": "f1",
-        "mnli": "accuracy",
+        **dict.fromkeys(("mnli", "mnli-mismatched", "ag_news"), "accuracy"),
+        **{f"xnli-{language}": "accuracy" for language in ("de", "en", "fr", "zh")},
+        "ax": "matthews",
         "wnli": "accuracy",
         "stsb": "pearson",
         "semeval2018-ec": "jaccard",

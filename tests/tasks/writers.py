@@ -20,58 +20,95 @@ __all__ = [
     "make_sectioned_trees",
     "make_trees",
     "write_film_sentences",
-    "write_glue",
     "write_sentences",
+    "write_texts",
 ]
 
 Rows = Sequence[Mapping[str, Any]]
 
-GLUE_LINES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "SST-2": ("sentence\tlabel\n", ("a fine film \t1\n", "a dull film \t0\n")),
-    "CoLA": ("", ("gj04\t1\t\tThe sailors rode.\n", "gj04\t0\t*\tSailors the rode.\n")),
-    "MRPC": (
+
+def _both(folder: str, header: str, *lines: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {f"{folder}/{name}.tsv": (header, lines) for name in ("train", "dev")}
+
+
+INFERENCE = (
+    "index\tsentence1\tsentence2\tlabel1\tgold_label\n",
+    (
+        "0\tIt rains.\tIt is wet.\tentailment\tentailment\n",
+        "1\tIt rains.\tIt is cold.\tneutral\tneutral\n",
+        "2\tIt rains.\tIt is dry.\tcontradiction\tcontradiction\n",
+    ),
+)
+OFFICIAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    **_both("SST-2", "sentence\tlabel\n", "a fine film \t1\n", "a dull film \t0\n"),
+    **_both("CoLA", "", "gj04\t1\t\tThe sailors rode.\n", "gj04\t0\t*\tSailors the rode.\n"),
+    **_both(
+        "MRPC",
         "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n",
-        ('1\t7\t8\tHe said "yes.\t"Yes, he said.\n', "0\t7\t9\tHe said no.\tShe left.\n"),
+        '1\t7\t8\tHe said "yes.\t"Yes, he said.\n',
+        "0\t7\t9\tHe said no.\tShe left.\n",
     ),
-    "RTE": (
+    **_both(
+        "RTE",
         "index\tsentence1\tsentence2\tlabel\n",
-        ("0\tIt rains.\tIt is wet.\tentailment\n", "1\tIt rains.\tIt is dry.\tnot_entailment\n"),
+        "0\tIt rains.\tIt is wet.\tentailment\n",
+        "1\tIt rains.\tIt is dry.\tnot_entailment\n",
     ),
-    "QNLI": (
+    **_both(
+        "QNLI",
         "index\tquestion\tsentence\tlabel\n",
-        (
-            "0\tWho came?\tAnn came.\tentailment\n",
-            "1\tWho came?\tIt rains.\tnot_entailment\n",
-        ),
+        "0\tWho came?\tAnn came.\tentailment\n",
+        "1\tWho came?\tIt rains.\tnot_entailment\n",
     ),
-    "QQP": (
+    **_both(
+        "QQP",
         "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n",
-        (
-            "5\t11\t12\tWho is it?\tWho was that?\t1\n",
-            "6\t13\t14\tWho is it?\tWhat is it?\t0\n",
-        ),
+        "5\t11\t12\tWho is it?\tWho was that?\t1\n",
+        "6\t13\t14\tWho is it?\tWhat is it?\t0\n",
     ),
-    "MNLI": (
-        "index\tsentence1\tsentence2\tlabel1\tgold_label\n",
-        (
-            "0\tIt rains.\tIt is wet.\tentailment\tentailment\n",
-            "1\tIt rains.\tIt is cold.\tneutral\tneutral\n",
-            "2\tIt rains.\tIt is dry.\tcontradiction\tcontradiction\n",
-        ),
-    ),
-    "WNLI": (
+    **_both(
+        "WNLI",
         "index\tsentence1\tsentence2\tlabel\n",
-        ("5\tAnn ran. She won.\tAnn won.\t1\n", "6\tAnn ran. She won.\tEve won.\t0\n"),
+        "5\tAnn ran. She won.\tAnn won.\t1\n",
+        "6\tAnn ran. She won.\tEve won.\t0\n",
     ),
-    "STS-B": (
+    **_both(
+        "STS-B",
         "index\tgenre\tfilename\tsentence1\tsentence2\tscore\n",
+        "0\tnews\tA\tA plane lands.\tAn air plane lands.\t4.750\n",
+        "1\tnews\tA\tA plane lands.\tA man eats.\t0.000\n",
+    ),
+    "MNLI/train.tsv": INFERENCE,
+    "MNLI/dev_matched.tsv": INFERENCE,
+    "MNLI/dev_mismatched.tsv": (INFERENCE[0], INFERENCE[1][::-1]),
+    "AX/diagnostic-full.tsv": (
+        "Lexical Semantics\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel\n",
         (
-            "0\tnews\tA\tA plane lands.\tAn air plane lands.\t4.750\n",
-            "1\tnews\tA\tA plane lands.\tA man eats.\t0.000\n",
+            '\tNegation\t\tNews\tThe "cat sat.\tThe cat did not sit.\tcontradiction\n',
+            "\t\t\tNews\tA cat sat.\tAn animal sat.\tentailment\n",
+            "\t\t\tNews\tA cat sat.\tA grey cat sat.\tneutral\n",
         ),
     ),
+    "XNLI/xnli.test.tsv": (
+        "language\tgold_label\tsentence1\tsentence2\tpairID\n",
+        tuple(
+            f"{language}\t{label}\tEs regnet.\t{language} {label}.\t1\n"
+            for language in ("ar", "de", "en", "fr", "zh")
+            for label in ("neutral", "contradiction", "entailment")
+        ),
+    ),
+    **{
+        f"AG_News/{name}.csv": (
+            "",
+            tuple(
+                f'"{label}","Title {label}, or ""so"" (AP)","AP - A \\second text."\n'
+                for label in (3, 1, 2, 4)
+            ),
+        )
+        for name in ("train", "test")
+    },
 }
-"""The header and some rows of each set, as GLUE writes them."""
+"""The header and some rows of each file, as its makers write them."""
 
 
 def _delimited(path: Path, rows: Rows, delimiter: str) -> Path:
@@ -100,14 +137,13 @@ WRITERS: Mapping[str, Callable[[Path, Rows], Path]] = {
 }
 
 
-def write_glue(root: Path, copies: int = 3) -> Path:
-    """Write every set of GLUE_LINES below `root`: its lines, `copies` times to train on."""
-    for folder, (header, lines) in GLUE_LINES.items():
-        (root / folder).mkdir(parents=True)
-        held_out = "dev_matched.tsv" if folder == "MNLI" else "dev.tsv"
-        for name, count in (("train.tsv", copies), (held_out, 1)):
-            text = header + "".join(lines) * count
-            (root / folder / name).write_text(text, encoding="utf-8")
+def write_texts(root: Path, copies: int = 3) -> Path:
+    """Write every file of OFFICIAL below `root`: its lines, `copies` times to train on."""
+    for place, (header, lines) in OFFICIAL.items():
+        path = root / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count = copies if path.stem == "train" else 1
+        path.write_text(header + "".join(lines) * count, encoding="utf-8")
     return root
 
 

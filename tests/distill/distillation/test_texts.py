@@ -17,7 +17,7 @@ from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.distillation.texts import with_unlabelled
 from tests.distill.distillation.settings import QUICK
-from tests.tasks.writers import write_film_sentences, write_glue
+from tests.tasks.writers import write_film_sentences, write_texts
 from tests.toy_models import save_artifact, tiny_classifier
 
 
@@ -44,7 +44,7 @@ def added(task: Task, most: int) -> Split:
 @pytest.fixture
 def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
     """The task of a small folder of data, with film sentences that nobody has labelled."""
-    folder = write_glue(tmp_path / "data", copies=8)
+    folder = write_texts(tmp_path / "data", copies=8)
     write_film_sentences(folder, [f"film {number} was long." for number in range(30)])
     monkeypatch.setenv("BERTENDER_DATA", str(folder))
     return load_task(TaskConfig(task="sst2"))
