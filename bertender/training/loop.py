@@ -43,7 +43,7 @@ from bertender.training.checkpoint import (
 )
 from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import SPREAD, exact_numbers, output_layer
+from bertender.training.heads import SPREAD, exact_numbers, output_layer, parts_of_a_batch
 
 logger = logging.getLogger(__name__)
 
@@ -294,7 +294,7 @@ class PlannedTrainer(SafeCheckpoints):
         step = self.state.global_step
         if self.config.no_dropout:
             switch_off_dropout(model)  # in each step, which the Trainer begins in training mode
-        with attention_of(inputs):
+        with attention_of(inputs), parts_of_a_batch():
             parts = self.minimised(model, inputs, step)
         is_logged = step % LOG_EVERY == 0 or step + 1 == len(self.plan)
         # the loss is read in these steps alone, because a GPU must be waited for

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bertender.problems.problem import NO_LABEL
-from bertender.training.heads import precise, soft_labels
+from bertender.training.heads import divisor, precise, soft_labels
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return the mean of the values where the mask is 1."""
     weights = mask.to(values.dtype)
-    return (values * weights).sum() / weights.sum()
+    return (values * weights).sum() / divisor(weights.sum())
 
 
 def attention_mse(
@@ -318,4 +318,4 @@ def vocabulary_labels(
             of_vocabulary[mine], wanted[mine] - first, reduction="sum"
         )
         first += own
-    return total / asked.sum().clamp(min=1)
+    return total / divisor(asked.sum().float())

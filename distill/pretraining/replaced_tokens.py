@@ -31,6 +31,7 @@ from transformers import (
 
 from bertender.models.classifier import model_inputs
 from bertender.training.examples import TensorBatch
+from bertender.training.heads import divisor
 from bertender.training.loop import LossParts, Objective
 from distill.pretraining.masking import Masking, step_generator
 from distill.pretraining.objectives import PretrainingModule, shared_settings
@@ -97,11 +98,11 @@ class ReplacedTokensModule(PretrainingModule):
         verdicts = self.model(**inputs).logits.float()  # (batch, seq)
         real = batch["attention_mask"].bool()
         doubts = functional.binary_cross_entropy_with_logits(
-            verdicts[real], (replaced != original)[real].float()
-        )
+            verdicts[real], (replaced != original)[real].float(), reduction="sum"
+        ) / divisor(real.sum().float())
         return {
             "generator": functional.cross_entropy(guesses, original[chosen], reduction="sum")
-            / chosen.sum().clamp(min=1),
+            / divisor(chosen.sum().float()),
             "discriminator": DISCRIMINATOR_WEIGHT * doubts,
         }
 

@@ -42,13 +42,15 @@ def run(out: Path, batch_size: int) -> Artifact:
     with pytest.MonkeyPatch.context() as patch, listed_steps() as steps:
         patch.setattr(finetuning, "write_trained", counted)
         artifact = finetuning.finetune(model, tokenizer, task, config, out)
-    student = distill(artifact, task, student_config(batch_size), student_path(out))
+    with listed_steps() as taught:
+        student = distill(artifact, task, student_config(batch_size), student_path(out))
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     record = {
         "losses": [float(step.losses["hard"]) for step in steps],
         "writes": writes,
         "digest": artifact.digest,
         "student": student.digest,
+        "first_loss_of_student": float(taught[0].losses["hidden"]),
     }
     (out.parent / f"{out.name}-{rank}.json").write_text(json.dumps(record))
     return artifact

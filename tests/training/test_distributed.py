@@ -82,6 +82,8 @@ def test_two_processes_equal_one_with_the_doubled_batch(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("*two*")} == left
     assert_same_weights(one, two, WEIGHT_TOLERANCE)
     assert first["student"] == second["student"]
+    of_tokens = [each["first_loss_of_student"] for each in (first, second)]
+    assert np.mean(of_tokens) == pytest.approx(record(one, 0)["first_loss_of_student"], rel=1e-4)
     learned = distance(one, student_path(one))
     assert distance(student_path(one), student_path(two)) < STUDENT_TOLERANCE * learned
 

@@ -19,7 +19,7 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.task import Split, Task
 from bertender.training.config import TaskTrainingConfig
-from bertender.training.heads import HEADS, LabelLoss, hard_labels
+from bertender.training.heads import HEADS, LabelLoss, hard_labels, parts_of_a_batch
 from distill.distillation.config import DistillConfig
 from distill.distillation.on_task import check_task
 from tests.toys import toy_task
@@ -80,3 +80,21 @@ def test_what_has_no_classes_or_no_loss_with_labels_is_refused() -> None:
     unlabelled = replace(config.changed_method(), phases=config.changed_method().phases[:1])
     with pytest.raises(ConfigError, match=r"label_smoothing=0.1: method 'minilm' has no loss"):
         check_task(config, unlabelled, toy_task())
+
+
+def test_parts_of_a_batch_weigh_tokens_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of the processes' losses is that of the whole batch, however they share it."""
+    labels = torch.tensor([0, 2, 2, NO_LABEL])
+    parts, counts = ((LOGITS[:1], labels[:1]), (LOGITS[1:], labels[1:])), [1.0, 2.0]
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    losses = []
+    for (logits, own), other in zip(parts, counts[::-1], strict=True):
+        monkeypatch.setattr(
+            torch.distributed, "all_reduce", lambda count, other=other: count.add_(other / 2)
+        )
+        with parts_of_a_batch():
+            losses.append(hard_labels(logits, own))
+        alone = functional.cross_entropy(logits, own, ignore_index=NO_LABEL)
+        torch.testing.assert_close(hard_labels(logits, own), alone)  # of this process alone
+    torch.testing.assert_close(sum(losses) / 2, hard_labels(LOGITS, labels))

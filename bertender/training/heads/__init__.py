@@ -7,8 +7,10 @@ from bertender.training.heads.head import POOLING, PREDICTING, ROWS, SPREAD, Hea
 from bertender.training.heads.losses import (
     LabelLoss,
     averaged_distributions,
+    divisor,
     hard_labels,
     logit_mse,
+    parts_of_a_batch,
     precise,
     soft_labels,
 )
@@ -40,10 +42,12 @@ __all__ = [
     "TextHead",
     "VectorHead",
     "averaged_distributions",
+    "divisor",
     "exact_numbers",
     "hard_labels",
     "logit_mse",
     "output_layer",
+    "parts_of_a_batch",
     "pooled_rows",
     "precise",
     "soft_labels",

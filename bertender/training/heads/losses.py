@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,38 @@ if TYPE_CHECKING:
 
 LEAST_WEIGHT = 1e-9
 """Of all labels of a batch together; less is none."""
+TOGETHER: ContextVar[bool] = ContextVar("TOGETHER", default=False)
+"""Whether all processes of a distributed run are at the same step, each with a part of a batch."""
+
+
+@contextmanager
+def parts_of_a_batch() -> Iterator[None]:
+    """Take the means of losses over the parts of a batch that all processes have.
+
+    Every process must compute the same losses in it.
+    """
+    token = TOGETHER.set(True)
+    try:
+        yield
+    finally:
+        TOGETHER.reset(token)
+
+
+def divisor(count: torch.Tensor) -> torch.Tensor:
+    """Return what the sum of a loss is divided by for a mean over so many tokens or rows, at least
+    LEAST_WEIGHT.
+
+    In a distributed run it is the average count of a process: the gradients of the processes are
+    averaged, and are then those of the mean over the whole batch. A mean of each process would
+    weigh tokens by how few others its own part has.
+    """
+    import torch
+
+    if TOGETHER.get() and torch.distributed.is_available() and torch.distributed.is_initialized():
+        count = count.detach().float()  # a copy of integers, and of floats by the division
+        count = count / torch.distributed.get_world_size()
+        torch.distributed.all_reduce(count)
+    return count.clamp(min=LEAST_WEIGHT)
 
 
 @dataclass(frozen=True)
@@ -55,8 +89,8 @@ def hard_labels(
     )
     known = labels != NO_LABEL
     if weights is None:
-        return total / known.sum().clamp(min=1)
-    return total / (weights[labels.clamp(min=0)] * known).sum().clamp(min=LEAST_WEIGHT)
+        return total / divisor(known.sum().float())
+    return total / divisor((weights[labels.clamp(min=0)] * known).sum())
 
 
 def soft_labels(
@@ -77,7 +111,7 @@ def soft_labels(
     student = functional.log_softmax(precise(student_logits) / temperature, dim=-1)
     teacher = functional.log_softmax(precise(teacher_logits.detach()) / temperature, dim=-1)
     divergence = functional.kl_div(student, teacher, reduction="sum", log_target=True)
-    return divergence * temperature**2 / max(len(student), 1)
+    return divergence * temperature**2 / divisor(divergence.new_tensor(float(len(student))))
 
 
 def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
@@ -90,9 +124,8 @@ def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> tor
         student_logits: (batch, labels).
         teacher_logits: (batch, labels).
     """
-    from torch.nn import functional
-
-    return functional.mse_loss(precise(student_logits), precise(teacher_logits.detach()))
+    squares = (precise(student_logits) - precise(teacher_logits.detach())).square().mean(-1)
+    return squares.sum() / divisor(squares.new_tensor(float(squares.numel())))
 
 
 def averaged_distributions(logits: Sequence[torch.Tensor]) -> torch.Tensor:

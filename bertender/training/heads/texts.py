@@ -13,7 +13,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.text_windows import POOLINGS, TokenizeLong, windows_of
 from bertender.text.tokenizer import longest_input
 from bertender.training.heads.head import POOLING, ROWS, Columns, Head, label_counts, token_rows
-from bertender.training.heads.losses import averaged_distributions, precise
+from bertender.training.heads.losses import averaged_distributions, divisor, precise
 
 if TYPE_CHECKING:
     import torch
@@ -120,7 +120,7 @@ class SetHead(TextHead):
             pos_weight=torch.tensor(how.weights, device=logits.device) if how.weights else None,
         )
         known = numbers[:, 0] != NO_LABEL
-        return (losses.mean(-1) * known).sum() / known.sum().clamp(min=1)
+        return (losses.mean(-1) * known).sum() / divisor(known.sum().float())
 
     def balanced(self, task: Task) -> tuple[float, ...]:
         """Return the weight of each label where it is there, so that it has the same sum as where
