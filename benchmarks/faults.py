@@ -28,6 +28,7 @@ from bertender.models.runtimes import Predictor
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.question_answering import QUESTION_ANSWERING
+from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -306,6 +307,13 @@ ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
             [np.roll(own, 1, axis=0) for own in batch.by_example(logits)]
         ),
     ),
+    "passages permuted": (
+        RANKING.name,
+        lambda logits, batch: np.concatenate(
+            [np.roll(own, 1, axis=0) for own in batch.by_example(logits)]
+        ),
+    ),
+    "scores negated": (RANKING.name, lambda logits, batch: -logits),
 }
 """Fault -> the problem type whose answers it is about, and what it makes of logits."""
 

@@ -88,7 +88,7 @@ def import_model(
         source: a folder that `save_pretrained` wrote, a folder or file of ONNX with its tokenizer,
             or a hub's NAME or NAME@REVISION.
         task: a name or the settings of `load_task`, whose labels become the model's; `dev` alone
-            will do.
+            will do. Of a model with one output, `problem_type` says what that is for.
         out: where the artifact goes.
         labels: names of the labels in the order of the logits; by default those of config.json.
         pooling: `mean` or `cls`: let an encoder without a head give vectors of texts.
@@ -104,23 +104,29 @@ def import_model(
     """
     from bertender.models.importing import import_model as imported
     from bertender.recipes.recorded_task import recorded_task
+    from bertender.tasks.loading import problem_type_named
 
     settings = {"task": task} if isinstance(task, str) else plain(task or {})
     check_not_finished(Path(out), force)
     with TemporaryDirectory(prefix="bertender-import-") as folder:
-        made = imported(source, Path(folder, Path(out).name), labels=labels, pooling=pooling)
+        made = imported(
+            *(source, Path(folder, Path(out).name)),
+            labels=labels,
+            pooling=pooling,
+            problem_type=problem_type_named(settings),
+        )
         if {"task", "train", "dev"} & settings.keys():
             judged = recorded_task(made, settings)
             judged.check_problem(made)
             made = made.of_task(judged.record())
-        elif settings:
+        elif settings.keys() - {"problem_type"}:
             made = _with_columns(made, settings)
         return copy_artifact(made, Path(out))
 
 
 def _with_columns(artifact: Artifact, settings: Mapping[str, Any]) -> Artifact:
     """Return a model without data with the columns of its texts: two, where it reads pairs."""
-    if unread := settings.keys() - {"text_column", "pair_column"}:
+    if unread := settings.keys() - {"text_column", "pair_column", "problem_type"}:
         raise ConfigError(
             f"{', '.join(sorted(unread))}: for data, and none are named. Give --dev FILE besides, "
             "or leave it out."

@@ -186,7 +186,7 @@ def read_file(
 
     columns = (text_column, *(() if pair_column is None else (pair_column,)))
     reads_choices = text_columns > PAIR
-    if len(columns) != text_columns and not reads_choices:
+    if len(columns) != text_columns and not (reads_choices or problem.takes_list):
         raise ConfigError(
             f"the model reads {text_columns} texts at once, and the columns are "
             f"{', '.join(columns)}. --pair-column names that of the second text."
@@ -196,7 +196,7 @@ def read_file(
     problem = MULTIPLE_CHOICE if reads_choices else problem
     read = read_placed_texts(path, columns, bad, problem)
     columns = read.columns or columns
-    if len(columns) != text_columns:
+    if len(columns) != text_columns and not problem.takes_list:
         raise ConfigError(
             f"the model reads a question and {text_columns - 1} choices, and {path} has the "
             f"columns {', '.join(columns)} of them. --pair-column names those of the choices."
@@ -459,7 +459,9 @@ def _entries(whole: bytes, identity: Mapping[str, Any]) -> tuple[Entries, str]:
 
 EMBEDDING = "embedding"
 """The column of a vector."""
-COLUMNS = (*Classification.model_fields, EMBEDDING)
+RANK = "rank"
+"""The column of the place of a passage in its ranking, from 1."""
+COLUMNS = (*Classification.model_fields, EMBEDDING, RANK)
 WORD_A_LINE = (".conll", ".conllu", ".iob", ".bio")
 """Suffixes of files with a word a line, CoNLL's."""
 
@@ -528,16 +530,39 @@ def _columns_of(prediction: Classification) -> dict[str, Any]:
     return prediction.model_dump(mode="json")
 
 
+def _rows_of_passages(
+    columns: Sequence[str], texts: Example, prediction: Classification
+) -> list[dict[str, Any]]:
+    """Return the passages in the order in which they were sent, each with score and rank."""
+    assert prediction.ranking is not None
+    ranks = {each.number: rank for rank, each in enumerate(prediction.ranking, start=1)}
+    query, *passages = texts
+    return [
+        {
+            **dict(zip(columns, (query, passage), strict=True)),
+            "score": prediction.logits[number],
+            RANK: ranks[number],
+            "truncated": prediction.truncated,
+        }
+        for number, passage in enumerate(passages)
+    ]
+
+
 def write_predictions(
     output: Path,
     text_columns: Sequence[str],
     texts: Sequence[Example],
     predictions: Sequence[Classification],
 ) -> None:
-    """Write a row for each example, in their order; the file appears whole or not at all."""
-    rows = [
-        {**dict(zip(text_columns, text, strict=True)), **_columns_of(prediction)}
-        for text, prediction in zip(texts, predictions, strict=True)
-    ]
+    """Write a row for each example, in their order; the file appears whole or not at all.
+
+    A query has a row for each of its passages.
+    """
+    rows: list[dict[str, Any]] = []
+    for text, prediction in zip(texts, predictions, strict=True):
+        if prediction.ranking is not None:
+            rows += _rows_of_passages(text_columns, text, prediction)
+        else:
+            rows.append({**dict(zip(text_columns, text, strict=True)), **_columns_of(prediction)})
     with replacing(output) as draft:
         PREDICTION_WRITERS[output.suffix.lower()](draft, rows)

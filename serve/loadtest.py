@@ -36,6 +36,7 @@ from bertender.core.machine import (
     load_now,
 )
 from bertender.core.progress import progress_bar
+from bertender.problems.problem import Problem
 from bertender.text.batch import Example
 from serve.client.access import NO_ACCESS, Access, AccessConfig, Address
 from serve.client.endpoint import AsyncEndpoint, Columns, ServedModel
@@ -67,8 +68,11 @@ class TextsConfig(Config):
     pair_column: str | None = Field(None, description="column of the second text, for pairs")
 
 
-def texts_to_send(config: TextsConfig, text_columns: int) -> Sequence[Example]:
-    """Return the texts of a task or a file, for a model that reads so many texts at once.
+def texts_to_send(
+    config: TextsConfig, text_columns: int, problem: Problem[Any]
+) -> Sequence[Example]:
+    """Return the texts of a task or a file, for a model of a kind of problem that reads so many
+    texts at once.
 
     Raises:
         DataError: the file or the task cannot be read.
@@ -76,7 +80,8 @@ def texts_to_send(config: TextsConfig, text_columns: int) -> Sequence[Example]:
     if config.input:
         from serve.bulk import read_file
 
-        return read_file(config.input, config.text_column, config.pair_column, text_columns).texts
+        columns = config.text_column, config.pair_column
+        return read_file(config.input, *columns, text_columns, problem=problem).texts
     from bertender.tasks.loading import load_task
     from bertender.tasks.task import TaskConfig
 
@@ -222,8 +227,8 @@ class LoadTest(Record):
     )
 
 
-Read = Callable[[int], Sequence[Example]]
-"""number of texts that the model reads at once -> the texts to send"""
+Read = Callable[[int, Problem[Any]], Sequence[Example]]
+"""(number of texts that the model reads at once, its kind of problem) -> the texts to send"""
 
 
 def load_test(
@@ -584,7 +589,7 @@ async def _open(url: str, read: Read, config: LoadConfig, access: AccessConfig) 
         url, model=config.model, timeout_s=config.timeout_s, access=access
     ) as endpoint:
         model = endpoint.model
-        texts = read(model.text_columns)
+        texts = read(model.text_columns, model.problem)
         if config.texts_per_request > model.max_batch_size:
             raise ConfigError(
                 f"--texts-per-request {config.texts_per_request}: the model takes at most "
@@ -697,7 +702,8 @@ class GrpcSender:
         request = service_pb2.ModelInferRequest(model_name=model.name)
         for name, value in TRUNCATING.items():
             request.parameters[name].bool_param = value
-        for name, column in zip(input_names(len(columns)), columns, strict=True):
+        names = input_names(len(columns), model.problem.takes_list)
+        for name, column in zip(names, columns, strict=True):
             request.inputs.add(name=name, datatype="BYTES", shape=column.shape)
             request.raw_input_contents.append(serialize_byte_tensor(column).item())
         return Request(model.name, request.SerializeToString(), {})

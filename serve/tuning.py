@@ -12,7 +12,7 @@ import logging
 import math
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -44,7 +44,7 @@ from bertender.models.runtimes import (
 from bertender.problems import PROBLEMS
 from bertender.text.batch import Example
 from serve.config import ServeConfig
-from serve.loadtest import LoadConfig, TextsConfig, closed_runs, texts_per_second
+from serve.loadtest import LoadConfig, Read, TextsConfig, closed_runs, texts_per_second
 from serve.profiles import MachineKey, ModelShape, ServeProfile, TunedSettings
 
 logger = logging.getLogger(__name__)
@@ -323,7 +323,7 @@ class TuneResult(ServeProfile):
 
 def tune(
     artifact: Artifact,
-    read: Callable[[int], Sequence[Example]],
+    read: Read,
     config: TuneConfig,
     out: Path | None = None,
 ) -> TuneResult:
@@ -348,8 +348,8 @@ def tune(
     machine, model = MachineKey.of_this_machine(config.runtime), ModelShape.of_card(artifact.card)
     if not config.noisy:
         check_load_now()
-    columns = PROBLEMS[artifact.card.task.problem_type].asked_columns
-    texts = read(len(columns(artifact.card.task.text_columns)))
+    problem = PROBLEMS[artifact.card.task.problem_type]
+    texts = read(len(problem.asked_columns(artifact.card.task.text_columns)), problem)
     saved = SavedVisits.load(
         out and out.with_name(f"{out.name}.visits"), _conditions(artifact, texts, machine, config)
     )
@@ -520,7 +520,7 @@ def visit(
     served = ServeConfig(http_port=0, metrics_port=0, **dict(settings))
     with serving(artifact, served) as server:
         meter = LoadMeter()
-        runs = closed_runs(server.http_url, lambda columns: texts, config.loads())
+        runs = closed_runs(server.http_url, lambda columns, problem: texts, config.loads())
         load = meter.load  # while the server is there: its time is not other work
     check_load(load, config.noisy)
     cells = tuple(

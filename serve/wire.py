@@ -1,4 +1,4 @@
-"""The wire format: names, and texts to and from arrays of bytes (batch, 1)."""
+"""The wire format: names, and texts to and from arrays of bytes (batch, texts)."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ CANDIDATE_PREFIX = "candidate-"
 
 TEXT, TEXT_PAIR, CHOICE = "TEXT", "TEXT_PAIR", "CHOICE_{}"
 
+PASSAGES = "PASSAGES"
+"""An input with any number of texts a row; a row with fewer than others ends in empty ones."""
+
+MOST_PASSAGES = 4096
+"""Of a row."""
+
 WATCH_CALLER = "bertender watch"
 """Whose requests see whether the model answers; a full queue has room for them. No key has a space
 in its name."""
@@ -43,7 +49,7 @@ TRUNCATED = "TRUNCATED"
 
 ROW = re.compile(
     r"(?:\A|refused: (?:\[[\w.]+\] )?)"
-    rf"(?:({TEXT}|{TEXT_PAIR}|{CHOICE.format('[0-9]+')}) )?row (\d+) (.*)",
+    rf"(?:({TEXT}|{TEXT_PAIR}|{PASSAGES}|{CHOICE.format('[0-9]+')}) )?row (\d+) (.*)",
     re.DOTALL,
 )
 """How a message names a row of a request, and what is wrong with it: at its beginning, since a
@@ -69,24 +75,37 @@ def row_in(message: str) -> RowRefusal | None:
     name, row, reason = match.groups()
     if name is None:
         return RowRefusal(int(row), None, f"the row {reason}")
-    columns = {TEXT: 0, TEXT_PAIR: 1}
+    columns = {TEXT: 0, TEXT_PAIR: 1, PASSAGES: 1}
     column = columns[name] if name in columns else 1 + int(name.removeprefix(CHOICE.format("")))
     return RowRefusal(int(row), column, f"the text {reason}")
 
 
-def input_names(text_columns: int) -> tuple[str, ...]:
-    """Return the names of the inputs for a text, a pair, or a question and its choices."""
+def input_names(text_columns: int, has_list: bool = False) -> tuple[str, ...]:
+    """Return the names of the inputs for a text, a pair, a question and its choices, or a query
+    and a list of passages."""
+    if has_list:
+        return (TEXT, PASSAGES)
     if text_columns <= len((TEXT, TEXT_PAIR)):
         return (TEXT, TEXT_PAIR)[:text_columns]
     return (TEXT, *(CHOICE.format(number) for number in range(text_columns - 1)))
 
 
-def to_arrays(examples: Sequence[Example], text_columns: int) -> list[BytesArray]:
-    """Return one array (batch, 1) of UTF-8 bytes for each text column.
+def width_of(name: str) -> int:
+    """Return how many texts a row of an input has; -1 for any number."""
+    return -1 if name == PASSAGES else 1
+
+
+def to_arrays(
+    examples: Sequence[Example], text_columns: int, has_list: bool = False
+) -> list[BytesArray]:
+    """Return one array (batch, 1) of UTF-8 bytes for each text column; or, where an example ends in
+    a list of texts, one for the first and one (batch, passages) for the list.
 
     Raises:
         DataError: an example has too few or too many texts, or a text is empty or no Unicode.
     """
+    if has_list:
+        return _with_lists(examples)
     names = input_names(text_columns)
     columns: list[list[list[bytes]]] = [[] for _ in names]
     for row, example in enumerate(examples):
@@ -97,25 +116,70 @@ def to_arrays(examples: Sequence[Example], text_columns: int) -> list[BytesArray
                 f"example.{_how_many(text_columns)}"
             )
         for name, text, column in zip(names, example, columns, strict=True):
-            try:
-                column.append([text.encode()])
-            except UnicodeEncodeError as error:
-                raise DataError(
-                    f"{name} row {row} holds a lone surrogate, which is not text: {error}"
-                ) from None
-            to_text(name, row, column[-1][0])
+            column.append([_encoded(name, row, text)])
     return [np.array(column, dtype=np.object_).reshape(-1, 1) for column in columns]
 
 
+def _with_lists(examples: Sequence[Example]) -> list[BytesArray]:
+    longest = max(map(len, examples), default=1) - 1
+    queries = np.empty((len(examples), 1), dtype=np.object_)
+    lists = np.full((len(examples), max(longest, 1)), b"", dtype=np.object_)
+    for row, example in enumerate(examples):
+        if len(example) < 2:
+            raise DataError(
+                f"row {row} has {len(example)} text, but the model takes a query and its passages. "
+                "Give a tuple of the query and one passage or more."
+            )
+        check_passages(row, len(example) - 1)
+        query, *passages = example
+        queries[row, 0] = _encoded(TEXT, row, query)
+        for place, passage in enumerate(passages):
+            lists[row, place] = _encoded(PASSAGES, row, passage)
+    return [queries, lists]
+
+
+def check_passages(row: int, count: int) -> None:
+    """Raise DataError for more passages than a row may have."""
+    if count > MOST_PASSAGES:
+        raise DataError(
+            f"{PASSAGES} row {row} has {count} texts, allowed {MOST_PASSAGES}. Send several "
+            "requests: scores do not depend on the other passages."
+        )
+
+
+def _encoded(name: str, row: int, text: str) -> bytes:
+    try:
+        value = text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{name} row {row} holds a lone surrogate, which is not text: {error}"
+        ) from None
+    to_text(name, row, value)
+    return value
+
+
+def listed(values: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the texts of a row of PASSAGES, without the empty ones at its end; one stays."""
+    last = next((place for place in range(len(values), 1, -1) if values[place - 1]), 1)
+    return values[:last]
+
+
 def from_arrays(
-    arrays: Sequence[BytesArray], max_text_bytes: int | None = None
+    arrays: Sequence[BytesArray], max_text_bytes: int | None = None, has_list: bool = False
 ) -> tuple[Example, ...]:
-    """Return the examples of a request, from one array (batch, 1) for each text column.
+    """Return the examples of a request, from the arrays of `to_arrays`.
 
     Raises:
         DataError: a text is empty, too long or not UTF-8, and the message names input and row; or
             there is no text.
     """
+    if has_list:
+        queries, lists = arrays
+        rows = from_arrays([queries], max_text_bytes)
+        return tuple(
+            (*own, *(to_text(PASSAGES, row, each, max_text_bytes) for each in listed(values)))
+            for row, (own, values) in enumerate(zip(rows, lists.tolist(), strict=True))
+        )
     columns = [
         [to_text(name, row, value, max_text_bytes) for row, value in enumerate(array.reshape(-1))]
         for name, array in zip(input_names(len(arrays)), arrays, strict=True)

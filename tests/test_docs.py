@@ -36,7 +36,7 @@ from export.config import ExportConfig
 from export.exporter import export
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import answer_task
+from tests.toys import answer_task, ranking_task
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
@@ -158,6 +158,19 @@ def test_the_samples_of_questions_are_read(language: str, tmp_path: Path) -> Non
     assert task.train.label_ids == ((("Miles Davis", 8),), ())
 
 
+def test_the_samples_of_queries_are_read(tmp_path: Path) -> None:
+    page = "docs/how-to/ranking.md"
+    samples = [("jsonl", text) for text in blocks(page, "jsonl")] + [
+        ("csv", blocks(page, "csv")[0])
+    ]
+    for number, (language, text) in enumerate(samples):
+        path = tmp_path / f"{number}.{language}"
+        path.write_text(text, encoding="utf-8")
+        task = load_task(TaskConfig(train=path, dev=path, problem_type="ranking"))
+        assert len(task.train) == 2
+        assert sorted(task.train.label_ids[0]) == [0, 1]
+
+
 TINY = {
     "finetune": "--teacher {teacher} --learning-rate 3e-3",
     "compare": "--processes 1 --rounds 2 --single-texts 5 --noisy",
@@ -216,6 +229,13 @@ def write_files(folder: Path, task: Task, trained: Artifact) -> None:
         ]
         content = json.dumps({"data": [{"paragraphs": paragraphs}]})
         (folder / f"{name}-v2.0.json").write_text(content, encoding="utf-8")
+    ranked = ranking_task(96, 32)
+    for name, split in (("queries", ranked.train), ("queries-dev", ranked.dev)):
+        queries = [
+            {"query": query, "passages": passages, "relevance": target}
+            for (query, *passages), target in zip(split.examples, split.label_ids, strict=True)
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, queries)), encoding="utf-8")
     for name in trained.card.files:
         (folder / "my-model").mkdir(exist_ok=True)
         shutil.copy(trained.path / name, folder / "my-model" / name)

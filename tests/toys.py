@@ -248,6 +248,34 @@ def choice_task(train_size: int = 256, dev_size: int = 40) -> Task:
     )
 
 
+def ranking_task(train_size: int = 128, dev_size: int = 40) -> Task:
+    """Which of two to five passages is about tools? Some by half, which is less relevant."""
+    generator = torch.Generator().manual_seed(15)
+
+    def passage(fruit: int, tools: int) -> str:
+        words = [*drawn_words(generator, FRUIT, fruit), *drawn_words(generator, TOOLS, tools)]
+        order = torch.randperm(len(words), generator=generator).tolist()
+        return " ".join(words[place] for place in order)
+
+    def split(size: int) -> Split:
+        examples, relevances = [], []
+        kinds = {(3, 0): 0.0, (2, 0): 0.0, (4, 0): 0.0, (2, 2): 1.0, (0, 3): 2.0}
+        for row in range(size):
+            count = int(torch.randint(2, 6, (), generator=generator))
+            drawn = [[*kinds][each] for each in torch.randperm(5, generator=generator).tolist()]
+            own = drawn[:count]
+            own[row % count] = (0, 3)
+            examples.append((f"number {row}", *(passage(*kind) for kind in own)))
+            relevances.append(tuple(kinds[kind] for kind in own))
+        return Split(tuple(examples), tuple(relevances))
+
+    columns = ("query", "passages")
+    return Task(
+        *("tools", ("relevance",), "ndcg_at_10", columns, split(train_size), split(dev_size)),
+        problem_type="ranking",
+    )
+
+
 def pair_task(train_size: int = 96, dev_size: int = 32) -> Task:
     """Which of two texts is about tools? The other one is about fruit; two to six words each."""
     generator = torch.Generator().manual_seed(11)

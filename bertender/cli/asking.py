@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,8 +52,8 @@ def classify_command() -> Callable[..., None]:
             list[str] | None,
             typer.Argument(
                 metavar="TEXT",
-                help="texts; by default the lines of standard input (for pairs and choices, a "
-                "tab between the texts)",
+                help="texts; by default the lines of standard input (for pairs, choices and "
+                "passages, a tab between the texts)",
             ),
         ] = None,
         pair: Annotated[
@@ -60,7 +61,7 @@ def classify_command() -> Callable[..., None]:
             typer.Option(
                 metavar="TEXT",
                 help="second text of the first TEXT; again for the second; for pair tasks. Or a "
-                "choice of the one TEXT; again for each of its choices",
+                "choice, or a passage, of the one TEXT; again for each of them",
             ),
         ] = None,
         url: Annotated[
@@ -142,13 +143,16 @@ def _texts(texts: Sequence[Example], config: ClassifyConfig, model: ServedModel)
         columns = config.text_column, config.pair_column
         return read_file(config.input, *columns, count, config.skip_bad_rows, model.problem)
     if not texts:
-        return _read(count)
+        return _read(count, model.problem)
     places = tuple(f"text {number}" for number in range(1, len(texts) + 1))
-    return Texts(_columns(count), tuple(texts), Path("command line"), places)
+    names = _columns(count, model.problem)
+    return Texts(names, tuple(texts), Path("command line"), places)
 
 
-def _columns(count: int) -> tuple[str, ...]:
+def _columns(count: int, problem: Problem[Any]) -> tuple[str, ...]:
     """Return names for the columns of texts that no file has."""
+    if problem.takes_list:
+        return problem.columns.texts
     if count <= len(STANDARD_INPUT):
         return STANDARD_INPUT[:count]
     return ("question", *(f"choice_{number}" for number in range(count - 1)))
@@ -163,6 +167,10 @@ def lines_of(
     label, score = classification.label, classification.score
     if classification.spans is not None:
         return _span_lines(classification.spans)
+    if classification.ranking is not None:
+        ranks = [(str(each.number), f"{each.score:.4f}") for each in classification.ranking]
+        numbers, own = zip(*ranks, strict=True)
+        return problem.lines(numbers, own, texts)
     if label is None:  # a vector
         return problem.lines([f"{each:.8g}" for each in classification.logits], [], texts)
     if isinstance(label, float):
@@ -181,7 +189,7 @@ def _span_lines(spans: Sequence[TextSpan]) -> list[str]:
     return [*(found or ["-"]), ""]
 
 
-def _read(text_columns: int) -> Texts:
+def _read(text_columns: int, problem: Problem[Any]) -> Texts:
     """Read examples from standard input, one a line; empty lines are left out."""
     from bertender.tasks.rows import split_lines
 
@@ -197,17 +205,19 @@ def _read(text_columns: int) -> Texts:
             continue
         # where the model reads one text, a tab is part of it
         columns = tuple(line.split("\t")) if text_columns > 1 else (line,)
-        if len(columns) != text_columns:
+        may_be_more = problem.takes_list and len(columns) > text_columns
+        if len(columns) != text_columns and not may_be_more:
+            more = " or more" if problem.takes_list else ""
             raise DataError(
                 f"standard input, line {number}: {len(columns)} texts, and the model reads "
-                f"{text_columns}. Put one tab between two texts."
+                f"{text_columns}{more}. Put one tab between two texts."
             )
         examples.append(columns)
         places.append(f"line {number}")
     if not examples:
         raise DataError("no text to classify. Give TEXT arguments, or lines on standard input.")
     return Texts(
-        _columns(text_columns),
+        _columns(text_columns, problem),
         tuple(examples),
         source=Path("standard input"),
         places=tuple(places),
@@ -237,7 +247,7 @@ def loadtest_command() -> Callable[..., None]:
         check_savable("--plot", plot, "SVG")
         config = LoadConfig.parse(settings_of(LoadConfig, values))
         access = AccessConfig.parse(settings_of(AccessConfig, values))
-        test = load_test(url, lambda columns: texts_to_send(config, columns), config, access)
+        test = load_test(url, partial(texts_to_send, config), config, access)
         if out:
             save_result(test, out)
         if plot:

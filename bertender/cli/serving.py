@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -231,7 +232,7 @@ def tune_command() -> Callable[..., None]:
         check_savable("--out", out, "JSON")
         config = TuneConfig.parse(settings_of(TuneConfig, values))
         source = open_artifact(artifact, verify=False)  # checked when it is served
-        result = tune(source, lambda columns: texts_to_send(config, columns), config, out)
+        result = tune(source, partial(texts_to_send, config), config, out)
         if as_json:
             print_json(result.model_dump(mode="json"))
         else:

@@ -29,6 +29,7 @@ from bertender.metrics.metric import (
     percentiles,
 )
 from bertender.metrics.numbers import MeanAbsoluteError, Pearson, Spearman
+from bertender.metrics.ranking import Ndcg, PassageRecall, ReciprocalRank
 from bertender.metrics.sets import (
     ExactMatch,
     Jaccard,
@@ -54,8 +55,11 @@ METRICS = Table[Metric](
         "exact_match": ExactMatch(),
         "mean_average_precision": MeanAveragePrecision(),
         "cosine_spearman": CosineSpearman(),
-        "recall_at_1": Recall(1),
+        "recall_at_1": OneOrSeveral(Recall(1), PassageRecall(1)),
         "recall_at_10": Recall(10),
+        "ndcg_at_10": Ndcg(10),
+        "mean_reciprocal_rank": ReciprocalRank(),
+        "recall_at_5": PassageRecall(5),
         "entity_f1": EntityF1(),
         "tag_accuracy": TagAccuracy(),
         "answer_f1": AnswerF1(),

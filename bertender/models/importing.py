@@ -52,6 +52,7 @@ from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.question_answering import QUESTION_ANSWERING
+from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -74,6 +75,9 @@ HUB_SUFFIXES = (".json", ".txt", ".model")
 """Suffixes of the config and the tokenizer."""
 POOLING_SUFFIX = "_Pooling/config.json"
 """End of the name of sentence-transformers' file of pooling."""
+
+SENTENCE_SETTING = "sentence_transformers"
+"""Setting of config.json in which CrossEncoder keeps its own."""
 
 HEADS_OF: Mapping[str, Problem[Any]] = {
     "ForSequenceClassification": SINGLE_LABEL,  # or of another kind of texts, by its config
@@ -138,6 +142,7 @@ def import_model(
     *,
     labels: Sequence[str] | None = None,
     pooling: PoolingName | None = None,
+    problem_type: str | None = None,
 ) -> Artifact:
     """Write a finished model from elsewhere as an artifact.
 
@@ -146,10 +151,12 @@ def import_model(
         out: directory of the artifact.
         labels: their names, in the order of the logits; by default those of config.json.
         pooling: how an encoder without a head gives vectors of length 1.
+        problem_type: what a model is for whose one output may be a number, or rank passages; by
+            default what config.json says, or a number.
 
     Raises:
         ConfigError: `labels` are not as many as the model's; or `pooling` is of a model that says
-            so itself, or labels texts.
+            so itself, or labels texts; or the model is of another problem type.
         NotAnArtifactError, ModelError, HubUnreachableError: as in `open_artifact`.
         ArtifactError: `out` cannot be written, or `source` is an artifact already.
     """
@@ -157,7 +164,7 @@ def import_model(
         raise NotAnArtifactError(
             f"{source} is an artifact already ({CARD_NAME} is there): every command takes it."
         )
-    _write(located(str(source)), out, labels, pooling)
+    _write(located(str(source)), out, labels, pooling, problem_type)
     artifact = Artifact.load(out)
     _say_unnamed(artifact)
     return artifact
@@ -364,9 +371,10 @@ def _write(
     out: Path,
     labels: Sequence[str] | None,
     pooling: PoolingName | None = None,
+    problem_type: str | None = None,
 ) -> None:
     """Write a model as an artifact."""
-    head = _head_of(found, labels, pooling)
+    head = _head_of(found, labels, pooling, problem_type)
     config, problem = head.config, head.problem
     outputs = problem.output_names(head.labels)
     config.id2label = dict(enumerate(outputs))
@@ -436,13 +444,16 @@ class _Head:
 
 
 def _head_of(
-    found: FinishedModel, labels: Sequence[str] | None, pooling: PoolingName | None
+    found: FinishedModel,
+    labels: Sequence[str] | None,
+    pooling: PoolingName | None,
+    problem_type: str | None = None,
 ) -> _Head:
     """Read the kind of problem and the labels of a model.
 
     Raises:
         ModelError: it has no classification head, or one of a kind that bertender does not know.
-        ConfigError: `labels` are not as many as the model's.
+        ConfigError: `labels` are not as many as the model's, or it is of another problem type.
     """
     from bertender.models.own_models import open_config
 
@@ -452,7 +463,7 @@ def _head_of(
         raise ModelError(f"the config.json of {found.source} cannot be read: {error}") from None
     if pooling or has_pooling(found.folder):
         return _vector_head(found, config, labels, pooling)
-    problem = _problem_of(config, found)
+    problem = _of_one_output(_problem_of(config, found), config, found, problem_type)
     if problem.places_are_labels:
         return _head_of_choices(config, problem, found, labels)
     id2label: Mapping[int, str] = config.id2label or {}
@@ -467,7 +478,7 @@ def _head_of(
             f"labels={','.join(labels)}: {len(labels)} names, and {found.source} has "
             f"{len(named)} logits ({', '.join(named)}). Give one name for each, in their order."
         )
-    if labels is None and problem is QUESTION_ANSWERING:
+    if labels is None and problem in (QUESTION_ANSWERING, RANKING):
         labels = problem.label_names(())
     chosen = named if labels is None else tuple(labels)
     if len(set(chosen)) < len(chosen):
@@ -558,8 +569,11 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
         )
     if by_class[0] is not SINGLE_LABEL:
         return by_class[0]
-    if tuple((config.id2label or {}).values()) == MULTIPLE_CHOICE.output_names(()):
+    outputs = tuple((config.id2label or {}).values())
+    if outputs == MULTIPLE_CHOICE.output_names(()):
         return MULTIPLE_CHOICE
+    if outputs == RANKING.label_names(()):
+        return RANKING
     if config.num_labels == 1 and stated != MULTI_LABEL.name:
         stated = REGRESSION.name
     elif stated == REGRESSION.name:
@@ -573,6 +587,38 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
             f"version knows {', '.join(PROBLEMS)}. Its outputs would be read wrongly."
         )
     return PROBLEMS[stated or SINGLE_LABEL.name]
+
+
+ONE_OUTPUT = (REGRESSION, RANKING)
+"""What a head of texts with one output may be for."""
+
+
+def _of_one_output(
+    problem: Problem[Any], config: PretrainedConfig, found: FinishedModel, wanted: str | None
+) -> Problem[Any]:
+    """Return the kind that a user wants of a model with one output; else the one that was read.
+
+    Raises:
+        ConfigError: the model has another kind of head.
+    """
+    either = problem in ONE_OUTPUT
+    if wanted is None or wanted == problem.name:
+        if wanted is None and problem is REGRESSION and config.problem_type is None:
+            by = " (it was saved by CrossEncoder)" if hasattr(config, SENTENCE_SETTING) else ""
+            logger.warning(
+                "%s has one output, and config.json does not say what it is for%s: it is taken "
+                "for a number (--problem-type %s). If it scores the passages of a query: bertender "
+                "import %s --problem-type %s --out DIRECTORY",
+                *(found.source, by, REGRESSION.name, found.source, RANKING.name),
+            )
+        return problem
+    if either and any(wanted == each.name for each in ONE_OUTPUT):
+        return PROBLEMS[wanted]
+    may_be = " or ".join(each.name for each in (ONE_OUTPUT if either else (problem,)))
+    raise ConfigError(
+        f"problem_type={wanted}: the head of {found.source} is that of {may_be}. Leave it out, or "
+        "give another model."
+    )
 
 
 def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:

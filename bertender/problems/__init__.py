@@ -10,6 +10,7 @@ from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
+from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -23,6 +24,7 @@ KINDS: tuple[Problem[Any], ...] = (
     SENTENCE_EMBEDDING,
     QUESTION_ANSWERING,
     MULTIPLE_CHOICE,
+    RANKING,
 )
 
 PROBLEMS = Table[Problem[Any]]("problem type", {kind.name: kind for kind in KINDS})

@@ -156,6 +156,8 @@ class Problem(ABC, Generic[Target]):
     places_are_labels: bool = False
     """Labels are the numbers of choices, which another text has in each example. A model has one
     score, for any number of them."""
+    takes_list: bool = False
+    """An example ends in any number of texts, which an endpoint takes as a list."""
     separator: str = " | "
     """Between the strings of an example where one is shown."""
     tokenizer_settings: Mapping[str, Any]
@@ -198,6 +200,24 @@ class Problem(ABC, Generic[Target]):
     def told_apart_by(self, example: Example) -> Example:
         """Return the texts by which examples are set apart: those with equal ones stay together."""
         return example
+
+    def part_of(self, values: Mapping[str, object], columns: Sequence[str]) -> str | None:
+        """Return what rows of a file have in common that are one example together; None for a row
+        that is one alone."""
+        return None
+
+    def whole(self, parts: Sequence[tuple[Example, Any]], columns: Columns) -> tuple[Example, Any]:
+        """Return the example, and its label, of the rows that `part_of` says belong together.
+
+        Raises:
+            CellError: they cannot be one.
+        """
+        (own,) = parts
+        return own
+
+    def to_learn(self, example: Example, target: Target) -> tuple[Example, Target]:
+        """Return what is learned from of an example of the training file."""
+        return example, target
 
     def check_beside(self, example: Example, first: Example, columns: Columns) -> None:
         """Raise CellError where an example cannot be one of a task with this first one."""
@@ -421,6 +441,12 @@ class Problem(ABC, Generic[Target]):
         self, labels: Sequence[str], scores: Sequence[str], example: Example
     ) -> Iterable[str]:
         """Return the lines that show a prediction; the scores are as they are to be shown."""
+
+
+def squared_in_variances(reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
+    """Return the mean squared difference of outputs, in variances of the reference."""
+    moved = np.subtract(candidate, reference, dtype=np.float64)
+    return float(np.square(moved).mean() / (np.var(reference, dtype=np.float64) or 1.0))
 
 
 def is_labelled(labels: Any) -> bool:

@@ -35,6 +35,7 @@ from bertender.problems.problem import (
     Problem,
     Tensor,
     Tensors,
+    squared_in_variances,
     text_of_cell,
 )
 from bertender.problems.spans import SPAN_OUTPUTS, Span, read_spans, span_tensors
@@ -239,9 +240,7 @@ class QuestionAnswering(Problem[Answers]):
         return logits
 
     def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
-        """Return the mean squared difference, in variances of the reference."""
-        moved = np.subtract(candidate, reference, dtype=np.float64)
-        return float(np.square(moved).mean() / (np.var(reference, dtype=np.float64) or 1.0))
+        return squared_in_variances(reference, candidate)
 
     def to_example(self, texts: tuple[str, ...]) -> Example:
         if len(texts) != 2:

@@ -23,6 +23,7 @@ from bertender.problems.problem import (
     Tensor,
     Tensors,
     shown,
+    squared_in_variances,
     usable_cell,
 )
 from bertender.problems.text_problem import TextProblem
@@ -126,9 +127,7 @@ class Regression(TextProblem[float]):
         return spread, spread
 
     def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
-        """Return the mean squared difference, in variances of the reference."""
-        moved = np.subtract(candidate, reference, dtype=np.float64)
-        return float(np.square(moved).mean() / (np.var(reference, dtype=np.float64) or 1.0))
+        return squared_in_variances(reference, candidate)
 
     def response(
         self,

@@ -11,7 +11,7 @@ import bz2
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from bertender.core.errors import DataError
@@ -31,8 +31,8 @@ class Question(NamedTuple):
     """A question of a file."""
 
     example: Example
-    right: int
-    """Number of the right choice, from 0."""
+    target: Any
+    """Number of the right choice, from 0; or what else the kind of problem has for it."""
     group: str
     """Questions of one group are all learned from, or all held out."""
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertender.core.errors import DataError, RowError
 from bertender.problems.multi_label_classification import MULTI_LABEL, YES_OR_NO
 from bertender.problems.problem import CellError, Columns, Problem, shown
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.tasks.rows import OnBadRow, Row, SkippedRows, Table, lines_of, open_table, stop
+from bertender.tasks.rows import OnBadRow, SkippedRows, Table, lines_of, open_table, stop
 from bertender.tasks.task import Split, Task, default_of, listed
 from bertender.text.batch import Example, is_blank
 
@@ -176,20 +176,27 @@ def read_labelled(
             `table.bad` stops.
     """
     columns = Columns(tuple(text_columns), label_column)
-    examples, labels, places, unusable = [], [], [], SkippedRows()
-    for row in table.rows((*text_columns, *problem.label_columns(label_column))):
-        try:
-            example, label = problem.read(row.values, columns)
-            problem.check_beside(example, beside or example, columns)
-        except CellError as error:
-            wrong = cell_error(table.path, row, error)
-            table.bad(wrong)
-            unusable(wrong)
-            continue
-        beside = beside or example
-        examples.append(example)
-        labels.append(label)
-        places.append(row.place)
+    unusable = SkippedRows()
+
+    def bad(error: RowError) -> None:
+        table.bad(error)
+        unusable(error)
+
+    def read() -> Iterator[_Read]:
+        first = beside
+        for row in table.rows((*text_columns, *problem.label_columns(label_column))):
+            try:
+                example, label = problem.read(row.values, columns)
+                problem.check_beside(example, first or example, columns)
+                part_of = problem.part_of(row.values, columns.texts)
+            except CellError as error:
+                bad(cell_error(table.path, row.place, error))
+                continue
+            first = first or example
+            yield _Read(row.place, example, label, part_of)
+
+    whole = [*_whole(read(), table.path, columns, problem, bad)]
+    examples = tuple(each.example for each in whole)
     if not examples and not unusable.count:
         raise DataError(f"{table.path}: no rows that can be used, only the names of the columns.")
     if not examples:
@@ -199,8 +206,43 @@ def read_labelled(
             f"{table.path}: no rows that can be used{_first(unusable)} Are {' and '.join(flags)} "
             "right?"
         )
-    parts = tuple(examples), tuple(labels), tuple(places)
-    return Labelled(table.path, label_column, *parts, problem)
+    labels, places = tuple(each.label for each in whole), tuple(each.place for each in whole)
+    return Labelled(table.path, label_column, examples, labels, places, problem)
+
+
+class _Read(NamedTuple):
+    """What is read of a row."""
+
+    place: str
+    example: Example
+    label: Any
+    part_of: str | None
+
+
+def _whole(
+    read: Iterable[_Read],
+    path: Path,
+    columns: Columns,
+    problem: Problem[Any],
+    bad: Callable[[RowError], None],
+) -> Iterator[_Read]:
+    """Yield rows, those that are one example together as one, at the place of the first."""
+    groups: list[list[_Read]] = []
+    known: dict[str, list[_Read]] = {}
+    for row in read:
+        if row.part_of in known:
+            known[row.part_of].append(row)
+            continue
+        groups.append([row])
+        if row.part_of is not None:
+            known[row.part_of] = groups[-1]
+    for rows in groups:
+        try:
+            example, label = problem.whole([(row.example, row.label) for row in rows], columns)
+        except CellError as error:
+            bad(cell_error(path, rows[0].place, error))
+        else:
+            yield _Read(rows[0].place, example, label, rows[0].part_of)
 
 
 def _first(skipped: SkippedRows) -> str:
@@ -209,9 +251,9 @@ def _first(skipped: SkippedRows) -> str:
     return f"; rows left out: {skipped.count}, the first at {row.place}: {row.reason}"
 
 
-def cell_error(path: Path, row: Row, error: CellError) -> RowError:
+def cell_error(path: Path, place: str, error: CellError) -> RowError:
     """Return the error of a cell, with its row and column."""
-    return RowError(path, f"{row.place}, column {error.column!r}", f"{error.problem}.")
+    return RowError(path, f"{place}, column {error.column!r}", f"{error.problem}.")
 
 
 @dataclass(frozen=True)
@@ -285,16 +327,21 @@ def read_placed_texts(
 
 
 def _rows(table: Table, columns: Columns, problem: Problem[Any]) -> Iterator[tuple[str, Example]]:
-    first: Example | None = None
-    for row in table.rows(columns.texts):
-        try:
-            example = problem.read_texts(row.values, columns.texts)
-            problem.check_beside(example, first or example, columns)
-        except CellError as error:
-            table.bad(cell_error(table.path, row, error))
-        else:
-            first = first or example
-            yield row.place, example
+    def read() -> Iterator[_Read]:
+        first: Example | None = None
+        for row in table.rows(columns.texts):
+            try:
+                example = problem.read_texts(row.values, columns.texts)
+                problem.check_beside(example, first or example, columns)
+                part_of = problem.part_of(row.values, columns.texts)
+            except CellError as error:
+                table.bad(cell_error(table.path, row.place, error))
+            else:
+                first = first or example
+                yield _Read(row.place, example, None, part_of)
+
+    for row in _whole(read(), table.path, columns, problem, table.bad):
+        yield row.place, row.example
 
 
 def _lines(path: Path, text_columns: Sequence[str], bad: OnBadRow) -> Iterator[tuple[str, Example]]:

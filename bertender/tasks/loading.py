@@ -7,7 +7,7 @@ Whatever is wrong in a user's files is a DataError that names the file, the row 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from bertender.tasks.task import (
     default_of,
     held_out_of,
     part,
+    to_learn,
     with_model_labels,
 )
 from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
@@ -97,7 +98,7 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
     sampled = {*dev.examples, *selection.examples}
     return replace(
         task,
-        train=sample(task.train, config.max_train, task.problem),
+        train=to_learn(sample(task.train, config.max_train, task.problem), task.name, task.problem),
         dev=dev,
         selection=selection,
         reserved=tuple(each for each in whole if each not in sampled),
@@ -250,6 +251,13 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
         left_out=skipped.report(),
         problem_type=problem.name,
     )
+
+
+def problem_type_named(settings: Mapping[str, Any]) -> str | None:
+    """Return the problem type that settings of a task name, by itself or by a task."""
+    row = TASKS.get(settings.get("task", ""))
+    stated = settings.get("problem_type")
+    return stated if row is None or stated else row.problem_type
 
 
 def problem_type_of(config: TaskConfig) -> str:

@@ -15,6 +15,7 @@ from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.question_answering import QUESTION_ANSWERING
+from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
@@ -30,6 +31,7 @@ from bertender.tasks.choice_files import (
 from bertender.tasks.docs import draw, load_docs, load_further
 from bertender.tasks.docstrings import SECTIONS
 from bertender.tasks.labelled import read_labelled, read_texts
+from bertender.tasks.query_files import squad_passages
 from bertender.tasks.rows import Row, Table, open_table, read_delimited
 from bertender.tasks.task import Split
 from bertender.tasks.word_rows import open_words
@@ -331,8 +333,9 @@ class QuestionsTask(FilesTask):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoiceTask(FilesTask):
-    """Questions with choices. Of a file that has no other beside it, a share is held out."""
+class GroupsTask(FilesTask):
+    """Questions in groups. Of a file that has no other beside it, a share of the groups is held
+    out."""
 
     read: Callable[[Path], Iterator[Question]]
     problem_type: str = MULTIPLE_CHOICE.name
@@ -350,7 +353,9 @@ class ChoiceTask(FilesTask):
 
 
 def _questions(questions: Sequence[Question]) -> Split:
-    return Split(tuple(each.example for each in questions), tuple(each.right for each in questions))
+    return Split(
+        tuple(each.example for each in questions), tuple(each.target for each in questions)
+    )
 
 
 def _choices(count: int) -> dict[str, Any]:
@@ -640,7 +645,17 @@ TASKS: Mapping[str, NamedTask] = {
         folder="TyDiQA-GoldP-en",
         files=(("tydiqa-goldp-en-train.json", "tydiqa-goldp-en-dev.json"),),
     ),
-    "copa": ChoiceTask(
+    "squad-ranking": GroupsTask(
+        "Which paragraph of a document does this question stand under? (SQuAD)",
+        RANKING.label_names(()),
+        RANKING.metrics[0],
+        RANKING.columns.texts,
+        problem_type=RANKING.name,
+        folder="SQuAD-2.0",
+        read=squad_passages,
+        files=(("dev-v2.0.json", ""), ("dev-without-xquad.json", "")),
+    ),
+    "copa": GroupsTask(
         "Which of two sentences is the cause, or the effect?",
         **_choices(2),
         folder="COPA",
@@ -651,7 +666,7 @@ TASKS: Mapping[str, NamedTask] = {
             ("balacopa-dev-all.xml", ""),
         ),
     ),
-    "commonsenseqa": ChoiceTask(
+    "commonsenseqa": GroupsTask(
         "Which of five answers does common sense give?",
         **_choices(5),
         folder="CommonsenseQA",
@@ -661,7 +676,7 @@ TASKS: Mapping[str, NamedTask] = {
             ("dev_rand_split.jsonl", ""),
         ),
     ),
-    "hellaswag": ChoiceTask(
+    "hellaswag": GroupsTask(
         "Which of four endings goes on from here?",
         **_choices(4),
         folder="HellaSwag",
@@ -672,7 +687,7 @@ TASKS: Mapping[str, NamedTask] = {
             ("hellaswag_val_full.txt.bz2", ""),
         ),
     ),
-    "race": ChoiceTask(
+    "race": GroupsTask(
         "Which of four answers does this article give?",
         **_choices(4),
         folder="RACE",

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import IMPORT_STAGE, Artifact
 from bertender.core.card import LeftOutRows, TaskRecord
 from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
@@ -30,6 +30,8 @@ from bertender.core.findings import ChosenOn
 from bertender.metrics import METRICS
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem, are_unnamed, is_labelled
+from bertender.problems.ranking import RANKING
+from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
 
@@ -144,8 +146,9 @@ class TaskConfig(Config):
         "list of labels, names by commas, or a column of 0 and 1 for each), regression (a number), "
         "multiple_choice (a question, its choices, and the number, letter or text of one), "
         "token_classification for words with tags (CoNLL, JSONL with lists, seq.in), "
-        "question_answering (SQuAD's JSON, or columns), or sentence_embedding (pairs, with a "
-        "number or without); by default from the suffix",
+        "question_answering (SQuAD's JSON, or columns), sentence_embedding (pairs, with a number "
+        "or without), or ranking (a query, its passages, and their relevance); by default "
+        "from the suffix",
     )
     metric: str | None = Field(
         None,
@@ -281,15 +284,23 @@ class Task:
     def with_unlabelled(self, examples: Sequence[Example]) -> Task:
         """Return the task with examples that nobody has labelled after its training examples."""
         targets = tuple(map(self.problem.unlabelled, examples))
-        return replace(self, train=self.train + Split(tuple(examples), targets))
+        added = to_learn(Split(tuple(examples), targets), self.name, self.problem)
+        return replace(self, train=self.train + added)
 
     def check_problem(self, artifact: Artifact) -> None:
         """Raise ConfigError for a model of another problem type than the task's."""
         own = artifact.card.task.problem_type
         if own != self.problem_type:
+            one_output = {RANKING.name, REGRESSION.name} == {own, self.problem_type}
+            either = artifact.card.stage == IMPORT_STAGE and one_output
+            otherwise = (
+                f" Or, as its one output may be either: bertender import {artifact.name} "
+                f"--problem-type {self.problem_type} --out DIRECTORY, and give that."
+            )
             raise ConfigError(
                 f"{artifact.path} was made for {own!r}, and task {self.name!r} is one of "
                 f"{self.problem_type!r}. Give a task of the model's problem type."
+                f"{otherwise if either else ''}"
             )
 
     def record(self) -> TaskRecord:
@@ -312,6 +323,23 @@ class Task:
         for split in (self.train, self.dev, *chosen):
             digest.update(_split_bytes(split))
         return digest.hexdigest()
+
+
+def to_learn(split: Split, name: str, problem: Problem[Any]) -> Split:
+    """Return what is learned from of the training examples of a task; say where that is less."""
+    pairs = [problem.to_learn(*each) for each in zip(split.examples, split.label_ids, strict=True)]
+    shorter = sum(
+        len(own) < len(example) for (own, _), example in zip(pairs, split.examples, strict=True)
+    )
+    if not shorter:
+        return split
+    logger.warning(
+        "task %s: %d of %d training queries have more passages than are learned from at once: "
+        "those of the highest relevance and others, drawn by a hash of the text, stay. All of them "
+        "are scored and served",
+        *(name, shorter, len(split)),
+    )
+    return Split(tuple(example for example, _ in pairs), tuple(target for _, target in pairs))
 
 
 def default_of(setting: str) -> Any:

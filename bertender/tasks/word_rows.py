@@ -52,7 +52,7 @@ def open_words(path: Path, bad: OnBadRow = stop) -> Table:
                 own = row.values if tags is None else {**row.values, column: [*scheme.to_bio(tags)]}
             except UnusableTagError as error:
                 place = f"line {row.lines[error.word]}" if row.lines else row.place
-                bad(cell_error(path, replace(row, place=place), CellError(column, str(error))))
+                bad(cell_error(path, place, CellError(column, str(error))))
             else:
                 yield Row(row.place, own)
 

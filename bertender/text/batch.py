@@ -291,6 +291,12 @@ class TokenizeChoices(Tokenize):
         return [max(islice(lengths, len(example) - 1)) for example in examples]
 
 
+class TokenizePassages(TokenizeChoices):
+    """Encode queries with their passages: a row for each pair of both, cut where it is longer."""
+
+    cut = staticmethod(longest_first)
+
+
 def truncated_rows(tokens: BatchEncoding | TokenArrays) -> npt.NDArray[np.bool_] | None:
     """Return which texts (batch,) were cut; None where a slow tokenizer does not report it."""
     if tokens.encodings is None:

@@ -95,7 +95,7 @@ class ServedModel:
         """Take texts on as they came, or refuse them; `respond` is called in any case.
 
         Args:
-            inputs: an array (batch, 1) of UTF-8 bytes for each of `input_names`.
+            inputs: an array of UTF-8 bytes for each of `input_names`, as `to_arrays` makes them.
             wishes: parameters of the request.
             respond: gets the tensors, or why there are none; in any thread.
             is_cancelled: returns whether the client has gone.
@@ -106,7 +106,7 @@ class ServedModel:
             or_end(respond, CANCELLED)  # nobody reads it, and it is no request of the metrics
             return
         try:
-            texts = from_arrays(inputs, self.max_text_bytes)
+            texts = from_arrays(inputs, self.max_text_bytes, self.classifier.problem.takes_list)
             request.texts = texts
             request.examples = tuple(map(self.classifier.problem.to_example, texts))
         except DataError as error:

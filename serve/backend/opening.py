@@ -54,7 +54,7 @@ def open_served_model(
     artifact = Artifact.load(folder, checked_at=parameters.stamp)
     classifier = open_artifact(artifact, parameters, threads)
     columns = classifier.problem.asked_columns(artifact.card.task.text_columns)
-    names = input_names(len(columns))
+    names = input_names(len(columns), classifier.problem.takes_list)
     # a tokenizer of transformers sets itself up in its first call, which no two threads may do
     classifier.encode([classifier.problem.to_example(("first",) * len(names))])
     if runtime.runs_while_loading:

@@ -29,7 +29,7 @@ from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES, PROTOCOLS
 from serve.wire import MODEL_NAME, TRUNCATED, input_names, to_arrays
 
 Columns = Sequence[npt.NDArray[np.object_]]
-"""The texts of a request: an array (batch, 1) for each text column."""
+"""The texts of a request: an array for each of its inputs, (batch, 1) or (batch, passages)."""
 
 ResponseTensors = dict[str, npt.NDArray[Any]]
 
@@ -50,30 +50,43 @@ class TextSpan(Record):
     text: str
 
 
+class RankedPassage(Record):
+    """A passage of a query, and its score."""
+
+    number: int = Field(description="its place in the request, from 0")
+    score: float
+    text: str
+
+
 class Classification(Record):
     """Prediction of the endpoint for one example."""
 
     label: str | float | tuple[str, ...] | None = Field(
-        description="one, one for each word, or all of a text; or a number; None of a vector"
+        description="one, one for each word, or all of a text; or a number; or the numbers of "
+        "passages, the best first; None of a vector"
     )
     score: float | tuple[float, ...] | None = Field(
-        description="probability of each label; None of a number or a vector"
+        description="probability of each label; None of a number, a vector or a ranking"
     )
     logits: tuple[float, ...] | tuple[tuple[float, ...], ...] = Field(
-        description="or the number itself, or the vector"
+        description="or the number itself, or the vector, or the scores of passages as sent"
     )
     spans: tuple[TextSpan, ...] | None = Field(
         None, description="of a tagger: what it has found in the text; None of other models"
+    )
+    ranking: tuple[RankedPassage, ...] | None = Field(
+        None, description="the passages of a query, the best first; None of other models"
     )
     truncated: bool = Field(
         False, description="whether the text was longer than the model's input, and was cut"
     )
 
     @model_serializer(mode="wrap")
-    def _without_missing_spans(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_what_is_missing(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = plain(self)
-        if self.spans is None:
-            del values["spans"]
+        for name in ("spans", "ranking"):
+            if values[name] is None:
+                del values[name]
         return values
 
 
@@ -122,7 +135,7 @@ class ServedModel:
             DataError: an example is nothing that the model can read; its row is named.
         """
         texts = [self.problem.to_texts(each) for each in to_examples(examples)]
-        return to_arrays(texts, self.text_columns)
+        return to_arrays(texts, self.text_columns, self.problem.takes_list)
 
     def requests(self, examples: Sequence[Example], batch_size: int) -> list[Columns]:
         """Return the requests for some examples, each of at most `batch_size` texts, and of fewer
@@ -130,7 +143,7 @@ class ServedModel:
         columns = self.columns(examples)
         ends, size_bytes = [0], 0
         for row in range(len(examples)):
-            own_bytes = sum(len(column[row, 0]) for column in columns)
+            own_bytes = sum(len(text) for column in columns for text in column[row])
             size_bytes += own_bytes
             rows = row - ends[-1]
             if rows == batch_size or (rows and size_bytes > MOST_REQUEST_BYTES):
@@ -146,7 +159,8 @@ class ServedModel:
     def tensors(self, columns: Columns, tensor: Any) -> list[Any]:
         """Return the input tensors of a request, of a protocol's own class."""
         inputs = []
-        for name, column in zip(input_names(len(columns)), columns, strict=True):
+        names = input_names(len(columns), self.problem.takes_list)
+        for name, column in zip(names, columns, strict=True):
             inputs.append(tensor(name, list(column.shape), "BYTES"))
             inputs[-1].set_data_from_numpy(column)
         return inputs

@@ -65,7 +65,8 @@ class InferRequest:
     """The door's own, unique while it runs; it names the request to the engine."""
     model: str
     inputs: tuple[Tensor, ...]
-    """BYTES of shape (rows, 1), in the order of the model's inputs."""
+    """BYTES of shape (rows, 1), or of PASSAGES (rows, passages), in the order of the model's
+    inputs."""
     caller: str
     """Whose turn it is that the request takes: a key's name, or a connection's."""
     truncate: bool = False
@@ -85,7 +86,7 @@ class Model:
     name: str
     version: str
     inputs: tuple[str, ...]
-    """Names of its inputs, each BYTES of (rows, 1)."""
+    """Names of its inputs, each BYTES of (rows, 1), or (rows, any number)."""
     outputs: Mapping[str, tuple[str, tuple[int, ...]]]
     """Name -> datatype, and shape after the rows, -1 for any size."""
     max_batch_size: int

@@ -54,6 +54,7 @@ from serve.door.service import (
     platform_of,
 )
 from serve.door.tensors import Tensor
+from serve.wire import width_of
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +298,10 @@ class Service:
             name=model.name,
             versions=[model.version],
             platform=platform_of(model),
-            inputs=[tensor(name=name, datatype="BYTES", shape=(-1, 1)) for name in model.inputs],
+            inputs=[
+                tensor(name=name, datatype="BYTES", shape=(-1, width_of(name)))
+                for name in model.inputs
+            ],
             outputs=[
                 tensor(name=name, datatype=datatype, shape=(-1, *shape))
                 for name, (datatype, shape) in model.outputs.items()

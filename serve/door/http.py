@@ -31,6 +31,7 @@ from serve.door.http_reading import ClientGoneError, body_of, json_response, unl
 from serve.door.records import Visit
 from serve.door.requests import checked, most_body_bytes
 from serve.door.service import EXTENSIONS, FAILURE, SERVER_NAME, SERVER_VERSION, Door, platform_of
+from serve.wire import width_of
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +231,8 @@ class Open:
                 "versions": [model.version],
                 "platform": platform_of(model),
                 "inputs": [
-                    {"name": name, "datatype": "BYTES", "shape": [-1, 1]} for name in model.inputs
+                    {"name": name, "datatype": "BYTES", "shape": [-1, width_of(name)]}
+                    for name in model.inputs
                 ],
                 "outputs": [
                     {"name": name, "datatype": datatype, "shape": [-1, *shape]}

@@ -10,6 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -68,7 +69,7 @@ class RequestBody(msgspec.Struct):
 REQUEST = msgspec.json.Decoder(RequestBody)
 PARAMETERS = msgspec.json.Decoder(dict[str, bool | int | float | str | None])
 FLAT = msgspec.json.Decoder(list[str])
-NESTED = msgspec.json.Decoder(list[tuple[str]])
+NESTED = msgspec.json.Decoder(list[list[str]])
 
 
 def read_request(body: bytes, header_length: str | None) -> Draft:
@@ -95,7 +96,7 @@ def read_request(body: bytes, header_length: str | None) -> Draft:
         parameters = _parameters(each.parameters)
         check_parameters(parameters, INPUT_PARAMETERS, True, f"the input {shown(each.name)}")
         own: Callable[[int], Sequence[bytes]] = functools.partial(
-            _json_values, each.name, each.data
+            _json_values, each.name, each.data, each.shape[1]
         )
         length = parameters.get(BINARY_SIZE)
         if isinstance(length, int):
@@ -141,8 +142,8 @@ def _parameters(content: Raw) -> Mapping[str, object]:
     return {name: value for name, value in read.items() if value is not None}
 
 
-def _json_values(name: str, data: Raw, count: int) -> list[bytes]:
-    """Return the texts in JSON: a list of them, or of lists with one each."""
+def _json_values(name: str, data: Raw, width: int, count: int) -> list[bytes]:
+    """Return the texts in JSON: a list of them, or of lists with `width` of them each."""
     content = bytes(data)
     if not content:
         raise invalid(f"the input {name} has no data.")
@@ -153,7 +154,10 @@ def _json_values(name: str, data: Raw, count: int) -> list[bytes]:
             if found > count:
                 raise invalid(f"the data of {name} has more than the {count} texts of its shape.")
     if content[1:].lstrip()[:1] == b"[":
-        texts = [text for (text,) in _decoded(NESTED, data, f"the data of {name}")]
+        rows = _decoded(NESTED, data, f"the data of {name}")
+        if row := next((row for row in rows if len(row) != width), None):
+            raise invalid(f"the data of {name} has a row of {len(row)} texts, its shape {width}.")
+        texts = list(chain.from_iterable(rows))
     else:
         texts = _decoded(FLAT, data, f"the data of {name}")
     if len(texts) != count:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from bertender.core.errors import DataError
 from serve.door.engine import INVALID, InferRequest, Model, RefusedError
 from serve.door.tensors import BYTES, Tensor, joined, split
-from serve.wire import TRUNCATE, to_text
+from serve.wire import MOST_PASSAGES, PASSAGES, TRUNCATE, listed, to_text, width_of
 
 MOST_PARAMETERS = 32
 MOST_PARAMETER_BYTES = 8 * 1024
@@ -86,10 +87,16 @@ class Asked:
     binary: bool
     """Whether outputs without a wish of their own are wanted in the binary form."""
 
-    def columns(self) -> list[Sequence[bytes]]:
-        """Return the texts of each input, taken apart anew: a request that waits holds them once,
+    def examples(self) -> list[tuple[bytes, ...]]:
+        """Return the texts of each example, taken apart anew: a request that waits holds them once,
         in its tensors."""
-        return [split(each.data, self.request.rows) for each in self.request.inputs]
+        columns = []
+        for each in self.request.inputs:
+            rows, width = each.shape
+            texts = split(each.data, rows * width)
+            own = (texts[start : start + width] for start in range(0, rows * width, width))
+            columns.append([listed(row) for row in own])
+        return [tuple(chain(*row)) for row in zip(*columns, strict=True)]
 
     def wanted(self, outputs: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
         """Return the outputs of the response, in its order, and whether each is binary."""
@@ -205,9 +212,12 @@ def _rows(inputs: Sequence[DraftTensor], model: Model) -> int:
     for each in inputs:
         if each.datatype != BYTES:
             raise invalid(f"{each.name} has datatype {shown(each.datatype)}, it must be BYTES.")
-        if len(each.shape) != 2 or each.shape[1] != 1:
+        wanted = width_of(each.name)
+        most = MOST_PASSAGES if wanted < 0 else wanted
+        if len(each.shape) != 2 or not 1 <= each.shape[1] <= most:
+            must_be = "[texts, 1]" if wanted > 0 else f"[queries, passages], {most} of them at most"
             raise invalid(
-                f"{each.name} has shape {shown(list(each.shape[:8]))}, it must be [texts, 1]."
+                f"{each.name} has shape {shown(list(each.shape[:8]))}, it must be {must_be}."
             )
     rows = inputs[0].shape[0]
     if any(each.shape[0] != rows for each in inputs):
@@ -223,13 +233,15 @@ def _rows(inputs: Sequence[DraftTensor], model: Model) -> int:
 
 
 def _tensor(draft: DraftTensor, rows: int, model: Model) -> Tensor:
-    values = draft.values(rows)
+    width = draft.shape[1]
+    values = draft.values(rows * width)
     try:
-        for row, value in enumerate(values):
-            to_text(draft.name, row, value, model.max_text_bytes)
+        for row in range(rows):
+            for value in listed(values[row * width : (row + 1) * width]):
+                to_text(draft.name, row, value, model.max_text_bytes)
     except DataError as error:
         raise invalid(str(error)) from None
-    return Tensor(draft.name, BYTES, (rows, 1), joined(values))
+    return Tensor(draft.name, BYTES, (rows, width), joined(values))
 
 
 def _outputs(draft: Draft, model: Model, is_http: bool) -> dict[str, bool]:
@@ -256,6 +268,15 @@ def binary_values(name: str, data: bytes, count: int) -> Sequence[bytes]:
         return split(data, count)
     except ValueError as error:
         raise invalid(f"the data of {name} is damaged: {error}.") from None
+
+
+def bytes_read(example: Sequence[bytes], model: Model) -> list[int]:
+    """Return the bytes of what a model reads at once of an example: all its texts, or a query with
+    one of its passages after another."""
+    if PASSAGES not in model.inputs:
+        return [sum(map(len, example))]
+    query, *passages = example
+    return [len(query) + len(passage) for passage in passages]
 
 
 def too_long(row: int, longest: int) -> str:

@@ -24,7 +24,7 @@ from serve.door.engine import (
     RefusedError,
 )
 from serve.door.records import Records, Visit
-from serve.door.requests import Asked, invalid, shown, too_long
+from serve.door.requests import Asked, bytes_read, invalid, shown, too_long
 from serve.door.tensors import Tensor
 from serve.door.traces import traces_to
 
@@ -241,20 +241,24 @@ class Door:
                 has used up its tokens since the request began.
         """
         longest = model.longest_input
-        sizes = [sum(map(len, example)) for example in zip(*asked.columns(), strict=True)]
+        reads = [bytes_read(example, model) for example in asked.examples()]
         specials = SPECIAL_TOKENS * len(model.inputs)
         most = sys.maxsize if longest is None else longest
-        counts = [min(size // BYTES_OF_TOKEN + specials, most) for size in sizes]
+        counts = [
+            sum(min(size // BYTES_OF_TOKEN + specials, most) for size in own) for own in reads
+        ]
         if caller.key is not None:  # also for what is refused below, since it costs as much
             caller.key.admit(self.callers.clock())
             caller.key.charge(sum(counts))
         if longest is None or self.count_tokens is None or asked.request.truncate:
             return sum(counts)
-        long = [row for row, size in enumerate(sizes) if size + specials > longest]
-        found = await self._counted(model, asked, long, sum(sizes[row] for row in long))
+        long = [row for row, own in enumerate(reads) if max(own) + specials > longest]
+        found = await self._counted(model, asked, long, sum(sum(reads[row]) for row in long))
         for row, count in zip(long, found, strict=False):
             if count > longest:
                 raise invalid(too_long(row, longest))
+            if len(reads[row]) > 1:  # the count is that of the longest alone
+                continue
             if caller.key is not None:
                 caller.key.charge(count - counts[row])
             counts[row] = count
@@ -276,8 +280,8 @@ class Door:
             return ()
         assert self.count_tokens is not None
         await self._counting.acquire()  # who goes away while it waits costs nothing
-        columns = asked.columns()
-        examples = [tuple(column[row].decode() for column in columns) for row in rows]
+        every = asked.examples()
+        examples = [tuple(text.decode() for text in every[row]) for row in rows]
         counting = asyncio.ensure_future(asyncio.to_thread(self.count_tokens, model.name, examples))
         counting.add_done_callback(self._counted_one)
         return await asyncio.shield(counting)  # a thread cannot be cancelled

@@ -3,6 +3,7 @@
 "use strict";
 
 const WORD_MARK = "\u001f"; // before each word of a sentence whose words hold white space
+const PASSAGES = "PASSAGES"; // an input of several texts
 const RETRIES = 2; // of a request that is rejected for now
 let models = [];
 let key = "";
@@ -22,6 +23,7 @@ function box([input, column]) {
   const label = element("label", column);
   const area = element("textarea");
   area.name = input;
+  if (input === PASSAGES) label.append(" (one a line)");
   area.required = true;
   label.append(area);
   return label;
@@ -69,6 +71,12 @@ function predictions(about, texts, outputs) {
     const vector = of("EMBEDDING");
     const first = vector.slice(0, 8).map((each) => each.toFixed(3)).join(", ");
     return [{ word: `${vector.length} numbers: ${first}, ...`, scores: [] }];
+  }
+  if (kind === "ranking") {
+    const scores = of("SCORES");
+    return of("ORDER").map((number) => (
+      { word: `${scores[number].toFixed(3)}  ${choices[number]}`, scores: [] }
+    ));
   }
   const isSet = kind === "multi_label_classification";
   const nameOf = (label, number) => (kind === "multiple_choice" ? choices[number] : label);
@@ -154,16 +162,17 @@ async function classify() {
   showProblem("");
   try {
     const { model } = chosen();
-    const inputs = areas().map((area) => (
-      { name: area.name, datatype: "BYTES", shape: [1, 1], data: [area.value] }
-    ));
+    const inputs = areas().map(({ name, value }) => {
+      const data = name === PASSAGES ? value.split("\n").filter((line) => line.trim()) : [value];
+      return { name, datatype: "BYTES", shape: [1, data.length], data };
+    });
     const started = performance.now();
     const body = { inputs, parameters: { truncate: true } };
     const answer = await ask(`v2/models/${encodeURIComponent(model)}/infer`, body);
     const latency = performance.now() - started;
     if (answer.model_version !== chosen().version) await describe(); // it was just deployed
     const cut = answer.outputs.some(({ name, data }) => name === "TRUNCATED" && data[0]);
-    const shown = predictions(chosen(), inputs.map(({ data }) => data[0]), answer.outputs);
+    const shown = predictions(chosen(), inputs.flatMap(({ data }) => data), answer.outputs);
     const hasSpans = answer.outputs.some(({ name }) => name === "SPAN_END");
     // of a question and its context, the answer is in the second
     const spans = hasSpans ? [marked(inputs.at(-1).data[0], answer.outputs)] : [];

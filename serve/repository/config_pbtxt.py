@@ -34,7 +34,7 @@ from bertender.core.hardware import share_of_cores
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Tensor
 from serve.config import BackendParameters, ServeConfig
-from serve.wire import ENCODER_NAME, MODEL_NAME, TRUNCATED, input_names
+from serve.wire import ENCODER_NAME, MODEL_NAME, TRUNCATED, input_names, width_of
 
 CONFIG_NAME = "config.pbtxt"
 FIRST_VERSION = 1
@@ -124,8 +124,10 @@ def model_config(
         version_policy=only_version(FIRST_VERSION),
         max_batch_size=config.max_batch_size,
         input=[
-            triton.ModelInput(name=each, data_type=triton.TYPE_STRING, dims=[1])
-            for each in input_names(len(problem.asked_columns(card.task.text_columns)))
+            triton.ModelInput(name=each, data_type=triton.TYPE_STRING, dims=[width_of(each)])
+            for each in input_names(
+                len(problem.asked_columns(card.task.text_columns)), problem.takes_list
+            )
         ],
         output=[
             triton.ModelOutput(

@@ -60,6 +60,7 @@ from tests.toys import (
     answer_task,
     choice_task,
     number_task,
+    ranking_task,
     set_task,
     similarity_task,
     toy_task,
@@ -67,7 +68,7 @@ from tests.toys import (
 
 TOYS = (
     *(toy_task(), set_task(), number_task(), TAGGING, similarity_task(), answer_task()),
-    choice_task(),
+    *(choice_task(), ranking_task()),
 )
 TASKS = {task.problem_type: task for task in TOYS}
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
@@ -220,7 +221,7 @@ def test_a_student_learns_from_texts_alone(
         texts.write_text("\n".join(map(" ".join, task.train.examples)))
     else:
         texts = texts.with_suffix(".jsonl")
-        rows = (dict(zip(task.text_columns, each, strict=True)) for each in task.train.examples)
+        rows = (columns_of(task, each) for each in task.train.examples)
         texts.write_text("\n".join(map(json.dumps, rows)))
     unlabelled = {"unlabelled": texts, "method": method, "layers": 2}
     config = DistillConfig(**unlabelled, epochs=6, **SETTINGS)
@@ -228,6 +229,13 @@ def test_a_student_learns_from_texts_alone(
     student = distill(teacher, without, config, tmp_path / "student")
     assert student.card.findings.scores is not None
     assert student.card.findings.scores.score > 0.5
+
+
+def columns_of(task: Task, example: Example) -> dict[str, Any]:
+    """A row of a file without labels."""
+    first, *more = example
+    values = [more] if task.problem.takes_list else more
+    return dict(zip(task.text_columns, [first, *values], strict=True))
 
 
 MORE_OF_TEXTS: dict[str, dict[str, Any]] = {

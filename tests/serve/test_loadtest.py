@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bertender.core.errors import ConfigError, LoadTestError, UnreachableError
+from bertender.problems.problem import Problem
 from bertender.text.batch import Example
 from serve.client.protocols import PROTOCOLS
 from serve.loadtest import (
@@ -168,7 +169,7 @@ def test_outcomes_of_a_server(step: str, protocol: str) -> None:
     assert {name for name, count in run.outcomes.items() if count} == {OUTCOME_OF[step]}
 
 
-def texts(columns: int) -> list[Example]:
+def texts(columns: int, problem: Problem[Any]) -> list[Example]:
     return [("apple",), ("saw drill",)]
 
 

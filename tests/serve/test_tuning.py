@@ -13,6 +13,7 @@ from scipy import stats
 from bertender.core.artifact import Artifact
 from bertender.core.errors import MachineBusyError, ServingError, UnknownNameError
 from bertender.core.machine import MachineLoad, Speedup
+from bertender.problems.problem import Problem
 from bertender.text.batch import Example
 from serve import tuning as measuring
 from serve.config import ServeConfig
@@ -49,7 +50,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "tuned.json"
 
 
-def texts(columns: int) -> list[Example]:
+def texts(columns: int, problem: Problem[Any]) -> list[Example]:
     return [("apple",), ("saw drill",)]
 
 
@@ -353,7 +354,7 @@ def test_visits_of_other_texts_are_not_used(
     with pytest.raises(KeyboardInterrupt):
         tune(onnx_artifact, texts, TuneConfig(**FEW), out)
     visits.fail_at, visits.places = -1, []
-    tune(onnx_artifact, lambda columns: [("pear",)], TuneConfig(**FEW), out)
+    tune(onnx_artifact, lambda columns, problem: [("pear",)], TuneConfig(**FEW), out)
     assert len(visits.places) == 9 + 6
 
 

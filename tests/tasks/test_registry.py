@@ -44,7 +44,7 @@ def test_every_task_loads(name: str) -> None:
     for split in (task.train, task.dev):
         numbers = {label for own in split.label_ids for label in task.problem.labels_of(own)}
         assert numbers == (set(range(len(task.labels))) if task.problem.names_labels else set())
-        if not task.problem.labels_words:
+        if not (task.problem.labels_words or task.problem.takes_list):
             assert all(len(example) == len(task.text_columns) for example in split.examples)
     assert task.record().labels == task.labels
 
@@ -67,6 +67,7 @@ def test_metrics() -> None:
         **dict.fromkeys(("copa", "commonsenseqa", "hellaswag", "race"), "accuracy"),
         **dict.fromkeys(("conll2003", "conll2000", "wnut17", "ncbi", "snips"), "entity_f1"),
         "stsb-embedding": "cosine_spearman",
+        "squad-ranking": "ndcg_at_10",
         **dict.fromkeys(("squad", "squad2", "tydiqa"), "answer_f1"),
     }
 
@@ -96,6 +97,7 @@ def test_texts_without_labels_are_what_the_row_reads(name: str, tmp_path: Path) 
         ("copa", (734, 266)),
         ("commonsenseqa", (844, 377)),
         ("hellaswag", (8669, 1373)),
+        ("squad-ranking", (3690, 1421)),
     ],
 )
 @pytest.mark.usefixtures("data_directory")

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from bertender.tasks.named import TASKS, ChoiceTask, FilesTask, LabelColumnsTask, QuestionsTask
+from bertender.tasks.named import TASKS, FilesTask, GroupsTask, LabelColumnsTask, QuestionsTask
 
 __all__ = [
     "WRITERS",
@@ -151,18 +151,18 @@ def write_sentences(root: Path) -> Path:
     """Write every set of official files below `root`, with all labels that its row has."""
     for row in TASKS.values():
         if isinstance(row, FilesTask):
-            (root / row.folder).mkdir(parents=True)
-            for name in row.files[0]:
+            (root / row.folder).mkdir(parents=True, exist_ok=True)
+            for name in filter(None, row.files[0]):
                 words = [f"w{number}" for number in range(len(row.labels))]
                 path = root / row.folder / name
-                if isinstance(row, ChoiceTask):
+                if isinstance(row, GroupsTask) and row.folder in OF_CHOICES:
                     OF_CHOICES[row.folder](path, len(row.labels))
                 elif isinstance(row, LabelColumnsTask):
                     header = "\t".join(("ID", *row.text_columns, *row.labels))
                     every, none = ("\t".join(value * len(row.labels)) for value in "10")
                     lines = f'{header}\n1\tIt "is so.\t{every}\n2\tNo.\t{none}\n'
                     path.write_text(lines, encoding="utf-8")
-                elif isinstance(row, QuestionsTask):
+                elif isinstance(row, QuestionsTask | GroupsTask):
                     path.write_text(SQUAD, encoding="utf-8")
                 elif path.suffix == ".in":
                     path.write_text(" ".join(words) + "\n", encoding="utf-8")
@@ -173,10 +173,17 @@ def write_sentences(root: Path) -> Path:
     return root
 
 
-SQUAD = """{"data": [{"paragraphs": [{"context": "Miles plays.", "qas": [
- {"id": "1", "question": "Who?", "answers": [{"text": "Miles", "answer_start": 0}]},
- {"id": "2", "question": "Where?", "answers": []}]}]}]}
-"""
+def _of_musician(name: str) -> dict[str, object]:
+    """An article of SQuAD, of two paragraphs."""
+    answer = {"text": name, "answer_start": 0}
+    who = {"id": f"{name} 1", "question": f"Who plays {name}?", "answers": [answer]}
+    where = {"id": f"{name} 2", "question": "Where?", "answers": [], "is_impossible": True}
+    contexts = {f"{name} plays.": [who, where], f"{name} rests.": []}
+    paragraphs = [{"context": text, "qas": asked} for text, asked in contexts.items()]
+    return {"title": name, "paragraphs": paragraphs}
+
+
+SQUAD = json.dumps({"data": [*map(_of_musician, ("Miles", "Bill", "Art", "Chet", "Clark"))]})
 
 
 def _write_copa(path: Path, count: int) -> None:

@@ -15,6 +15,7 @@ from bertender.training.heads.losses import (
     soft_labels,
 )
 from bertender.training.heads.numbers import NumberHead, exact_numbers, output_layer, spread_of
+from bertender.training.heads.rankings import RankingHead
 from bertender.training.heads.texts import (
     ChoiceHead,
     LabelHead,
@@ -36,6 +37,7 @@ __all__ = [
     "POOLING",
     "PREDICTING",
     "ROWS",
+    "RankingHead",
     "SPREAD",
     "SetHead",
     "TagHead",
@@ -60,7 +62,7 @@ HEADS = Table[Head](
         head.problem: head
         for head in (
             *(LabelHead(), SetHead(), NumberHead(), TagHead(), VectorHead(), AnswerHead()),
-            ChoiceHead(),
+            *(ChoiceHead(), RankingHead()),
         )
     },
 )

@@ -148,7 +148,7 @@ def check(status: int, found: list[str] | None, asked: Asked | None, local: Clas
     elif status == 200:
         assert (found is None) == bool(asked.outputs and "LABEL" not in asked.outputs)
         if found is not None:
-            (texts,) = asked.columns()
+            texts = [text for (text,) in asked.examples()]
             assert found == labels(local, tuple(text.decode() for text in texts))
     else:  # too long for the model, or for its own wait
         assert status == 400 or (status == 504 and asked.request.timeout_ms is not None)

@@ -100,7 +100,7 @@ def check_sound(asked: Asked, model: Model) -> None:
     for column, tensor in enumerate(request.inputs):
         assert tensor.shape == (request.rows, 1)
         for row, value in enumerate(split(tensor.data, request.rows)):
-            assert value == asked.columns()[column][row]
+            assert value == asked.examples()[row][column]
             assert value.strip() and len(value) <= model.max_text_bytes
 
 
@@ -111,7 +111,7 @@ def check_json(content: Mapping[str, Any]) -> None:
             found = {each["name"]: each["data"] for each in content["inputs"]}
             for column, name in enumerate(model.inputs):
                 sent = [text if isinstance(text, str) else text[0] for text in found[name]]
-                assert [text.decode() for text in asked.columns()[column]] == sent
+                assert [example[column].decode() for example in asked.examples()] == sent
 
 
 @example({"inputs": [{"name": "TEXT", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}]})
@@ -304,7 +304,7 @@ def test_what_codecs_of_mlserver_add() -> None:
         "outputs": None,
     }
     asked = checked(read_request(lone(content), None), SINGLE, 1, "me", is_http=True)
-    assert asked.columns() == [[b"a"]]
+    assert asked.examples() == [(b"a",)]
     content["inputs"] = [text(parameters={"content_type": "base64"})]
     with pytest.raises(RefusedError, match="'content_type' is 'base64'; it must be 'str'"):
         checked(read_request(lone(content), None), SINGLE, 1, "me", is_http=True)
