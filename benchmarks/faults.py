@@ -27,6 +27,7 @@ from bertender.models.onnx_session import MOST_MB
 from bertender.models.runtimes import Predictor
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
+from bertender.problems.problem import Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
@@ -277,6 +278,8 @@ class _Changed:
         return self.change(self.predictor.logits(batch), batch)
 
 
+SEVERAL_HEADS = "several heads"
+"""Instead of a problem type: that of any model with several heads."""
 ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
     "labels permuted": (SINGLE_LABEL.name, lambda logits, batch: np.roll(logits, 1, axis=-1)),
     "labels of a set permuted": (
@@ -301,6 +304,10 @@ ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
         QUESTION_ANSWERING.name,
         lambda logits, batch: logits + 9 * np.array(batch.words == NO_ANSWER)[..., None],
     ),
+    "labels of all heads permuted": (
+        SEVERAL_HEADS,
+        lambda logits, batch: np.roll(logits, 1, axis=-1),
+    ),
     "choices permuted": (
         MULTIPLE_CHOICE.name,
         lambda logits, batch: np.concatenate(
@@ -316,6 +323,11 @@ ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
     "scores negated": (RANKING.name, lambda logits, batch: -logits),
 }
 """Fault -> the problem type whose answers it is about, and what it makes of logits."""
+
+
+def kind_of(problem: Problem[Any]) -> str:
+    """Return what ANSWER_FAULTS calls a kind of problem."""
+    return SEVERAL_HEADS if problem.heads else problem.name
 
 
 def with_answers(sound: Classifier, name: str) -> Classifier:

@@ -23,7 +23,7 @@ import typer
 from scipy.stats import binomtest
 
 from benchmarks.cells import DASH, Table
-from benchmarks.faults import ANSWER_FAULTS, FAULTS, Fault, planted, saturating
+from benchmarks.faults import ANSWER_FAULTS, FAULTS, Fault, kind_of, planted, saturating
 from benchmarks.harness import Out, Row, Run, Work, names_in, recorded, save_runs
 from benchmarks.making import made_once
 from bertender.comparison.accuracy import evaluate
@@ -194,7 +194,7 @@ class Subject:
         return (
             (pairs or not fault.pairs_only)
             and fault.reads <= inputs
-            and fault.problem in (None, self.task.problem_type)
+            and fault.problem in (None, kind_of(self.task.problem))
         )
 
     def context(self, settings: dict[str, Any], graph: Path) -> QuantizationContext:

@@ -19,7 +19,6 @@ from bertender.comparison.accuracy import (
     decoded,
     evaluate,
     evaluate_all,
-    predict,
     predict_outputs,
     score_findings,
     warn_early,
@@ -31,6 +30,8 @@ from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics import score
 from bertender.metrics.metric import Score
 from bertender.models.classifier import Classifier, TorchPredictor
+from bertender.problems.problem import Outputs, is_labelled
+from bertender.problems.several_heads import OF_HEAD, SeveralHeads
 from bertender.tasks.task import Split, Task
 from bertender.training.config import JudgedConfig, TrainingConfig
 from bertender.training.examples import length_findings
@@ -106,7 +107,7 @@ def epoch_score(
     if not problem.has_thresholds:
         warn_early(task, split, predictions, config)
     elif fits_thresholds and len(task.selection):
-        found = np.array(best_thresholds([each.logits[0] for each in outputs], split))
+        found = np.array([*best_thresholds(task, outputs, split).values()])
         moved = [each._replace(logits=(each.logits - found).astype(np.float32)) for each in outputs]
         predictions = decoded(problem, moved, split.examples)
     labels = task.labels
@@ -183,21 +184,43 @@ def fit_thresholds(
     layer = output_layer(model, len(task.labels))
     if not len(split) or layer is None or layer.bias is None:
         return {}
-    found = best_thresholds(predict(as_classifier(model, tokenizer, task), split.examples), split)
+    outputs = predict_outputs(as_classifier(model, tokenizer, task), split.examples)
+    found = best_thresholds(task, outputs, split)
     with torch.no_grad():
-        layer.bias.sub_(torch.tensor(found, dtype=layer.bias.dtype, device=layer.bias.device))
-    return dict(zip(task.labels, found, strict=True))
+        moved = torch.tensor([*found.values()], dtype=layer.bias.dtype, device=layer.bias.device)
+        layer.bias.sub_(moved)
+    sets = [name for name, kind in task.problem.heads.items() if kind.has_thresholds]
+    return {
+        label: threshold
+        for label, threshold in found.items()
+        if not task.problem.heads or label.partition(OF_HEAD)[0] in sets
+    }
 
 
-def best_thresholds(
-    logits: Sequence[npt.NDArray[np.float32]] | npt.NDArray[np.float32], split: Split
-) -> list[float]:
-    """Return the best threshold of each label, given the logits (texts, labels) of a split."""
-    values = np.asarray(logits)
+def best_thresholds(task: Task, outputs: Sequence[Outputs], split: Split) -> dict[str, float]:
+    """Return the best threshold of each label, given the outputs on a split; of several heads, 0
+    for labels of those that have none."""
+    problem = task.problem
+    if isinstance(problem, SeveralHeads):
+        found = dict.fromkeys(task.labels, 0.0)
+        for place, (name, kind) in enumerate(problem.heads.items()):
+            rows = [row for row, own in enumerate(split.label_ids) if is_labelled(own[place])]
+            if not (kind.has_thresholds and rows):
+                continue
+            own = Split(
+                tuple(split.examples[row] for row in rows),
+                tuple(split.label_ids[row][place] for row in rows),
+            )
+            of_head = [problem.of_head(name, outputs[row]) for row in rows]
+            for label, threshold in best_thresholds(task.of_head(name), of_head, own).items():
+                found[f"{name}{OF_HEAD}{label}"] = threshold
+        return found
+    values = np.stack([each.logits[0] for each in outputs])  # (texts, labels)
     truth = np.zeros(values.shape, dtype=bool)
     for row, numbers in enumerate(split.label_ids):
         truth[row, list(numbers)] = True
-    return [best_threshold(*columns) for columns in zip(values.T, truth.T, strict=True)]
+    columns = zip(task.labels, values.T, truth.T, strict=True)
+    return {label: best_threshold(own, true) for label, own, true in columns}
 
 
 def best_threshold(logits: npt.NDArray[np.float32], truth: npt.NDArray[np.bool_]) -> float:

@@ -32,7 +32,7 @@ from bertender.models.onnx_session import FEWER_BITS, ONNX_NAME
 from bertender.models.runtimes import saturates
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
-from bertender.training.heads import HEADS, PREDICTING
+from bertender.training.heads import HEADS, PREDICTING, head_of
 from bertender.training.loop import LossParts, TrainingReport, train, training_findings
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.integers import INTEGERS, Integers, Range
@@ -158,7 +158,7 @@ def train_graph(
     with fake.widening(), torch.inference_mode(), parametrize.cached():
         for batch in context.texts(config.calibration_texts, "find ranges"):
             fake({name: torch.from_numpy(array) for name, array in batch.arrays.items()})
-    head = HEADS[context.task.problem_type]
+    head = head_of(context.task.problem)
 
     def objective(model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
         logits = head.joined(model(batch), batch)

@@ -39,7 +39,7 @@ from bertender.core.progress import progress_bar, track
 from bertender.models.classifier import load_torch_classifier, model_inputs
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TensorBatch, token_dataset
-from bertender.training.heads import HEADS
+from bertender.training.heads import head_of
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.integers import INTEGERS, affine
 from quantize.post_training import calibrated_ranges, write_dynamic, write_with_ranges
@@ -200,7 +200,7 @@ def by_curvature(
     """Return each node's second-order loss: the curvature along its weight times its error."""
     source = _exported_from(context)
     model = load_torch_classifier(source, attn_implementation="eager").eval()
-    weights, head = _weights(model, context, nodes), HEADS[context.task.problem_type]
+    weights, head = _weights(model, context, nodes), head_of(context.task.problem)
     generator = torch.Generator().manual_seed(context.config.seed)
     parts = []
     with progress_bar("curvature", PARTS * len(nodes)) as bar:

@@ -314,8 +314,11 @@ async def classify_to_file(endpoint: AsyncEndpoint, texts: Texts, output: Path) 
 
 
 def _words_tags(prediction: Classification) -> tuple[str, ...]:
-    assert isinstance(prediction.label, tuple), "the model labels words"
-    return prediction.label
+    label = prediction.label
+    if isinstance(label, dict):
+        label = [*label.values()][-1]  # the head of words is the last
+    assert isinstance(label, tuple), "the model labels words"
+    return label
 
 
 async def _check_same_model(endpoint: AsyncEndpoint, consequence: str) -> None:
@@ -527,7 +530,12 @@ def _columns_of(prediction: Classification) -> dict[str, Any]:
     if prediction.label is None:
         vector = list(prediction.logits)
         return {EMBEDDING: vector, "truncated": prediction.truncated}
-    return prediction.model_dump(mode="json")
+    columns = {}
+    for name, value in prediction.model_dump(mode="json").items():
+        # of several heads, a column each
+        own = value if isinstance(value, dict) else None
+        columns.update({name: value} if own is None else {f"{h}_{name}": own[h] for h in own})
+    return columns
 
 
 def _rows_of_passages(
@@ -535,13 +543,13 @@ def _rows_of_passages(
 ) -> list[dict[str, Any]]:
     """Return the passages in the order in which they were sent, each with score and rank."""
     assert prediction.ranking is not None
-    ranks = {each.number: rank for rank, each in enumerate(prediction.ranking, start=1)}
+    ranked = {each.number: (rank, each) for rank, each in enumerate(prediction.ranking, start=1)}
     query, *passages = texts
     return [
         {
             **dict(zip(columns, (query, passage), strict=True)),
-            "score": prediction.logits[number],
-            RANK: ranks[number],
+            "score": ranked[number][1].score,
+            RANK: ranked[number][0],
             "truncated": prediction.truncated,
         }
         for number, passage in enumerate(passages)

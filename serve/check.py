@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, Label
 from bertender.core.config import Record
 from bertender.core.errors import RuntimeMissingError, ServerMissingError, ServingError
 from bertender.models.classifier import Classifier, open_classifier
@@ -30,7 +30,7 @@ class Served(Record):
 
     text: tuple[str, ...]
     answer: Classification
-    true_label: str | float | tuple[str, ...] | None = Field(
+    true_label: Label | dict[str, Label] = Field(
         None, description="that of the data, where it is known"
     )
 
@@ -46,7 +46,7 @@ def check_endpoint(
     artifact: Artifact,
     examples: Sequence[Example],
     config: EndpointConfig,
-    true_labels: Sequence[str | float | tuple[str, ...]] | None = None,
+    true_labels: Sequence[Label | dict[str, Label]] | None = None,
 ) -> EndpointCheck:
     """Serve an artifact on free loopback ports, classify some texts through it, and stop it.
 

@@ -163,6 +163,8 @@ def lines_of(
 ) -> Iterable[str]:
     """Return the lines that show a prediction, as its problem type has them; what a text or a label
     would do to a terminal, or to the lines, is escaped."""
+    if problem.heads:
+        return _lines_of_heads(classification, example, problem)
     texts = tuple(visible(text) for text in example)
     label, score = classification.label, classification.score
     if classification.spans is not None:
@@ -178,6 +180,17 @@ def lines_of(
     labels = [label] if isinstance(label, str) else label
     scores = score if isinstance(score, tuple) else [score]
     return problem.lines([*map(visible, labels)], [f"{each:.4f}" for each in scores], texts)
+
+
+def _lines_of_heads(
+    classification: Classification, example: tuple[str, ...], problem: Problem[Any]
+) -> Iterator[str]:
+    """Yield the lines of each head, after its name, and then an empty one."""
+    for name, own in classification.by_head(problem).items():
+        yield from (
+            f"{name}\t{line}" for line in lines_of(own, example, problem.heads[name]) if line
+        )
+    yield ""
 
 
 def _span_lines(spans: Sequence[TextSpan]) -> list[str]:

@@ -354,8 +354,10 @@ def show_endpoint(output: Path) -> None:
     """Print a saved check of an endpoint."""
     from serve.check import EndpointCheck
 
-    def shown(label: str | float | tuple[str, ...] | None) -> str:
-        """Return a label, or several, or a number; a dash for none."""
+    def shown(label: Any) -> str:
+        """Return a label, or several, or a number; a dash for none; of several heads, all."""
+        if isinstance(label, dict):
+            return "; ".join(map(shown, label.values()))
         if isinstance(label, float):
             return f"{label:.6g}"
         return (label if isinstance(label, str) else " ".join(label or ())) or "-"
@@ -365,8 +367,13 @@ def show_endpoint(output: Path) -> None:
     for served in check.served:
         label, score = served.answer.label, served.answer.score
         # the texts of an example, or its sentence where words have labels
-        text = (" " if isinstance(label, tuple) else " | ").join(served.text)
-        scores = (score,) if isinstance(score, float) else score or ()
+        text = (" " if isinstance(label, tuple | dict) else " | ").join(served.text)
+        of_heads = score.values() if isinstance(score, dict) else [score]
+        scores = [
+            each
+            for own in of_heads
+            for each in (own if isinstance(own, tuple) else () if own is None else (own,))
+        ]
         lowest = f"{min(scores):.3f}" if scores else "-"
         rows.append((text, shown(label), lowest, shown(served.true_label)))
     right = sum(served.answer.label == served.true_label for served in check.served)

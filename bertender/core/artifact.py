@@ -417,6 +417,10 @@ def _wait_for_gpu() -> None:
 GOLDEN_NAME = "golden.json"
 
 
+Label = str | float | tuple[str, ...] | None
+"""A prediction: a name, one for each word, or all of a text; a number; None of a vector."""
+
+
 class GoldenText(Record):
     """A real text of the task, and the model's outputs of it alone.
 
@@ -425,9 +429,7 @@ class GoldenText(Record):
     """
 
     example: tuple[str, ...] = Field(description="as the model reads it: its text, or its words")
-    label: str | float | tuple[str, ...] | None = Field(
-        description="one, one for each word, or all of a text; or a number; None of a vector"
-    )
+    label: Label | dict[str, Label] = Field(description="by head where there are several")
     logits: tuple[tuple[float, ...], ...] = Field(description="(rows, labels)")
     places: tuple[int, ...] = Field(description="(rows,): what each row is a prediction of")
     tokens: int = Field(description="that the model reads of it")

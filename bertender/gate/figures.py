@@ -7,8 +7,8 @@ same texts in every case.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,9 +21,11 @@ from bertender.core.errors import ModelError
 from bertender.core.progress import Bar, progress_bar
 from bertender.gate.cases import BATCH_SIZES, Case, Question, arrange, ask, questions_of
 from bertender.metrics import paired_change
+from bertender.metrics.heads import AND
 from bertender.metrics.metric import Change, LabelSet
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs, Problem
+from bertender.problems.several_heads import OF_HEAD, SeveralHeads
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
 
@@ -189,6 +191,35 @@ class PairedLogits:
         chosen = (index for index, case in enumerate(self.cases) if case.edge is edge)
         masks = (self.case_ids == index for index in chosen)
         return [mask for mask in masks if mask.any()]
+
+    def by_head(self) -> Mapping[str, PairedLogits]:
+        """Return the outputs of each of several heads, with the sizes of its own; of one kind
+        alone, these under no name."""
+        if not isinstance(self.problem, SeveralHeads):
+            return {"": self}
+        return {name: self._of_head(name, self.problem) for name in self.problem.heads}
+
+    def _of_head(self, name: str, problem: SeveralHeads) -> PairedLogits:
+        kind, columns = problem.heads[name], problem.slices[name]
+        rows = problem.rows_of_head(name, self.places)
+        expected = self.expected[rows][:, columns]
+        # each text of the task once, unless the candidate failed at it
+        case = next((own[rows] for own in self.rows_of_cases(edge=False)), None)
+        own = expected if case is None else expected[case]
+        size, spread = kind.size_and_spread(own) if len(own) else (0.0, 0.0)
+        return replace(
+            self,
+            text_ids=self.text_ids[rows],
+            case_ids=self.case_ids[rows],
+            expected=expected,
+            actual=self.actual[rows][:, columns],
+            scale=kind.scale(expected),
+            spread=spread,
+            size=size,
+            places=self.places[rows],
+            replies=self.replies[rows],
+            problem=kind,
+        )
 
     def score_change(self, case: BoolArray, truth: Truth) -> Change:
         """Return what the candidate's predictions gain in one arrangement of the task's texts."""
@@ -359,6 +390,11 @@ class Truth:
     labels: tuple[str, ...] = ()
     """The names, for metrics that read names."""
 
+    def of_head(self, name: str) -> Truth:
+        """Return the same by the metric of one of several heads, or itself for no name."""
+        own = (each for each in self.metric.split(AND) if each.startswith(f"{name}{OF_HEAD}"))
+        return replace(self, metric=next(own, self.metric)) if name else self
+
 
 class Figures(Record):
     """The measured differences; None where nothing finite could be compared."""
@@ -416,7 +452,10 @@ class Figures(Record):
 
 
 def measure_figures(
-    paired: PairedLogits, decided: BoolArray, truth: Truth | None = None
+    paired: PairedLogits,
+    decided: BoolArray,
+    truth: Truth | None = None,
+    whole: PairedLogits | None = None,
 ) -> Figures:
     """Return the figures of some logits; those of the score need the truth.
 
@@ -427,7 +466,9 @@ def measure_figures(
         paired: the logits.
         decided: whether the reference's decision is not a near-tie (rows, decisions).
         truth: of the texts.
+        whole: the outputs of all heads, where `paired` has those of one; the truth is of these.
     """
+    scored = whole or paired
     relative, agrees = paired.relative_differences, paired.agrees
     cases, edges = paired.rows_of_cases(edge=False), paired.rows_of_cases(edge=True)
     strong = paired.cosines[~np.isnan(paired.cosines)]
@@ -437,7 +478,11 @@ def measure_figures(
         for case in cases
         if (value := paired.correlation(case)) is not None
     ]
-    changes = [paired.score_change(case, truth) for case in cases] if truth else []
+    changes = (
+        [scored.score_change(case, truth) for case in scored.rows_of_cases(edge=False)]
+        if truth
+        else []
+    )
     return Figures(
         max_abs_difference=largest(paired.differences),
         mean_abs_difference=_most(paired.differences[case].mean() for case in cases),
@@ -458,6 +503,25 @@ def measure_figures(
         near_ties=int((~decided)[paired.decides].sum()),
         near_ties_turned=int((~decided & ~agrees).sum()),
     )
+
+
+LEAST_IS_WORST = frozenset(
+    (
+        *("min_cosine", "correlation", "correlation_high", "agreement", "decided_agreement"),
+        *("decided_agreement_high", "score_change", "score_change_high"),
+    )
+)
+SUMMED = frozenset(("near_ties", "near_ties_turned"))
+
+
+def worst_figures(of_heads: Sequence[Figures]) -> Figures:
+    """Return the worst of each figure over heads, and the sums of what is counted."""
+    worst = {}
+    for name in Figures.model_fields:
+        values = [value for own in of_heads if (value := getattr(own, name)) is not None]
+        reduce = sum if name in SUMMED else min if name in LEAST_IS_WORST else max
+        worst[name] = reduce(values) if values else None
+    return Figures(**worst)
 
 
 def largest(values: FloatArray) -> float | None:

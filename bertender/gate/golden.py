@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from bertender.core.artifact import GoldenText, GoldenTexts
+from bertender.core.artifact import GoldenText, GoldenTexts, Label
 from bertender.core.config import Record
 from bertender.gate.figures import PairedLogits
 from bertender.gate.judge import (
@@ -90,7 +90,7 @@ def golden_texts(
 class GoldenPrediction:
     """A model's prediction for a golden text."""
 
-    label: str | float | tuple[str, ...] | None
+    label: Label | dict[str, Label]
     logits: npt.NDArray[np.float64]
     """(rows, labels), at the places of the golden text"""
 
@@ -202,5 +202,7 @@ def _name(row: int, golden: GoldenTexts) -> str:
     return f"golden text {row + 1} of {len(golden.texts)} (label {_shown(text.label)})"
 
 
-def _shown(label: str | float | tuple[str, ...] | None) -> str:
+def _shown(label: Label | dict[str, Label]) -> str:
+    if isinstance(label, dict):
+        return ", ".join(f"{name}: {_shown(own)}" for name, own in label.items())
     return repr(" ".join(label) if isinstance(label, tuple) else label)

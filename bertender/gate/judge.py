@@ -42,6 +42,7 @@ from bertender.gate.figures import (
     measure_figures,
     no_logits,
     pair_logits,
+    worst_figures,
 )
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import are_unnamed
@@ -366,8 +367,13 @@ def check_parity(
         paired = pair_logits(reference, candidate, examples, batch_sizes=batch_sizes, seed=seed)
     else:
         paired = no_logits(len(reference.labels))
-    decided = decided_by(paired, tolerance)
-    figures = measure_figures(paired, decided, truth)
+    failures: list[str] = []
+    by_head: list[Figures] = []
+    for head, own in paired.by_head().items():
+        decided = decided_by(own, tolerance)
+        by_head.append(measure_figures(own, decided, truth and truth.of_head(head), paired))
+        said = failures_of(by_head[-1], own, tolerance, decided)
+        failures += (f"{head}: {each}" for each in said) if head else said
     of_cases = [paired.case_ids == index for index in range(len(paired.cases))]
     return Parity(
         reference=reference.name,
@@ -392,9 +398,9 @@ def check_parity(
         failures=(
             *problems,
             *paired.problems,
-            *failures_of(figures, paired, tolerance, decided),
+            *failures,
         ),
-        **figures.model_dump(),
+        **worst_figures(by_head).model_dump(),
     )
 
 

@@ -16,6 +16,7 @@ from bertender.metrics.answers import (
     AnswerMatch,
     UnansweredAccuracy,
 )
+from bertender.metrics.heads import AND, OF_HEAD, MeanOfHeads, OfHead
 from bertender.metrics.labels import F1, Accuracy, MacroF1, Matthews
 from bertender.metrics.metric import (
     POINTS,
@@ -40,7 +41,18 @@ from bertender.metrics.sets import (
 from bertender.metrics.tags import EntityF1, TagAccuracy
 from bertender.metrics.vectors import CosineSpearman, Recall
 
-METRICS = Table[Metric](
+
+class Metrics(Table[Metric]):
+    """Scores by name; those of models with several heads are named as `metrics.heads` says."""
+
+    def __missing__(self, name: str) -> Metric:
+        if AND in name:
+            return MeanOfHeads([self[part] for part in name.split(AND)])
+        head, of_head, metric = name.partition(OF_HEAD)
+        return OfHead(head, self[metric]) if of_head else super().__missing__(name)
+
+
+METRICS = Metrics(
     "metric",
     {
         "accuracy": Accuracy(),

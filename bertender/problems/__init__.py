@@ -13,6 +13,7 @@ from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
+from bertender.problems.several_heads import BETWEEN, OF_HEAD, SeveralHeads
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 
@@ -27,7 +28,23 @@ KINDS: tuple[Problem[Any], ...] = (
     RANKING,
 )
 
-PROBLEMS = Table[Problem[Any]]("problem type", {kind.name: kind for kind in KINDS})
+
+class Kinds(Table[Problem[Any]]):
+    """The kinds by name; several names by commas, each after HEAD:, are one of several heads."""
+
+    def __missing__(self, name: str) -> Problem[Any]:
+        if BETWEEN not in name:
+            return super().__missing__(name)
+        parts = [part.strip().partition(OF_HEAD) for part in name.split(BETWEEN)]
+        return SeveralHeads({head: self[kind] for head, _, kind in parts})
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str) or BETWEEN not in name:
+            return super().__contains__(name)
+        return all(part.rpartition(OF_HEAD)[2].strip() in self for part in name.split(BETWEEN))
+
+
+PROBLEMS = Kinds("problem type", {kind.name: kind for kind in KINDS})
 
 
 def problem_of_task(task: TaskRecord) -> Problem[Any]:
@@ -35,5 +52,6 @@ def problem_of_task(task: TaskRecord) -> Problem[Any]:
 
     An encoder has none and gets SINGLE_LABEL: opening it raises the error of its missing head.
     """
-    kind: Problem[Any] = PROBLEMS.get(task.problem_type, SINGLE_LABEL)
-    return kind.with_fitted(task.fitted)
+    known = task.problem_type in PROBLEMS
+    kind: Problem[Any] = PROBLEMS[task.problem_type] if known else SINGLE_LABEL
+    return kind.of_labels(task.labels).with_fitted(task.fitted)

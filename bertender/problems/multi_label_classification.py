@@ -56,6 +56,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
     )
     has_thresholds = True
     model_settings: Mapping[str, Any] = {"problem_type": "multi_label_classification"}
+    shares_encoder = True
 
     def label_columns(self, column: str) -> tuple[str, ...]:
         return tuple(each.strip() for each in column.split(","))

@@ -17,6 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.metrics.by_label import Parts
+from bertender.metrics.targets import NO_LABEL as NO_LABEL
+from bertender.metrics.targets import HeadTargets as HeadTargets
+from bertender.metrics.targets import is_labelled as is_labelled
 from bertender.text.batch import Batch, Example, Tokenize, is_blank
 
 if TYPE_CHECKING:
@@ -25,9 +28,6 @@ if TYPE_CHECKING:
     from bertender.text.tokenizer import FileTokenizer
 
 UNNAMED = re.compile(r"LABEL_\d+")
-NO_LABEL = -100
-"""Instead of a label: the example, or the token, has none."""
-
 FILL_IN = "Fill it in, or leave the row out"
 NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 """NUL, and halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
@@ -158,12 +158,20 @@ class Problem(ABC, Generic[Target]):
     score, for any number of them."""
     takes_list: bool = False
     """An example ends in any number of texts, which an endpoint takes as a list."""
+    shares_encoder: bool = False
+    """It may be one of several heads on one encoder, all asked of the same text."""
+    heads: Mapping[str, Problem[Any]] = {}
+    """The kind of each head by its name, where a model has several."""
     separator: str = " | "
     """Between the strings of an example where one is shown."""
     tokenizer_settings: Mapping[str, Any]
     """Settings of the tokenizer that such a model wants."""
     model_settings: Mapping[str, Any]
     """Settings of the model's config.json, by which transformers knows the kind of problem."""
+
+    def of_labels(self, labels: Sequence[str]) -> Self:
+        """Return the kind of problem of a model with these labels, in the order of its logits."""
+        return self
 
     def settings_to_learn(self, labels: Sequence[str]) -> Mapping[str, Any]:
         """Return the settings of the tokenizer of a model that is about to learn such labels."""
@@ -447,19 +455,6 @@ def squared_in_variances(reference: npt.NDArray[Any], candidate: npt.NDArray[Any
     """Return the mean squared difference of outputs, in variances of the reference."""
     moved = np.subtract(candidate, reference, dtype=np.float64)
     return float(np.square(moved).mean() / (np.var(reference, dtype=np.float64) or 1.0))
-
-
-def is_labelled(labels: Any) -> bool:
-    """Return whether an example has labels, given its target or its value of their column.
-
-    A set of none is one.
-    """
-    values = np.asarray(labels)
-    if values.dtype.kind == "U":
-        return True
-    if values.dtype.kind == "f":
-        return not np.isnan(values).any()
-    return not values.size or bool((values != NO_LABEL).any())
 
 
 def most_frequent(label_ids: Iterable[int]) -> int:

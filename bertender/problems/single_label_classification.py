@@ -41,6 +41,7 @@ class SingleLabelClassification(TextProblem[int]):
         Tensor("LOGITS", "TYPE_FP32", (None,)),
     )
     model_settings: Mapping[str, Any] = {"problem_type": "single_label_classification"}
+    shares_encoder = True
 
     def read_label(self, values: Mapping[str, object], column: str) -> str:
         """Return the label of a row as a string, whatever type its file gives it."""

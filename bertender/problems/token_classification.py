@@ -90,6 +90,7 @@ class TokenClassification(Problem[Tags]):
     )
     per_token = True
     labels_words = True
+    shares_encoder = True
     separator = " "
     tokenizer_settings: Mapping[str, Any] = {"add_prefix_space": True}
     model_settings: Mapping[str, Any] = {"problem_type": None}

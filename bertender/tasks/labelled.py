@@ -6,14 +6,14 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertender.core.errors import DataError, RowError
 from bertender.problems.multi_label_classification import MULTI_LABEL, YES_OR_NO
-from bertender.problems.problem import CellError, Columns, Problem, shown
+from bertender.problems.problem import CellError, Columns, Problem, is_labelled, shown
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.rows import OnBadRow, SkippedRows, Table, lines_of, open_table, stop
@@ -81,6 +81,14 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
             labels of sets are 0 and 1.
     """
     problem = labelled.problem
+    for place, kind in enumerate(problem.heads.values()):
+        column = problem.label_columns(labelled.label_column)[place]
+        own = tuple(each[place] for each in labelled.labels if is_labelled(each[place]))
+        if not own:
+            raise DataError(f"{labelled.path}, column {column!r}: no row has a label.")
+        label_names(
+            replace(labelled, label_column=column, labels=own, problem=kind), several=several
+        )
     names = problem.label_names(labelled.labels)
     where = f"{labelled.path}, column {labelled.label_column!r}"
     all_rows = f"{where}: all {len(labelled.labels)} rows have"

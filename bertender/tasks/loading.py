@@ -18,6 +18,7 @@ from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameE
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Columns, Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
+from bertender.problems.several_heads import BETWEEN, OF_HEAD
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.labelled import check_classes, label_names, read_labelled
@@ -222,6 +223,7 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     beside = first.examples[0]
     more = [read_labelled(each, text_columns, label_column, problem, beside) for each in tables[1:]]
     labels = label_names(first, several=not has_model)
+    problem = problem.of_labels(labels)
     if problem is SINGLE_LABEL and config.problem_type is None and not has_model:
         check_classes(first)
     splits = [each.split(labels, str(first.path), bad) for each in (first, *more)]
@@ -268,7 +270,28 @@ def problem_type_of(config: TaskConfig) -> str:
         **dict.fromkeys(WORD_SUFFIXES, TOKEN_CLASSIFICATION.name),
         ".json": QUESTION_ANSWERING.name,
     }
-    return config.problem_type or guessed.get(suffix, SINGLE_LABEL.name)
+    return named_heads(config) or guessed.get(suffix, SINGLE_LABEL.name)
+
+
+def named_heads(config: TaskConfig) -> str | None:
+    """Return the problem type that a config sets; heads without a name have that of the column.
+
+    Raises:
+        ConfigError: there is not one column of labels for each of several heads.
+    """
+    kinds = (config.problem_type or "").split(BETWEEN)
+    if len(kinds) < 2 or all(OF_HEAD in kind for kind in kinds):
+        return config.problem_type
+    columns = config.label_column.split(BETWEEN)
+    if len(columns) != len(kinds):
+        raise ConfigError(
+            f"problem_type={config.problem_type}, label_column={config.label_column}: "
+            f"{len(kinds)} heads, and {len(columns)} columns of labels. Give one column for each "
+            "head by commas, in the same order."
+        )
+    pairs = zip(columns, kinds, strict=True)
+    named = (kind if OF_HEAD in kind else f"{name.strip()}{OF_HEAD}{kind}" for name, kind in pairs)
+    return BETWEEN.join(named)
 
 
 def _distinct_columns(config: TaskConfig, problem: Problem[Any], there: Sequence[str]) -> Columns:

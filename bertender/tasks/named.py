@@ -18,6 +18,7 @@ from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
+from bertender.problems.several_heads import BETWEEN
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.choice_files import (
@@ -28,13 +29,14 @@ from bertender.tasks.choice_files import (
     questions_of,
     race,
 )
+from bertender.tasks.conll import TAGS
 from bertender.tasks.docs import draw, load_docs, load_further
 from bertender.tasks.docstrings import SECTIONS
 from bertender.tasks.labelled import read_labelled, read_texts
 from bertender.tasks.query_files import squad_passages
 from bertender.tasks.rows import Row, Table, open_table, read_delimited
 from bertender.tasks.task import Split
-from bertender.tasks.word_rows import open_words
+from bertender.tasks.word_rows import LABEL, open_words
 from bertender.text.batch import Example
 
 logger = logging.getLogger(__name__)
@@ -319,6 +321,19 @@ class WordsTask(FilesTask):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadsTask(FilesTask):
+    """Sentences with a label, and a tag for each word."""
+
+    problem_type: str
+
+    def _split(self, path: Path) -> Split:
+        problem = PROBLEMS[self.problem_type].of_labels(self.labels)
+        columns = (*problem.columns.texts, f"{LABEL}{BETWEEN}{TAGS}")
+        labelled = read_labelled(open_words(path), columns[:-1], columns[-1], problem)
+        return labelled.split(self.labels, self.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuestionsTask(FilesTask):
     """Questions in SQuAD's JSON."""
 
@@ -448,6 +463,10 @@ SNIPS_SLOTS = (
     *("object_type", "party_size_description", "party_size_number", "playlist", "playlist_owner"),
     *("poi", "rating_unit", "rating_value", "restaurant_name", "restaurant_type", "served_dish"),
     *("service", "sort", "spatial_relation", "state", "timeRange", "track", "year"),
+)
+SNIPS_INTENTS = (
+    *("AddToPlaylist", "BookRestaurant", "GetWeather", "PlayMusic", "RateBook"),
+    *("SearchCreativeWork", "SearchScreeningEvent"),
 )
 CHUNKS = ("ADJP", "ADVP", "CONJP", "INTJ", "LST", "NP", "PP", "PRT", "SBAR", "UCP", "VP")
 
@@ -629,6 +648,18 @@ TASKS: Mapping[str, NamedTask] = {
         ("words",),
         folder="SNIPS-slots",
         files=(("train.seq.in", "valid.seq.in"),),
+    ),
+    "snips-joint": HeadsTask(
+        "What does this request want, and which words are its particulars? (SNIPS)",
+        (
+            *(f"intent:{name}" for name in SNIPS_INTENTS),
+            *(f"slots:{tag}" for tag in _tags(*SNIPS_SLOTS)),
+        ),
+        "intent:accuracy+slots:entity_f1",
+        ("words",),
+        folder="SNIPS-slots",
+        files=(("train.seq.in", "valid.seq.in"),),
+        problem_type="intent:single_label_classification,slots:token_classification",
     ),
     "squad": QuestionsTask(
         "Which part of a paragraph answers the question? (SQuAD 1.1)",

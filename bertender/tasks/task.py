@@ -11,6 +11,7 @@ on one side.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -246,7 +247,29 @@ class Task:
     @property
     def problem(self) -> Problem[Any]:
         """The row of PROBLEMS."""
-        return PROBLEMS[self.problem_type]
+        return _problem(self.problem_type, self.labels)
+
+    def of_head(self, name: str) -> Task:
+        """Return the task of one of several heads, with its own labels and targets."""
+        place, problem = [*self.problem.heads].index(name), self.problem.heads[name]
+        start = f"{name}:"
+
+        def own(split: Split) -> Split:
+            return replace(split, label_ids=tuple(each[place] for each in split.label_ids))
+
+        labels = tuple(
+            label.removeprefix(start) for label in self.labels if label.startswith(start)
+        )
+        return replace(
+            self,
+            name=f"{self.name}:{name}",
+            labels=labels,
+            metric=problem.usual_metric(labels, ()),
+            problem_type=problem.name,
+            train=own(self.train),
+            dev=own(self.dev),
+            selection=own(self.selection),
+        )
 
     @property
     def skips_bad_rows(self) -> bool:
@@ -340,6 +363,11 @@ def to_learn(split: Split, name: str, problem: Problem[Any]) -> Split:
         *(name, shorter, len(split)),
     )
     return Split(tuple(example for example, _ in pairs), tuple(target for _, target in pairs))
+
+
+@functools.lru_cache(maxsize=64)
+def _problem(problem_type: str, labels: tuple[str, ...]) -> Problem[Any]:
+    return PROBLEMS[problem_type].of_labels(labels)
 
 
 def default_of(setting: str) -> Any:

@@ -1,7 +1,8 @@
 """Rows of sentences that are split into words, with tags of any scheme read as BIO.
 
 CoNLL          a word and its tag a line, in columns; an empty line ends a sentence
-NAME.seq.in    a sentence a line, and in NAME.seq.out next to it the tags of each
+NAME.seq.in    a sentence a line, and in NAME.seq.out next to it the tags of each; NAME.label, where
+               it is there, has one label of each sentence
 JSONL, Parquet a list of words and a list of tags a row
 
 Words and tags are split at tabs and spaces alone: a no-break space, and in a file with tabs a
@@ -32,6 +33,9 @@ from bertender.tasks.rows import (
     stop,
 )
 
+LABEL = "label"
+"""The column of one label a sentence, next to WORDS and TAGS."""
+
 
 def open_words(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file of sentences by its suffix, a row of WORD_READERS; others are CoNLL's format.
@@ -60,28 +64,36 @@ def open_words(path: Path, bad: OnBadRow = stop) -> Table:
 
 
 def read_two_files(path: Path, bad: OnBadRow = stop) -> Table:
-    """Open NAME.seq.in: a sentence a line, whose tags are in the same line of NAME.seq.out.
+    """Open NAME.seq.in: a sentence a line, whose tags are in the same line of NAME.seq.out, and
+    whose label, where it has one, is in that of NAME.label.
 
     Raises:
         DataError: one of the files is missing, or they have different numbers of lines.
     """
-    tags = path.with_suffix(".out")
-    sentences, tagged = (split_lines(decoded_bytes(each)) for each in (path, tags))
-    if len(sentences) != len(tagged):
-        raise DataError(
-            f"{tags}: {len(tagged)} lines of tags for the {len(sentences)} sentences of {path}. "
-            "Each line holds the tags of one sentence."
-        )
+    label = path.with_suffix("").with_suffix(".label")
+    beside = {TAGS: path.with_suffix(".out"), **({LABEL: label} if label.is_file() else {})}
+    columns = {WORDS: split_lines(decoded_bytes(path))}
+    for name, file in beside.items():
+        columns[name] = split_lines(decoded_bytes(file))
+        if len(columns[name]) != len(columns[WORDS]):
+            raise DataError(
+                f"{file}: {len(columns[name])} lines of {name} for the {len(columns[WORDS])} "
+                f"sentences of {path}. Each line is of one sentence."
+            )
 
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        for number, lines in enumerate(zip(sentences, tagged, strict=True), start=1):
+    def rows(asked: Sequence[str]) -> Iterator[Row]:
+        for number, lines in enumerate(zip(*columns.values(), strict=True), start=1):
             place = f"line {number}"
             if match := NOT_UTF8.search("\n".join(lines)):
                 bad(not_utf8(path, place, match))
                 continue
-            yield Row(place, dict(zip((WORDS, TAGS), map(split_at_blanks, lines), strict=True)))
+            named = zip(columns, lines, strict=True)
+            yield Row(
+                place,
+                {name: line if name == LABEL else split_at_blanks(line) for name, line in named},
+            )
 
-    return Table(path, (WORDS, TAGS), rows, bad)
+    return Table(path, tuple(columns), rows, bad)
 
 
 WORDS_ALONE: Mapping[str, Callable[[Path, OnBadRow], Table]] = {

@@ -18,7 +18,7 @@ from bertender.text.text_windows import WINDOWS, windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
 from bertender.training.examples import TokenDataset, cut_at
-from bertender.training.heads import HEADS, TextHead
+from bertender.training.heads import SeveralHead, TextHead, head_of
 from bertender.training.loop import Objective
 from distill.augmentation.augment import augmented
 from distill.distillation.config import DistillConfig
@@ -62,7 +62,7 @@ class OnTask(Distillation):
         own = config.changed_method()
         method = method or own
         check_start(method, config.student)
-        head = HEADS[task.problem_type].configured(config, task)
+        head = head_of(task.problem).configured(config, task)
         check_task(config, method, task)
         extended, left_out = with_unlabelled(task, config)
         check_can_learn(task, extended, left_out, method)
@@ -162,7 +162,7 @@ def most_read(tokenizer: PreTrainedTokenizerBase, teacher: Teacher, config: Dist
 
 def check_task(config: DistillConfig, method: Method, task: Task) -> None:
     """Raise ConfigError for settings or a method that this kind of task does not take."""
-    head = HEADS[task.problem_type]
+    head = head_of(task.problem)
     names: tuple[str, ...] = ()
     why = ""
     if head.per_token:
@@ -193,7 +193,8 @@ def check_task(config: DistillConfig, method: Method, task: Task) -> None:
             f"temperature={config.temperature:g}: it softens a distribution over labels, and task "
             f"{task.name!r} is one of {task.problem_type!r}, which has none. Leave it out."
         )
-    if not isinstance(head, TextHead) and not method.student.labels_words:
+    of_texts = isinstance(head, TextHead | SeveralHead) and not head.per_token
+    if not (of_texts or method.student.labels_words):
         others = [name for name, row in METHODS.items() if row.student.labels_words]
         raise ConfigError(
             f"method={method.name!r}: its student labels texts alone, and task "

@@ -17,7 +17,7 @@ from bertender.problems.problem import Problem
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import tensors_digest
-from bertender.training.heads import HEADS
+from bertender.training.heads import head_of
 from distill.distillation.config import ALL_TOKENS, DistillConfig, StudentConfig
 from distill.distillation.distillation import check_compatible
 from distill.losses.signals import ATTENTION_SIGNALS
@@ -87,7 +87,7 @@ def new_student(
         own_start=not start.is_teacher,
         tokens=tokens,
     )
-    head = HEADS[task.problem_type]
+    head = head_of(task.problem)
     student = with_head(student, head)
     check_compatible(method, student, teacher.model)
     check_not_copy(student, teacher.model, config)
@@ -343,7 +343,7 @@ def student_tokens(
     if most is not None:
         return StudentTokens(whole, needed_tokens(whole, learned.texts(), floor, most))
     # vectors are made to be compared with those of other texts than these
-    stays = HEADS[task.problem_type].per_token or task.problem.gives_vectors
+    stays = head_of(task.problem).per_token or task.problem.gives_vectors
     if config.vocab_size == ALL_TOKENS or stays:
         return StudentTokens(whole)
     try:

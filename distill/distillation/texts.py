@@ -32,7 +32,7 @@ from bertender.text.text_windows import windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset, token_dataset
-from bertender.training.heads import HEADS, SPREAD, NumberHead, spread_of
+from bertender.training.heads import SPREAD, NumberHead, head_of, spread_of
 from distill.distillation.config import DistillConfig, FilteredConfig, UnlabelledConfig
 from distill.distillation.start import Start
 from distill.losses.signals import Wanted, joined
@@ -146,7 +146,7 @@ def remaining(
     """
     kept, left_out = torch.ones(len(task.train), dtype=torch.bool), {}
     if config.unlabelled_max_entropy or config.unlabelled_agreement:
-        outputs, gone, head = logits(), {}, HEADS[task.problem_type]
+        outputs, gone, head = logits(), {}, head_of(task.problem)
         if config.unlabelled_max_entropy:
             gone["entropy"] = head.entropy(head.averaged(outputs)) > config.unlabelled_max_entropy
         if config.unlabelled_agreement:
@@ -186,7 +186,7 @@ class TrainingTexts:
     @property
     def per_token(self) -> bool:
         """Whether there are logits for each token of a text."""
-        return HEADS[self.task.problem_type].per_token
+        return head_of(self.task.problem).per_token
 
     def with_copies(self, texts: Split) -> TrainingTexts:
         """Return the same with more texts at the end, all of which are learned from."""
@@ -199,7 +199,7 @@ class TrainingTexts:
         Args:
             tokenizer: the student's.
         """
-        known, head = self._tokenised_for(tokenizer)[1], HEADS[self.task.problem_type]
+        known, head = self._tokenised_for(tokenizer)[1], head_of(self.task.problem)
         return [
             head.of_examples(self._outputs(each, known, LOGITS_ALONE)[LOGITS])
             for each in self.teachers
@@ -208,7 +208,7 @@ class TrainingTexts:
     def targets(self, tokenizer: PreTrainedTokenizerBase) -> Sequence[Any]:
         """Return what a student, whose tokenizer is given, is to learn: the labels, or the numbers
         of the teachers where no text has one."""
-        head, targets = HEADS[self.task.problem_type], self.learned.train.label_ids
+        head, targets = head_of(self.task.problem), self.learned.train.label_ids
         if isinstance(head, NumberHead) and not any(map(is_labelled, targets)):
             targets = tuple(head.averaged(self.logits(tokenizer)).flatten().tolist())
         return targets
@@ -233,7 +233,7 @@ class TrainingTexts:
         if self.per_token:
             wanted = _logits_of(wanted)
             rows = sum(self._tokenised(self._tokenizer(first)).lengths)
-        elif HEADS[self.task.problem_type].several_rows:
+        elif head_of(self.task.problem).several_rows:
             rows = sum(self._tokenised(self._tokenizer(first)).counts or ())
         if (
             "sentence_states" in wanted
@@ -282,7 +282,7 @@ class TrainingTexts:
                 for place, teacher in enumerate(self.teachers)
             )
         if LOGITS in first:
-            head = HEADS[self.task.problem_type]
+            head = head_of(self.task.problem)
             first[LOGITS] = head.averaged([first[LOGITS], *(each[LOGITS] for each in more)])
         if SPREAD in examples.columns:
             spread = spread_of(self.targets(tokenizer))

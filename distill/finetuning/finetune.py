@@ -44,7 +44,7 @@ from bertender.training.examples import (
     token_dataset,
     usual_length,
 )
-from bertender.training.heads import HEADS, Head
+from bertender.training.heads import HEADS, Head, head_of
 from bertender.training.loop import LossParts, Objective, train, training_findings
 from distill.finetuning.config import (
     FinetuneConfig,
@@ -69,7 +69,7 @@ def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
     check_writable(out, parent)
     torch.manual_seed(config.seed)  # the new head is random
     model, tokenizer = load_classifier(source, task.labels, task.problem)
-    HEADS[task.problem_type].begin(model, task.train.label_ids)
+    head_of(task.problem).begin(model, task.train.label_ids)
     return finetune(model, tokenizer, task, config, out, parent=parent)
 
 
@@ -99,7 +99,7 @@ def finetune(
     config.check_rules()
     config = config.paced()
     keeping = config.keeping(len(task.selection) > 0)
-    head = HEADS[task.problem_type].configured(config, task)
+    head = head_of(task.problem).configured(config, task)
     check_one_text(task, config)
     max_length = config.max_length or usual_length([task], tokenizer, config.windows)
     tokenizer = cut_at(tokenizer, max_length, model.config, config.windows)
@@ -257,7 +257,7 @@ def finetune_tasks(
     config.check_rules()
     config = config.paced()
     keeping = config.keeping(all(len(each.selection) for each in tasks))
-    heads = {each.name: HEADS[each.problem_type].configured(config, each) for each in tasks}
+    heads = {each.name: head_of(each.problem).configured(config, each) for each in tasks}
     max_length = config.max_length or usual_length(tasks, tokenizer)
     tokenizer = cut_at(tokenizer, max_length, classifiers[0].config)
     shared = SharedEncoder(classifiers)

@@ -35,7 +35,7 @@ from bertender.models.families import check_positions, family_name
 from bertender.models.own_models import PRUNABLE, ExpectedModel, heads_of, neurons_of
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer, longest_input
-from bertender.training.heads import HEADS
+from bertender.training.heads import head_of
 from bertender.training.loop import training_findings
 from distill.pretraining.corpus import Corpus
 from distill.pretraining.vocabulary_cutting import cut_and_read, needed_tokens
@@ -253,7 +253,7 @@ def check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
 
 def check_vocabulary_stays(config: PruneConfig, task: Task) -> None:
     """Raise ConfigError where a tagger's words would be cut into other tokens than they were."""
-    if config.vocab is not None and HEADS[task.problem_type].per_token:
+    if config.vocab is not None and head_of(task.problem).per_token:
         raise ConfigError(
             f"vocab={config.vocab!r}: a model that labels words learns token by token, so that "
             f"its tokens stay, and task {task.name!r} is one of {task.problem_type!r}. Leave it "

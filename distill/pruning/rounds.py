@@ -25,7 +25,7 @@ from bertender.text.batch import length_buckets
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
-from bertender.training.heads import HEADS, Head
+from bertender.training.heads import HEADS, Head, head_of
 from bertender.training.loop import Objective, TrainingReport
 from distill.distillation.config import FilteredConfig, UnlabelledConfig
 from distill.distillation.distillation import Distillation, phases_with_head
@@ -67,7 +67,7 @@ class PruningContext:
     @property
     def head(self) -> Head:
         """The PyTorch side of the task's problem type."""
-        return HEADS[self.task.problem_type]
+        return head_of(self.task.problem)
 
     def score(self, model: PreTrainedModel) -> float:
         """Return a model's score on the texts to choose by."""
@@ -184,7 +184,7 @@ class _Recovery(Distillation):
     """Training of a pruned model on its teacher's outputs and on the labels."""
 
     def __init__(self, model: PreTrainedModel, context: PruningContext) -> None:
-        phases = phases_with_head([RECOVERY], HEADS[context.task.problem_type])
+        phases = phases_with_head([RECOVERY], head_of(context.task.problem))
         super().__init__(model, context.teacher.model, context.tokenizer, phases)
         self.context = context
 
@@ -263,7 +263,7 @@ def recovery_texts(unpruned: Teacher, task: Task, config: PruneConfig) -> Recove
         own, other = (
             load_tokenizer(each.artifact.path).get_vocab() for each in (unpruned, teacher)
         )
-        if HEADS[task.problem_type].per_token and own != other:
+        if head_of(task.problem).per_token and own != other:
             raise ModelError(
                 f"teacher={str(teacher.artifact.path)!r}: a tagger learns token by token, so that "
                 "both models must read the same ones, and these do not. Leave it out, or give a "

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from bertender.core.artifact import Label
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError, DeadlineError
 from bertender.problems import PROBLEMS
@@ -58,18 +59,25 @@ class RankedPassage(Record):
     text: str
 
 
+Scores = float | tuple[float, ...] | None
+Logits = tuple[float, ...] | tuple[tuple[float, ...], ...]
+
+
 class Classification(Record):
     """Prediction of the endpoint for one example."""
 
-    label: str | float | tuple[str, ...] | None = Field(
+    label: Label | dict[str, Label] = Field(
         description="one, one for each word, or all of a text; or a number; or the numbers of "
-        "passages, the best first; None of a vector"
+        "passages, the best first; None of a vector; of several heads, that of each by "
+        "its name"
     )
-    score: float | tuple[float, ...] | None = Field(
-        description="probability of each label; None of a number, a vector or a ranking"
+    score: Scores | dict[str, Scores] = Field(
+        description="probability of each label; None of a number, a vector or a ranking; likewise "
+        "by head"
     )
-    logits: tuple[float, ...] | tuple[tuple[float, ...], ...] = Field(
-        description="or the number itself, or the vector, or the scores of passages as sent"
+    logits: Logits | dict[str, Logits] = Field(
+        description="or the number itself, or the vector, or the scores of passages as sent; "
+        "likewise by head"
     )
     spans: tuple[TextSpan, ...] | None = Field(
         None, description="of a tagger: what it has found in the text; None of other models"
@@ -80,6 +88,21 @@ class Classification(Record):
     truncated: bool = Field(
         False, description="whether the text was longer than the model's input, and was cut"
     )
+
+    def by_head(self, problem: Problem[Any]) -> Mapping[str, Classification]:
+        """Return the prediction of each head of a model of several."""
+        values = (self.label, self.score, self.logits)
+        label, score, logits = (value if isinstance(value, dict) else {} for value in values)
+        return {
+            name: Classification(
+                label=label[name],
+                score=score[name],
+                logits=logits[name],
+                spans=self.spans if kind.labels_words else None,
+                truncated=self.truncated,
+            )
+            for name, kind in problem.heads.items()
+        }
 
     @model_serializer(mode="wrap")
     def _without_what_is_missing(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -136,6 +136,29 @@ function prediction(each) {
   return made;
 }
 
+// One for each head of a model of several, with its own labels and tensors; else the model's own.
+function heads(about, outputs) {
+  if (!about.problem_type.includes(",")) return [{ title: [], about, outputs }];
+  return about.problem_type.split(",").map((part) => {
+    const [name, kind] = part.split(":");
+    const [ofLabel, ofTensor] = [`${name}:`, `${name}_`];
+    const labels = about.labels.filter((each) => each.startsWith(ofLabel));
+    const own = outputs.filter((each) => each.name.startsWith(ofTensor));
+    return {
+      title: [element("h2", name)],
+      about: { ...about, problem_type: kind, labels: labels.map((each) => each.slice(ofLabel.length)) },
+      outputs: own.map((each) => ({ ...each, name: each.name.slice(ofTensor.length) })),
+    };
+  });
+}
+
+function answered({ title, about, outputs }, texts) {
+  const hasSpans = outputs.some(({ name }) => name === "SPAN_END");
+  // of a question and its context, the answer is in the second
+  const spans = hasSpans ? [marked(texts.at(-1), outputs)] : [];
+  return [...title, ...spans, ...predictions(about, texts, outputs).map(prediction)];
+}
+
 function showProblem(words) {
   byId("problem").textContent = words;
   byId("problem").hidden = !words;
@@ -172,11 +195,10 @@ async function classify() {
     const latency = performance.now() - started;
     if (answer.model_version !== chosen().version) await describe(); // it was just deployed
     const cut = answer.outputs.some(({ name, data }) => name === "TRUNCATED" && data[0]);
-    const shown = predictions(chosen(), inputs.flatMap(({ data }) => data), answer.outputs);
-    const hasSpans = answer.outputs.some(({ name }) => name === "SPAN_END");
-    // of a question and its context, the answer is in the second
-    const spans = hasSpans ? [marked(inputs.at(-1).data[0], answer.outputs)] : [];
-    byId("predictions").replaceChildren(...spans, ...shown.map(prediction));
+    const texts = inputs.flatMap(({ data }) => data);
+    byId("predictions").replaceChildren(
+      ...heads(chosen(), answer.outputs).flatMap((head) => answered(head, texts)),
+    );
     byId("latency").textContent = `${latency.toFixed(1)} ms from the request to its response`
       + (cut ? "; the text is longer than the model's input, and was cut" : "");
     byId("answer").hidden = false;

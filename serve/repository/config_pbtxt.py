@@ -102,7 +102,7 @@ def model_config(
             "encoder": ENCODER_NAME,
             "encoder_inputs": encoder_inputs,
         }
-    problem = PROBLEMS[card.task.problem_type]
+    problem = PROBLEMS[card.task.problem_type].of_labels(card.task.labels)
     parameters = BackendParameters(
         digest=digest,
         stamp=stamp,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import bertender
-from benchmarks.faults import ANSWER_FAULTS, with_answers
+from benchmarks.faults import ANSWER_FAULTS, kind_of, with_answers
 from bertender.comparison.accuracy import evaluate, predict_outputs
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
@@ -54,6 +54,7 @@ from tests.quick import quick
 from tests.serve.asking import ask
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.served import ANY_PORTS
+from tests.toy_heads import JOINT, TWO_OF_TEXTS
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
 from tests.toys import (
@@ -68,7 +69,7 @@ from tests.toys import (
 
 TOYS = (
     *(toy_task(), set_task(), number_task(), TAGGING, similarity_task(), answer_task()),
-    *(choice_task(), ranking_task()),
+    *(choice_task(), ranking_task(), JOINT, TWO_OF_TEXTS),
 )
 TASKS = {task.problem_type: task for task in TOYS}
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
@@ -82,7 +83,10 @@ FASTEST = CompareConfig(
 )
 
 
-@pytest.fixture(scope="module", params=PROBLEMS)
+ALL = (*PROBLEMS, *(task.problem_type for task in TOYS if task.problem.heads))
+
+
+@pytest.fixture(scope="module", params=ALL)
 def task(request: pytest.FixtureRequest) -> Task:
     return TASKS[request.param]
 
@@ -156,7 +160,7 @@ def written(task: Task) -> Any:
     return lambda artifact, directory: write_onnx(artifact, task, ExportConfig(), directory)
 
 
-@pytest.mark.parametrize("task", quick(PROBLEMS, TOKEN_CLASSIFICATION.name), indirect=True)
+@pytest.mark.parametrize("task", quick(ALL, TOKEN_CLASSIFICATION.name), indirect=True)
 def test_verify_and_compare(
     teacher: Artifact, graph: Artifact, eight_bits: Artifact, task: Task
 ) -> None:
@@ -192,7 +196,7 @@ def test_the_gate_finds_a_forgotten_padding_mask(teacher: Artifact, task: Task) 
 def test_the_gate_finds_wrong_answers(
     teacher: Artifact, graph: Artifact, task: Task, precision: str
 ) -> None:
-    own = [name for name, (kind, _) in ANSWER_FAULTS.items() if kind == task.problem_type]
+    own = [name for name, (kind, _) in ANSWER_FAULTS.items() if kind == kind_of(task.problem)]
     assert own, "what goes wrong in answers of this kind?"
     sound, candidate = open_classifier(teacher), open_classifier(graph)
     examples, truth = labelled_sample(task, task.dev, 32, 0)
@@ -289,8 +293,9 @@ def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task)
         assert same(answer["label"], named(own, example, local))
         logits = problem.logits_at(own.places, answer["logits"])
         assert logits == pytest.approx(own.logits, abs=1e-3)
-        if answer["score"] is not None:
-            assert np.all((np.array(answer["score"]) > 0) & (np.array(answer["score"]) <= 1))
+        scores = answer["score"] if problem.heads else {"": answer["score"]}
+        for score in map(np.array, (each for each in scores.values() if each is not None)):
+            assert np.all((score > 0) & (score <= 1))
 
 
 @pytest.mark.parametrize("runtime", [DEFAULT_RUNTIME, ENCODER_RUNTIME])

@@ -13,7 +13,14 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from bertender.tasks.named import TASKS, FilesTask, GroupsTask, LabelColumnsTask, QuestionsTask
+from bertender.tasks.named import (
+    TASKS,
+    FilesTask,
+    GroupsTask,
+    HeadsTask,
+    LabelColumnsTask,
+    QuestionsTask,
+)
 
 __all__ = [
     "WRITERS",
@@ -151,7 +158,7 @@ def write_sentences(root: Path) -> Path:
     """Write every set of official files below `root`, with all labels that its row has."""
     for row in TASKS.values():
         if isinstance(row, FilesTask):
-            (root / row.folder).mkdir(parents=True, exist_ok=True)
+            (root / row.folder).mkdir(parents=True, exist_ok=True)  # two may share their files
             for name in filter(None, row.files[0]):
                 words = [f"w{number}" for number in range(len(row.labels))]
                 path = root / row.folder / name
@@ -164,6 +171,8 @@ def write_sentences(root: Path) -> Path:
                     path.write_text(lines, encoding="utf-8")
                 elif isinstance(row, QuestionsTask | GroupsTask):
                     path.write_text(SQUAD, encoding="utf-8")
+                elif isinstance(row, HeadsTask):
+                    _write_heads(path, row.labels)
                 elif path.suffix == ".in":
                     path.write_text(" ".join(words) + "\n", encoding="utf-8")
                     path.with_suffix(".out").write_text(" ".join(row.labels), encoding="utf-8")
@@ -171,6 +180,22 @@ def write_sentences(root: Path) -> Path:
                     lines = map("\t".join, zip(words, row.labels, strict=True))
                     path.write_text("\n".join(lines), encoding="utf-8")
     return root
+
+
+def _write_heads(path: Path, labels: Sequence[str]) -> None:
+    """Write a sentence with all tags for each label of sentences."""
+    heads: dict[str, list[str]] = {}
+    for label in labels:
+        head, _, own = label.partition(":")
+        heads.setdefault(head, []).append(own)
+    of_sentences, tags = heads.values()
+    words = " ".join(f"w{number}" for number in range(len(tags)))
+    for suffix, lines in (
+        (".in", [words] * len(of_sentences)),
+        (".out", [" ".join(tags)] * len(of_sentences)),
+    ):
+        path.with_suffix(suffix).write_text("\n".join(lines), encoding="utf-8")
+    path.with_suffix("").with_suffix(".label").write_text("\n".join(of_sentences))
 
 
 def _of_musician(name: str) -> dict[str, object]:

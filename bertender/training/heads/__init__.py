@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bertender.core.config import Table
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import Problem
+from bertender.problems.several_heads import BETWEEN, SeveralHeads
 from bertender.training.heads.head import POOLING, PREDICTING, ROWS, SPREAD, Head
 from bertender.training.heads.losses import (
     LabelLoss,
@@ -16,6 +21,7 @@ from bertender.training.heads.losses import (
 )
 from bertender.training.heads.numbers import NumberHead, exact_numbers, output_layer, spread_of
 from bertender.training.heads.rankings import RankingHead
+from bertender.training.heads.several import SeveralHead
 from bertender.training.heads.texts import (
     ChoiceHead,
     LabelHead,
@@ -40,6 +46,7 @@ __all__ = [
     "RankingHead",
     "SPREAD",
     "SetHead",
+    "SeveralHead",
     "TagHead",
     "TextHead",
     "VectorHead",
@@ -47,6 +54,7 @@ __all__ = [
     "divisor",
     "exact_numbers",
     "hard_labels",
+    "head_of",
     "logit_mse",
     "output_layer",
     "parts_of_a_batch",
@@ -56,7 +64,15 @@ __all__ = [
     "spread_of",
 ]
 
-HEADS = Table[Head](
+
+class Heads(Table[Head]):
+    """Heads by the name of their kind; those of several heads are made from their parts."""
+
+    def __missing__(self, name: str) -> Head:
+        return head_of(PROBLEMS[name]) if BETWEEN in name else super().__missing__(name)
+
+
+HEADS = Heads(
     "head",
     {
         head.problem: head
@@ -66,3 +82,10 @@ HEADS = Table[Head](
         )
     },
 )
+
+
+def head_of(problem: Problem[Any]) -> Head:
+    """Return the head of a kind of problem."""
+    if not isinstance(problem, SeveralHeads):
+        return HEADS[problem.name]
+    return SeveralHead(problem, {name: HEADS[kind.name] for name, kind in problem.heads.items()})

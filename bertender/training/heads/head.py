@@ -87,6 +87,10 @@ class Head(ABC):
     ) -> tuple[Mapping[str, Any], Columns]:
         """Return the tokens of labelled examples, and the columns of labels next to them."""
 
+    def columns(self, targets: Sequence[Any]) -> Columns:
+        """Return the columns of labels that have one value an example."""
+        return {"labels": targets}
+
     def begin(  # noqa: B027 - most heads are ready
         self,
         model: torch.nn.Module,

@@ -39,10 +39,6 @@ class TextHead(Head):
         tokens = tokenizer(*texts, truncation=True, max_length=longest, padding=False)
         return tokens, self.columns(split.label_ids)
 
-    def columns(self, targets: Sequence[Any]) -> Columns:
-        """Return the columns of labels."""
-        return {"labels": targets}
-
     def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return one row for each text; those of its windows are pooled, unless a teacher's are."""
         if POOLING not in batch or len(logits) == len(batch[ROWS]):

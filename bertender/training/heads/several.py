@@ -1,0 +1,166 @@
+"""The head of several kinds of problems that share an encoder: the heads of all, side by side."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from bertender.core.errors import ConfigError
+from bertender.models.classifier import model_inputs
+from bertender.problems.problem import NO_LABEL, is_labelled
+from bertender.problems.several_heads import SeveralHeads
+from bertender.tasks.task import Split, Task
+from bertender.training.config import TaskTrainingConfig
+from bertender.training.heads.head import POOLING, PREDICTING, ROWS, Columns, Head
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+
+    from bertender.training.heads.head import Divergence, TensorBatch
+
+OF_ALL = frozenset((PREDICTING, ROWS, POOLING))
+"""Columns that are not a head's own."""
+
+
+class SeveralHead(Head):
+    """Each head's loss is its own, on its labels alone, and the mean of all is learned (MT-DNN, Liu
+    et al. 2019, arXiv 1901.11504, algorithm 1, where a batch has the labels of one task).
+
+    Args:
+        kind: of the problem.
+        heads: the head of each kind by its name.
+    """
+
+    def __init__(self, kind: SeveralHeads, heads: Mapping[str, Head]) -> None:
+        self.kind = kind
+        self.problem = kind.name
+        self.heads = dict(heads)
+        self.learns_classes = all(head.learns_classes for head in heads.values())
+        self.padding = {
+            column if column in OF_ALL else _column(name, column): value
+            for name, head in heads.items()
+            for column, value in head.padding.items()
+        }
+
+    def tokenize(
+        self, split: Split, tokenizer: PreTrainedTokenizerBase
+    ) -> tuple[Mapping[str, Any], Columns]:
+        if self.per_token and tokenizer.padding_side == "left":
+            raise ConfigError(
+                f"heads {', '.join(self.heads)}: some read the first token of a text, and "
+                f"{type(tokenizer).__name__} has none there. Give another model."
+            )
+        targets = dict(zip(self.heads, zip(*split.label_ids, strict=True), strict=True))
+        base = self.kind.base_name
+        tokens, of_base = self.heads[base].tokenize(Split(split.examples, targets[base]), tokenizer)
+        columns: dict[str, Sequence[Any]] = {
+            # whether an example has a label of any head
+            "labels": [0 if is_labelled(target) else NO_LABEL for target in split.label_ids]
+        }
+        for name, head in self.heads.items():
+            own = of_base if name == base else head.columns(targets[name])
+            for column, values in own.items():
+                columns[column if column in OF_ALL else _column(name, column)] = values
+        if self.per_token:  # heads of texts read the first token
+            columns[PREDICTING] = [[1, *row[1:]] for row in columns[PREDICTING]]
+        return tokens, columns
+
+    def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        return self.heads[self.kind.base_name].joined(logits, batch)
+
+    def configured(self, config: TaskTrainingConfig, task: Task) -> Self:
+        head = copy.copy(self)
+        head.heads = {
+            name: own.configured(config, task.of_head(name)) for name, own in self.heads.items()
+        }
+        return head
+
+    def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
+        return self._mean(
+            lambda head, own, name: head.hard_loss(own, self._batch(name, batch)), logits
+        )
+
+    def soft_loss(
+        self,
+        student: torch.Tensor,
+        teacher: torch.Tensor,
+        batch: TensorBatch,
+        temperature: float,
+        divergence: Divergence | None = None,
+    ) -> torch.Tensor:
+        return self._mean(
+            lambda head, ours, theirs, name: head.soft_loss(
+                ours, theirs, self._batch(name, batch), temperature, divergence
+            ),
+            student,
+            teacher,
+        )
+
+    def logit_loss(
+        self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
+    ) -> torch.Tensor:
+        return self._mean(
+            lambda head, ours, theirs, name: head.logit_loss(
+                ours, theirs, self._batch(name, batch)
+            ),
+            student,
+            teacher,
+        )
+
+    def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
+        import torch
+
+        if len(logits) == 1:
+            return logits[0]
+        own = (
+            head.averaged([each[..., self.kind.slices[name]] for each in logits])
+            for name, head in self.heads.items()
+        )
+        return torch.cat([*own], dim=-1)
+
+    def entropy(self, logits: torch.Tensor) -> torch.Tensor:
+        return self._mean(lambda head, own, name: head.entropy(own), logits)
+
+    def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
+        logits = self.logits(model(**model_inputs(model, batch)), batch)
+        total = logits.new_zeros(())
+        for name, head, own in self._split(logits):
+            of_head = self._batch(name, batch)
+            total = total + head.hard_loss(own, of_head) * len(head.predicted(own, of_head))
+        return total
+
+    def _mean(self, loss: Callable[..., torch.Tensor], *logits: torch.Tensor) -> torch.Tensor:
+        """Return the mean of a loss over heads, given the logits of one model or of two."""
+        import torch
+
+        losses = [
+            loss(head, own, *(each for _, _, each in others), name)
+            for (name, head, own), *others in zip(*map(self._split, logits), strict=True)
+        ]
+        return torch.stack(losses).mean(0)
+
+    def _split(self, logits: torch.Tensor) -> Iterator[tuple[str, Head, torch.Tensor]]:
+        """Yield each head with its name and its logits."""
+        for name, head in self.heads.items():
+            own = logits[..., self.kind.slices[name]]
+            first_alone = self.per_token and not self.kind.heads[name].labels_words
+            yield name, head, own[:, 0] if first_alone else own
+
+    def _batch(self, name: str, batch: TensorBatch) -> TensorBatch:
+        """Return a batch with the columns of one head under their own names."""
+        end = _column(name, "")
+        own = {
+            column.removesuffix(end): values
+            for column, values in batch.items()
+            if column.endswith(end)
+        }
+        if PREDICTING in batch:
+            own[PREDICTING] = batch[PREDICTING].clone()
+            own[PREDICTING][:, 0] = 0
+        return {**batch, **own}
+
+
+def _column(name: str, column: str) -> str:
+    return f"{column}:{name}"

@@ -1,0 +1,51 @@
+"""Toy tasks of several heads: a label and tags of a sentence, a label and a set of a text."""
+
+from __future__ import annotations
+
+from bertender.metrics.targets import NO_LABEL, HeadTargets
+from bertender.tasks.task import Split, Task
+from tests.toy_tagging import TASK as TAGGING
+from tests.toys import set_task
+
+HAS_COUNT = ("with", "without")
+
+
+def _joint(split: Split) -> Split:
+    """Add a label: whether a sentence has a number of several digits."""
+    counts = [not any(word.isdecimal() for word in words) for words in split.examples]
+    pairs = zip(counts, split.label_ids, strict=True)
+    return Split(split.examples, tuple(HeadTargets((int(none), tags)) for none, tags in pairs))
+
+
+def _topics(split: Split, every: int = 0) -> Split:
+    """Add a label: how many words a text has; one of `every` examples has no set."""
+    sizes = [int(len(text.split()) > 2) for (text,) in split.examples]
+    targets = tuple(
+        HeadTargets((size, (NO_LABEL,) if every and not row % every else own))
+        for row, (size, own) in enumerate(zip(sizes, split.label_ids, strict=True))
+    )
+    return Split(split.examples, targets)
+
+
+JOINT = Task(
+    "toy",
+    (
+        *(f"count:{label}" for label in HAS_COUNT),
+        *(f"things:{label}" for label in TAGGING.labels),
+    ),
+    "count:accuracy+things:entity_f1",
+    ("words",),
+    _joint(TAGGING.train),
+    _joint(TAGGING.dev),
+    problem_type="count:single_label_classification,things:token_classification",
+)
+SETS = set_task()
+TWO_OF_TEXTS = Task(
+    "toy",
+    (*(f"length:{label}" for label in ("short", "long")), *(f"topics:{x}" for x in SETS.labels)),
+    "length:accuracy+topics:micro_f1",
+    ("text",),
+    _topics(SETS.train, every=5),
+    _topics(SETS.dev),
+    problem_type="length:single_label_classification,topics:multi_label_classification",
+)
