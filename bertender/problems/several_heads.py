@@ -51,6 +51,11 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 FEWEST = 2
 
 
+def head_name(task: str) -> str:
+    """Return the name of the head of a task, given its own."""
+    return re.sub(r"\W", "_", task)
+
+
 class NoLabel(NamedTuple):
     """Instead of a head's label in a row that has none."""
 

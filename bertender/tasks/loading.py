@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameError
+from bertender.metrics.heads import AND
+from bertender.metrics.targets import HeadTargets
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Columns, Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
-from bertender.problems.several_heads import BETWEEN, OF_HEAD
+from bertender.problems.several_heads import BETWEEN, OF_HEAD, head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.labelled import check_classes, label_names, read_labelled
@@ -64,6 +66,9 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
         DataError: a data file is wrong.
         HubUnreachableError: the data are not on this machine and no hub responds.
     """
+    names = config.task.split(BETWEEN)
+    if len(names) > 1 and not (config.train or config.dev):
+        return _several(names, config, has_model=has_model)
     _check_sources(config)
     if config.train or config.dev:
         task = load_files(config, has_model=has_model)
@@ -106,6 +111,69 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
         source=_source(config, task, parts.share),
         data=data,
     )
+
+
+def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Task:
+    """Return several named tasks as one of several heads, whose texts have the labels of one each.
+
+    Raises:
+        ConfigError: they do not read the same: one text, or two; or one is named twice.
+    """
+    tasks = [
+        load_task(
+            config.model_copy(update={"task": name.strip(), "metric": None}), has_model=has_model
+        )
+        for name in names
+    ]
+    first = tasks[0]
+    for task in tasks:
+        if task.problem.labels_words or len(task.text_columns) != len(first.text_columns):
+            raise ConfigError(
+                f"task={config.task}: {task.name!r} reads {', '.join(task.text_columns)}, and "
+                f"{first.name!r} {', '.join(first.text_columns)}. Heads of one encoder all read "
+                "one text, or all two. Give tasks that do."
+            )
+    shares = {task.source["select"] for task in tasks}
+    if len(shares) > 1:
+        raise ConfigError(
+            f"task={config.task}: some have too few texts to set a share apart. Give --select 0."
+        )
+    heads = {head_name(task.name): task for task in tasks}
+    if len(heads) < len(tasks):
+        raise ConfigError(f"task={config.task}: each task must be named once.")
+    kinds = (f"{name}{OF_HEAD}{task.problem_type}" for name, task in heads.items())
+    problem = PROBLEMS[BETWEEN.join(kinds)]
+
+    def together(name: str) -> Split:
+        """Return a split of all tasks."""
+        examples: list[Example] = []
+        targets: list[HeadTargets] = []
+        for place, task in enumerate(tasks):
+            split: Split = getattr(task, name)
+            examples += split.examples
+            for example, own in zip(split.examples, split.label_ids, strict=True):
+                target = [*problem.unlabelled(example)]
+                target[place] = own
+                targets.append(HeadTargets(target))
+        return Split(tuple(examples), tuple(targets))
+
+    whole = Task(
+        name=config.task,
+        labels=tuple(
+            f"{name}{OF_HEAD}{label}" for name, task in heads.items() for label in task.labels
+        ),
+        metric=AND.join(f"{name}{OF_HEAD}{task.metric}" for name, task in heads.items()),
+        text_columns=first.text_columns,
+        train=together("train"),
+        dev=together("dev"),
+        selection=together("selection"),
+        reserved=tuple(example for task in tasks for example in task.reserved),
+        data={f"{name} {key}": d for name, task in heads.items() for key, d in task.data.items()},
+        problem_type=problem.name,
+    )
+    if config.metric is not None:
+        whole = replace(whole, metric=check_metric(config.metric, whole.problem, _targets(whole)))
+    return replace(whole, source=_source(config, whole, shares.pop()))
 
 
 def sample(split: Split, count: int | None, problem: Problem[Any] = SINGLE_LABEL) -> Split:

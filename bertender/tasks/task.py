@@ -250,12 +250,12 @@ class Task:
         return _problem(self.problem_type, self.labels)
 
     def of_head(self, name: str) -> Task:
-        """Return the task of one of several heads, with its own labels and targets."""
+        """Return the task of one of several heads: the examples that have labels of it."""
         place, problem = [*self.problem.heads].index(name), self.problem.heads[name]
         start = f"{name}:"
 
         def own(split: Split) -> Split:
-            return replace(split, label_ids=tuple(each[place] for each in split.label_ids))
+            return Split(split.examples, tuple(each[place] for each in split.label_ids)).labelled
 
         labels = tuple(
             label.removeprefix(start) for label in self.labels if label.startswith(start)

@@ -66,8 +66,14 @@ class OnTask(Distillation):
         check_task(config, method, task)
         extended, left_out = with_unlabelled(task, config)
         check_can_learn(task, extended, left_out, method)
-        teachers = load_teachers(teacher, config.more_teachers, task)
-        if method.learns_from_teacher:
+        teaches = method.learns_from_teacher
+        teachers = load_teachers(teacher, config.more_teachers, task, for_all_heads=teaches)
+        if teachers[0].head is not None and config.unlabelled_agreement:
+            raise ConfigError(
+                "unlabelled_agreement: the teachers predict one head each, and have nothing to "
+                "agree on. Leave it out."
+            )
+        if teaches:
             for each in teachers:
                 each.check_varied(task, config)
         start, student = new_student(teachers[0], method, extended, config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -13,7 +12,6 @@ from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import VocabularyFindings
 from bertender.models.families import FAMILIES, family_name
 from bertender.models.own_models import ExpectedModel, without_weights
-from bertender.problems.problem import Problem
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import tensors_digest
@@ -74,7 +72,7 @@ def new_student(
             the method cannot compare it with this teacher.
     """
     torch.manual_seed(config.seed)  # what the student does not take from elsewhere is random
-    start = find_start(teacher, method, config.student, task.problem)
+    start = find_start(teacher, method, config.student, task)
     tokens = None
     if method.student.counts_tokens:
         tokenizer = fitting_tokenizer(start.source, start.model, finished=start.is_teacher)
@@ -100,10 +98,9 @@ def new_student(
     return start, student
 
 
-def find_start(
-    teacher: Teacher, method: Method, student: str | None, problem: Problem[Any]
-) -> Start:
-    """Load what the student starts from: the encoder named `student`, or else the teacher.
+def find_start(teacher: Teacher, method: Method, student: str | None, task: Task) -> Start:
+    """Load what the student starts from: the encoder named `student`, or else the teacher; one of
+    one head alone gives its encoder, and no head.
 
     An encoder is read as the problem's teachers are: its tokenizer has the settings of theirs.
 
@@ -116,9 +113,12 @@ def find_start(
     check_teacher(teacher.model.config, method, student)
     if student is None:
         check_even_start(teacher.model.config, method)
-        return Start(str(artifact.path), teacher.model, "", is_teacher=True)
+        model = teacher.model
+        if teacher.head is not None:
+            model, _ = load_classifier(str(artifact.path), task.labels, task.problem)
+        return Start(str(artifact.path), model, "", is_teacher=True)
     source = find_encoder(student, setting="student")
-    model, tokenizer = load_classifier(source, artifact.card.task.labels, problem)
+    model, tokenizer = load_classifier(source, task.labels, task.problem)
     check_even_start(model.config, method)
     others = load_tokenizer(artifact.path)
     around = [each("a", "b")["input_ids"] for each in (tokenizer, others)]

@@ -37,7 +37,7 @@ from distill.distillation.config import DistillConfig, FilteredConfig, Unlabelle
 from distill.distillation.start import Start
 from distill.losses.signals import Wanted, joined
 from distill.methods.method import Method
-from distill.teachers.encoders import Teacher
+from distill.teachers.encoders import Teacher, joined_logits
 from distill.teachers.outputs import (
     LOGITS,
     cacheable,
@@ -194,16 +194,20 @@ class TrainingTexts:
         return replace(self, task=replace(self.task, train=self.task.train + texts), kept=kept)
 
     def logits(self, tokenizer: PreTrainedTokenizerBase) -> list[torch.Tensor]:
-        """Return each teacher's logits (texts, labels) on all texts, which are cached.
+        """Return each teacher's logits (texts, labels) on all texts, which are cached; of teachers
+        of one head each, those of all together.
 
         Args:
             tokenizer: the student's.
         """
         known, head = self._tokenised_for(tokenizer)[1], head_of(self.task.problem)
-        return [
+        own = [
             head.of_examples(self._outputs(each, known, LOGITS_ALONE)[LOGITS])
             for each in self.teachers
         ]
+        if self.teachers[0].head is None:
+            return own
+        return [joined_logits(self.teachers, own, head)]
 
     def targets(self, tokenizer: PreTrainedTokenizerBase) -> Sequence[Any]:
         """Return what a student, whose tokenizer is given, is to learn: the labels, or the numbers
@@ -282,8 +286,8 @@ class TrainingTexts:
                 for place, teacher in enumerate(self.teachers)
             )
         if LOGITS in first:
-            head = head_of(self.task.problem)
-            first[LOGITS] = head.averaged([first[LOGITS], *(each[LOGITS] for each in more)])
+            own = [first[LOGITS], *(each[LOGITS] for each in more)]
+            first[LOGITS] = joined_logits(self.teachers, own, head_of(self.task.problem))
         if SPREAD in examples.columns:
             spread = spread_of(self.targets(tokenizer))
             examples = examples.with_columns(**{SPREAD: [spread] * len(examples)})

@@ -24,13 +24,15 @@ from bertender.core.errors import (
 )
 from bertender.core.hub import hub_cache, hub_knows
 from bertender.problems.problem import Problem
+from bertender.problems.several_heads import head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import largest_token, load_tokenizer, tokens_beyond
 from bertender.training.config import JudgedConfig
-from bertender.training.heads import HEADS
+from bertender.training.heads import HEADS, Head, SeveralHead
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
@@ -42,14 +44,32 @@ class Teacher:
 
     artifact: Artifact
     model: PreTrainedModel
+    head: str | None = None
+    """The one head of the task whose labels it predicts; None where it predicts all labels."""
 
     @classmethod
     def load(cls, artifact: Artifact, task: Task) -> Self:
-        """Load a classifier of the task's labels, or raise what `check_same_labels` does."""
+        """Load a classifier of the task's labels, or of one of its heads, or raise what
+        `check_same_labels` does."""
         from bertender.models.classifier import load_torch_classifier
 
-        check_same_labels(artifact, task)
-        return cls(artifact, on_device(load_torch_classifier(artifact)))
+        record = artifact.card.task
+        own = [
+            name
+            for name in task.problem.heads
+            if (of_head := task.of_head(name)).problem_type == record.problem_type
+            and of_head.labels == record.labels
+        ]
+        # two heads of yes and no are told apart by the name of the task
+        named = [name for name in own if head_name(record.name) == name] or own
+        if not own:
+            check_same_labels(artifact, task)
+        elif len(named) > 1:
+            raise ConfigError(
+                f"the teacher {artifact.path} (task {record.name!r}) has the labels of several "
+                f"heads: {', '.join(named)}. Call a head as the task of its teacher."
+            )
+        return cls(artifact, on_device(load_torch_classifier(artifact)), next(iter(named), None))
 
     def check_varied(self, task: Task, config: JudgedConfig) -> None:
         """Raise ConstantError where it predicts one label, unless the config allows it.
@@ -63,22 +83,74 @@ class Teacher:
 
         if not config.allow_constant:
             path = self.artifact.path
+            task = task if self.head is None else task.of_head(self.head)
             classifier = as_classifier(self.model, load_tokenizer(path), task)
             otherwise = " allow_constant learns from it all the same."
             check_teacher_varied(classifier, path, task, otherwise)
 
 
-def load_teachers(first: Artifact, more: Sequence[Path], task: Task) -> tuple[Teacher, ...]:
-    """Load the teacher, and those whose logits are averaged with its own.
+def load_teachers(
+    first: Artifact, more: Sequence[Path], task: Task, *, for_all_heads: bool = True
+) -> tuple[Teacher, ...]:
+    """Load the teacher, and those whose logits are averaged with its own; or one for each head or
+    more, of a task of several.
+
+    Args:
+        first: the teacher.
+        more: the others.
+        task: that they predict.
+        for_all_heads: whether each head must have one.
 
     Raises:
-        ConfigError: one predicts other labels.
+        ConfigError: one predicts other labels; or some are of one head, and others of all, or a
+            head has none.
         ModelError, NotAnArtifactError, DamagedArtifactError: one is not a classifier to learn from.
     """
     from bertender.models.importing import open_artifact
 
     artifacts = (first, *(open_artifact(path) for path in more))
-    return tuple(Teacher.load(artifact, task) for artifact in artifacts)
+    teachers = tuple(Teacher.load(artifact, task) for artifact in artifacts)
+    heads = {each.head for each in teachers}
+    if heads == {None}:
+        return teachers
+    missing = [name for name in task.problem.heads if name not in heads]
+    if missing and for_all_heads:
+        raise ConfigError(
+            f"no teacher for {', '.join(missing)}: task {task.name!r} has the heads "
+            f"{', '.join(task.problem.heads)}, and the teachers are of "
+            f"{', '.join(each.head or 'all' for each in teachers)}. Give one for each, by "
+            "--teacher and --more-teachers; or one of all."
+        )
+    if None in heads:
+        raise ConfigError(
+            "some teachers are of one head, and some of all. Give one for each head, or those of "
+            "all alone."
+        )
+    return teachers
+
+
+def joined_logits(
+    teachers: Sequence[Teacher], logits: Sequence[torch.Tensor], head: Head
+) -> torch.Tensor:
+    """Return the logits (texts, labels) of the mean prediction of teachers; of those of one head
+    each, side by side.
+
+    Args:
+        teachers: whose logits they are.
+        logits: of each.
+        head: of the task.
+    """
+    import torch
+
+    if teachers[0].head is None or not isinstance(head, SeveralHead):
+        return head.averaged(logits)
+    of_heads = [
+        own.averaged(
+            [each for teacher, each in zip(teachers, logits, strict=True) if teacher.head == name]
+        )
+        for name, own in head.heads.items()
+    ]
+    return torch.cat(of_heads, dim=-1)
 
 
 def on_device(model: PreTrainedModel) -> PreTrainedModel:

@@ -1,0 +1,226 @@
+"""Several heads on one encoder: their files, their targets, and a student of several teachers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertender.comparison.accuracy import decoded, predict_outputs
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, DataError
+from bertender.metrics import score
+from bertender.metrics.targets import NO_LABEL, HeadTargets, is_labelled
+from bertender.models.classifier import open_classifier
+from bertender.problems import PROBLEMS
+from bertender.problems.problem import Outputs
+from bertender.problems.several_heads import SeveralHeads
+from bertender.tasks import loading
+from bertender.tasks.loading import load_task
+from bertender.tasks.task import Split, Task, TaskConfig
+from distill.distillation.config import DistillConfig
+from distill.distillation.distiller import distill
+from distill.finetuning.config import FinetuneConfig
+from distill.finetuning.finetune import finetune_by_name
+from tests.toy_heads import JOINT, TWO_OF_TEXTS
+from tests.toy_models import save_encoder
+from tests.toys import set_task, toy_task
+
+SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
+KINDS = "single_label_classification,token_classification"
+
+
+@pytest.mark.parametrize("task", [JOINT, TWO_OF_TEXTS], ids=["words", "texts"])
+def test_logits_of_the_targets_decode_to_the_targets(task: Task) -> None:
+    problem = task.problem
+    assert isinstance(problem, SeveralHeads)
+    for example, target in zip(task.dev.examples, task.dev.label_ids, strict=True):
+        first, second = problem.slices.values()
+        words = len(example) if problem.labels_words else 0
+        logits = np.full((1 + words, len(task.labels)), -1.0, np.float32)
+        logits[0, first.start + target[0]] = 1.0
+        if words:
+            logits[np.arange(1, 1 + words), second.start + np.array(target[1])] = 1.0
+        else:
+            logits[0, second.start + np.array(target[1], dtype=int)] = 1.0
+        outputs = Outputs(logits, np.arange(-1, words) if words else np.zeros(1, int))
+        assert problem.decode(outputs, example) == target
+    found = score(task.metric, task.dev.label_ids, task.dev.label_ids, labels=task.labels)
+    assert found.value == 1.0
+
+
+def test_the_mean_is_that_of_the_heads_each_on_its_labelled_rows() -> None:
+    truth = [HeadTargets((0, (0,))), HeadTargets((1, (NO_LABEL,))), HeadTargets((NO_LABEL, (1,)))]
+    wrong = [HeadTargets((0, (0,))), HeadTargets((0, (0,))), HeadTargets((0, (1,)))]
+    values = {
+        name: score(name, truth, wrong, labels=TWO_OF_TEXTS.labels)
+        for name in ("length:accuracy", "topics:micro_f1", TWO_OF_TEXTS.metric)
+    }
+    assert values["length:accuracy"].value == 0.5
+    assert values["topics:micro_f1"].value == 1.0
+    assert values[TWO_OF_TEXTS.metric].value == 0.75
+
+
+ROWS: list[dict[str, Any]] = [
+    {"words": ["play", "it"], "intent": "play", "tags": ["O", "B-song"]},
+    {"words": ["stop"], "intent": "stop", "tags": ["O"]},
+    {"words": ["go", "on"], "intent": None, "tags": ["O", "O"]},
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def test_a_file_has_a_column_for_each_head(tmp_path: Path) -> None:
+    file = write(tmp_path / "train.jsonl", ROWS * 3)
+    config = TaskConfig(
+        train=file, dev=file, label_column="intent,tags", problem_type=KINDS, select=0
+    )
+    task = load_task(config)
+    assert task.labels == ("intent:play", "intent:stop", "tags:O", "tags:B-song", "tags:I-song")
+    assert task.train.label_ids[:3] == ((0, (0, 1)), (1, (0,)), (NO_LABEL, (0, 0)))
+    assert task.metric == "intent:accuracy+tags:entity_f1"
+    assert load_task(TaskConfig.parse(task.source)).labels == task.labels
+
+
+def test_two_files_beside_each_other_have_labels_too(tmp_path: Path) -> None:
+    for suffix, lines in (
+        ("seq.in", "play it\nstop"),
+        ("seq.out", "O B-song\nO"),
+        ("label", "play\nstop"),
+    ):
+        (tmp_path / f"train.{suffix}").write_text(lines)
+    file = tmp_path / "train.seq.in"
+    config = TaskConfig(
+        train=file, dev=file, label_column="label,tags", problem_type=KINDS, select=0
+    )
+    assert load_task(config).train.label_ids == ((0, (0, 1)), (1, (0,)))
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "one column": ({"label_column": "tags"}, "2 heads, and 1 columns"),
+    "words first": (
+        {
+            "label_column": "tags,intent",
+            "problem_type": "token_classification,single_label_classification",
+        },
+        "labels words: there is one such head at most, and it is the last",
+    ),
+    "a number": (
+        {"problem_type": "regression,token_classification"},
+        "regression shares no encoder with other heads",
+    ),
+    "a name": (
+        {"problem_type": "in tent:single_label_classification,tags:token_classification"},
+        "a name has letters",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_settings_are_refused(name: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "train.jsonl", ROWS * 3)
+    settings, said = WRONG[name]
+    usual = {"label_column": "intent,tags", "problem_type": KINDS}
+    with pytest.raises(ConfigError, match=said):
+        load_task(TaskConfig(train=file, dev=file, **{**usual, **settings}))
+
+
+def test_a_row_without_any_label_is_refused(tmp_path: Path) -> None:
+    rows = [*ROWS, {"words": ["a"], "intent": "", "tags": None}]
+    file = write(tmp_path / "train.jsonl", rows)
+    with pytest.raises(DataError, match="line 4, column 'intent': no label, nor in 'tags'"):
+        load_task(TaskConfig(train=file, dev=file, label_column="intent,tags", problem_type=KINDS))
+
+
+def named(monkeypatch: pytest.MonkeyPatch, **tasks: Task) -> None:
+    """Let tasks be found by name."""
+    known = loading.load_task
+
+    def load(config: TaskConfig, **more: Any) -> Task:
+        if config.task not in tasks:
+            return known(config, **more)
+        return replace(tasks[config.task], name=config.task, source={"select": 0.0})
+
+    monkeypatch.setattr(loading, "load_task", load)
+
+
+def test_tasks_by_commas_are_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    named(
+        monkeypatch,
+        kind=toy_task(),
+        topics=set_task(),
+        pairs=replace(toy_task(), text_columns=("a", "b")),
+    )
+    task = loading.load_task(TaskConfig(task="kind,topics"))
+    assert task.problem_type == "kind:single_label_classification,topics:multi_label_classification"
+    assert len(task.train) == len(toy_task().train) + len(set_task().train)
+    assert task.train.label_ids[0] == (0, (NO_LABEL,))
+    assert task.train.label_ids[-1][0] == NO_LABEL
+    assert task.metric == "kind:accuracy+topics:micro_f1"
+    with pytest.raises(ConfigError, match="'pairs' reads a, b, and 'kind' text"):
+        loading.load_task(TaskConfig(task="kind,pairs"))
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> list[Artifact]:
+    """One of each task."""
+    folder = tmp_path_factory.mktemp("heads")
+    encoder = save_encoder("bert", folder / "encoder")
+    config = FinetuneConfig(teacher=str(encoder), epochs=6, **SETTINGS)
+    tasks = replace(toy_task(), name="kind"), replace(set_task(), name="topics")
+    return [finetune_by_name(task, config, folder / task.name) for task in tasks]
+
+
+@pytest.fixture
+def task(monkeypatch: pytest.MonkeyPatch) -> Task:
+    named(monkeypatch, kind=toy_task(), topics=set_task())
+    return loading.load_task(TaskConfig(task="kind,topics"))
+
+
+def test_a_student_learns_all_heads_from_a_teacher_of_each(
+    teachers: list[Artifact], task: Task, tmp_path: Path
+) -> None:
+    """Also of texts that have no label of a head."""
+    settings = {
+        "method": "minibert",
+        "layers": 2,
+        "epochs": 12,
+        "more_teachers": (teachers[1].path,),
+    }
+    without = replace(
+        task, train=Split(task.train.examples, (task.problem.unlabelled(("a",)),) * len(task.train))
+    )
+    student = distill(teachers[0], without, DistillConfig(**settings, **SETTINGS), tmp_path / "s")
+    classifier = open_classifier(student)
+    outputs = predict_outputs(classifier, task.dev.examples)
+    found = decoded(classifier.problem, outputs, task.dev.examples)
+    for metric in task.metric.split("+"):
+        assert score(metric, task.dev.label_ids, found, labels=task.labels).value > 0.8, metric
+
+
+def test_each_head_wants_a_teacher(teachers: list[Artifact], task: Task, tmp_path: Path) -> None:
+    config = DistillConfig(method="pkd", layers=2, **SETTINGS)
+    with pytest.raises(ConfigError, match="no teacher for topics"):
+        distill(teachers[0], task, config, tmp_path / "student")
+    on_labels = DistillConfig(method="hard", layers=2, epochs=1, **SETTINGS)
+    student = distill(teachers[0], task, on_labels, tmp_path / "student")
+    assert student.card.task.labels == task.labels
+    more = {"more_teachers": (teachers[1].path,), "unlabelled_agreement": True}
+    alike = DistillConfig(method="pkd", unlabelled_texts=1, **more, **SETTINGS)
+    with pytest.raises(ConfigError, match="have nothing to agree on"):
+        distill(teachers[0], task, alike, tmp_path / "other")
+
+
+def test_a_problem_type_is_read_back() -> None:
+    assert PROBLEMS[JOINT.problem_type].name == JOINT.problem_type
+    assert JOINT.problem_type in PROBLEMS
+    assert "count:none,things:token_classification" not in PROBLEMS
+    assert is_labelled(HeadTargets((NO_LABEL, ())))  # an empty set is a label
+    assert not is_labelled(HeadTargets((NO_LABEL, (NO_LABEL,))))
