@@ -169,9 +169,11 @@ def read_file(
     """Read the texts of a file.
 
     Args:
-        path: CSV, TSV, JSONL or Parquet, or a text a line.
+        path: CSV, TSV, JSONL, Parquet, SQuAD's JSON, or a text a line; of a model that labels
+            words, a word a line too (WORD_A_LINE).
         text_column: the column of the text.
-        pair_column: that of the second text, for a model that reads pairs.
+        pair_column: that of the second text, for a model that reads pairs; of questions, by default
+            that of their contexts.
         text_columns: how many texts the model reads at once.
         skip_bad_rows: leave out rows that cannot be used.
         problem: of the model: one that labels words takes lists of them.
@@ -184,6 +186,12 @@ def read_file(
     from bertender.tasks.labelled import read_placed_texts
     from bertender.tasks.rows import SkippedRows, stop
 
+    if path.suffix.lower() in WORD_A_LINE:
+        check_labels_words(path, problem)
+        return read_sentences(path, text_column, skip_bad_rows)
+    usual = problem.columns.texts
+    if pair_column is None and len(usual) == text_columns == PAIR:
+        pair_column = usual[1]
     columns = (text_column, *(() if pair_column is None else (pair_column,)))
     reads_choices = text_columns > PAIR
     if len(columns) != text_columns and not (reads_choices or problem.takes_list):
@@ -217,6 +225,15 @@ def read_file(
         skips_bad_rows=skip_bad_rows,
         left_out=skipped.report(),
     )
+
+
+def check_labels_words(path: Path, problem: Problem[Any]) -> None:
+    """Raise ConfigError for a file with a word a line where a model reads texts."""
+    if not problem.labels_words:
+        raise ConfigError(
+            f"{path}: a file with a word a line is for a model that labels words, and this one is "
+            f"of {problem.name!r}. Give a table, or .txt with a text a line."
+        )
 
 
 def read_sentences(path: Path, column: str, skip_bad_rows: bool = False) -> Texts:

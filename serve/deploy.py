@@ -111,7 +111,8 @@ def _try_candidate(
     texts = readable(golden, problem, limits, artifact.card.max_length)
     try:
         with target.candidate(folder, artifact) as place:
-            predictions = ask_golden(place, texts, config.timeout_s, target.check_address)
+            asked = place, texts, problem
+            predictions = ask_golden(*asked, config.timeout_s, target.check_address)
     except (DeploymentError, ServingError) as error:
         raise _refused(target, folder, artifact, str(error)) from None
     tolerance = tolerance_in(limits.get("runtime", DEFAULT_RUNTIME), golden.tolerance)
@@ -210,6 +211,7 @@ NO_RETRY = 0
 def ask_golden(
     place: Place,
     texts: Mapping[int, GoldenText],
+    problem: Problem[Any],
     timeout_s: float,
     check_address: Callable[[], None],
 ) -> dict[int, GoldenPrediction]:
@@ -218,6 +220,7 @@ def ask_golden(
     Args:
         place: the model.
         texts: by their places among all of them.
+        problem: of the artifact: a server does not name the labels of several heads.
         timeout_s: longest wait for one of them.
         check_address: called before each text; raises where another process may listen there.
 
@@ -240,7 +243,7 @@ def ask_golden(
             try:
                 check_address()
                 (classification,) = endpoint.classify([text.example])
-                logits = endpoint.problem.logits_at(text.places, classification.logits)
+                logits = problem.logits_at(text.places, classification.logits)
             except (BertenderError, IndexError) as error:
                 raise DeploymentError(f"golden text {row + 1} gets no answer: {error}") from None
             predictions[row] = GoldenPrediction(classification.label, logits)

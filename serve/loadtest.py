@@ -62,7 +62,9 @@ class TextsConfig(Config):
 
     task: str | None = Field(None, description="send the held-out texts of this task")
     input: Path | None = Field(
-        None, description="send the texts of this file: CSV, TSV, JSONL, Parquet or .txt"
+        None,
+        description="send the texts of this file: CSV, TSV, JSONL, Parquet or .txt; of "
+        "taggers CoNLL, of questions SQuAD's JSON",
     )
     text_column: str = Field("text", description="column of the text in the file")
     pair_column: str | None = Field(None, description="column of the second text, for pairs")

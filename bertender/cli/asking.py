@@ -13,7 +13,7 @@ import typer
 
 from bertender.cli.flags import JsonFlag, OutFile, command_with_flags, settings_of
 from bertender.cli.output import messages, print_json, print_words
-from bertender.core.errors import ConfigError, DataError, LoadTestError
+from bertender.core.errors import DataError, LoadTestError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.progress import visible
 from bertender.problems.problem import Problem
@@ -22,6 +22,7 @@ from serve.bulk import (
     WORD_A_LINE,
     ClassifyConfig,
     Texts,
+    check_labels_words,
     check_writable,
     classify_all,
     classify_to_file,
@@ -129,15 +130,9 @@ def _texts(texts: Sequence[Example], config: ClassifyConfig, model: ServedModel)
 
     A file has a word a line where its own suffix or the output's says so.
     """
-    count = model.text_columns
-    files = [path for path in (config.input, config.output) if path]
-    if config.input and any(path.suffix.lower() in WORD_A_LINE for path in files):
-        if not model.problem.labels_words:
-            raise ConfigError(
-                f"{' and '.join(map(str, files))}: a file with a word a line is for a model that "
-                f"labels words, and {model.name!r} is of {model.problem.name!r}. Give a table, or "
-                ".txt with a text a line."
-            )
+    count, output = model.text_columns, config.output
+    if config.input and output and output.suffix.lower() in WORD_A_LINE:
+        check_labels_words(output, model.problem)
         return read_sentences(config.input, config.text_column, config.skip_bad_rows)
     if config.input:
         columns = config.text_column, config.pair_column

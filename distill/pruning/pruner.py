@@ -252,11 +252,11 @@ def check_possible(model: PreTrainedModel, config: PruneConfig) -> None:
 
 
 def check_vocabulary_stays(config: PruneConfig, task: Task) -> None:
-    """Raise ConfigError where a tagger's words would be cut into other tokens than they were."""
+    """Raise ConfigError where a model of tags or answers would read other tokens than it did."""
     if config.vocab is not None and head_of(task.problem).per_token:
         raise ConfigError(
-            f"vocab={config.vocab!r}: a model that labels words learns token by token, so that "
-            f"its tokens stay, and task {task.name!r} is one of {task.problem_type!r}. Leave it "
+            f"vocab={config.vocab!r}: tags and answers are learned token by token, so that all "
+            f"tokens stay, and task {task.name!r} is one of {task.problem_type!r}. Leave it "
             "out, and cut heads, ffn or layers."
         )
 

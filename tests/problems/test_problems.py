@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,13 @@ from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, Example
 from bertender.text.tokenizer import load_tokenizer
-from bertender.training.heads import HEADS
+from bertender.training.heads import HEADS, head_of
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
+from distill.pruning.config import PruneConfig
+from distill.pruning.pruner import prune
 from export.config import ExportConfig
 from export.exporter import export, write_onnx
 from quantize.config import QuantizeConfig
@@ -50,6 +53,7 @@ from serve.repository.config_pbtxt import model_config
 from serve.server.server import serving
 from serve.wire import TRUNCATED
 from tests.fake_predictor import FakePredictor
+from tests.front import succeed
 from tests.quick import quick
 from tests.serve.asking import ask
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
@@ -257,15 +261,30 @@ def test_what_texts_are_given_to_a_student(
     if setting == "several teachers":
         settings["more_teachers"] = (teacher.path,)
     config = DistillConfig(**settings)
-    said = "token by token" if HEADS[task.problem_type].per_token else "directions of their own"
+    said = "token by token" if head_of(task.problem).per_token else "directions of their own"
     averages = not task.problem.gives_vectors or setting != "several teachers"
-    if HEADS[task.problem_type].per_token or not averages:
+    if head_of(task.problem).per_token or not averages:
         with pytest.raises(ConfigError, match=said):
             distill(teacher, task, config, tmp_path / "student")
         return
     student = distill(teacher, task, config, tmp_path / "student")
     assert student.card.findings.scores is not None
     assert student.card.findings.scores.score > 0.5
+
+
+def test_a_smaller_vocabulary_changes_nothing_or_is_refused(
+    teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = PruneConfig(vocab="task", vocab_floor=1, recover=False)
+    if head_of(task.problem).per_token:
+        with pytest.raises(ConfigError, match="tags and answers are learned token by token"):
+            prune(teacher, task, config, tmp_path / "pruned")
+        return
+    pruned = prune(teacher, task, config, tmp_path / "pruned")
+    assert pruned.card.findings.parameters < teacher.card.findings.parameters
+    for example in task.train.examples[:5]:
+        ours, theirs = (open_classifier(each).outputs([example])[0] for each in (pruned, teacher))
+        np.testing.assert_allclose(ours.logits, theirs.logits, atol=1e-5)
 
 
 def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task) -> None:
@@ -300,24 +319,54 @@ def test_the_endpoint_answers_as_the_model_predicts(graph: Artifact, task: Task)
 
 @pytest.mark.parametrize("runtime", [DEFAULT_RUNTIME, ENCODER_RUNTIME])
 def test_the_real_endpoint_answers_texts_and_examples_alike(
-    graph: Artifact, task: Task, runtime: str, tmp_path: Path
+    graph: Artifact, eight_bits: Artifact, task: Task, runtime: str, tmp_path: Path
 ) -> None:
     """A sentence may come as one text, whatever its words are labelled by."""
     examples = task.problem.asked(task.dev.examples[:3])
     several = len(examples[0]) > 1 and not task.problem.labels_words
     texts: Any = examples if several else [" ".join(each) for each in examples]
     binary = lay_out_with_encoders(tmp_path) if runtime == ENCODER_RUNTIME else None
-    config = ServeConfig(**ANY_PORTS, runtime=runtime, tritonserver=binary)
+    token = tmp_path / "token"
+    config = ServeConfig(**ANY_PORTS, runtime=runtime, tritonserver=binary, admin_token_file=token)
     with serving(graph, config) as server:
         answers = bertender.classify(texts, server.http_url)
         with Endpoint(server.grpc_url) as endpoint:
             assert [answer.label for answer in endpoint.classify(examples)] == [
                 answer.label for answer in answers
             ]
+        if runtime == DEFAULT_RUNTIME:
+            asked = write_asked(task, examples, tmp_path)
+            to_file = "--output", tmp_path / "answers.jsonl", "--url", server.http_url
+            succeed("classify", "--input", asked, *to_file)
+            rows = [json.loads(line) for line in (tmp_path / "answers.jsonl").open()]
+            assert len(rows) == sum(
+                len(example) - 1 if task.problem.takes_list else 1 for example in examples
+            )
+            if not (task.problem.takes_list or task.problem.heads):
+                own = [json.loads(answer.model_dump_json())["label"] for answer in answers]
+                assert [row.get("label") for row in rows] == own
+            short = ("--concurrency", "1", "--duration-s", "2", "--warmup-s", "0.1", "--noisy")
+            succeed("loadtest", server.http_url, "--input", asked, *short)
+            to_server = "--to", server.http_url, "--admin-token-file", token
+            assert "version 2 is serving" in succeed("deploy", eight_bits.path, *to_server).output
     local = open_classifier(graph)
     found = predict_outputs(local, examples)
     for answer, example, own in zip(answers, examples, found, strict=True):
         assert same(answer.label, named(own, example, local))
+
+
+def write_asked(task: Task, examples: Sequence[Example], folder: Path) -> Path:
+    """Write a file of examples that an endpoint is asked about, with the usual columns."""
+    if task.problem.labels_words:
+        path = folder / "asked.conll"
+        path.write_text("\n\n".join(map("\n".join, examples)))
+        return path
+    path, columns = folder / "asked.jsonl", task.problem.asked_columns(task.text_columns)
+    rows: list[Example | tuple[str, list[str]]] = [*examples]
+    if task.problem.takes_list:
+        rows = [(first, others) for first, *others in examples]
+    path.write_text("\n".join(json.dumps(dict(zip(columns, row, strict=True))) for row in rows))
+    return path
 
 
 def named(outputs: Outputs, example: Example, model: Classifier) -> Any:
@@ -400,4 +449,4 @@ def test_the_client_loads_no_transformers() -> None:
 
 def test_the_tokenizer_says_where_words_begin(teacher: Artifact, task: Task) -> None:
     batch = task.problem.encoder(load_tokenizer(teacher.path))(task.dev.examples[:3])
-    assert (batch.words is not None) == HEADS[task.problem_type].per_token
+    assert (batch.words is not None) == head_of(task.problem).per_token

@@ -110,8 +110,8 @@ def test_a_tagger_recovers_by_a_teacher_of_the_same_tokens(
 
 def test_the_vocabulary_of_a_tagger_stays(tagger: Artifact, tmp_path: Path) -> None:
     config = PruneConfig(vocab="task")
-    with pytest.raises(ConfigError, match="'task': a model that labels words learns token by"):
+    with pytest.raises(ConfigError, match="'task': tags and answers are learned token by"):
         STAGES["prune"].check(config, TASK)
-    with pytest.raises(ConfigError, match="its tokens stay"):
+    with pytest.raises(ConfigError, match="all tokens stay"):
         prune(tagger, TASK, config, tmp_path / "out")
     assert not any(tmp_path.iterdir())

@@ -57,6 +57,6 @@ def test_a_text_is_not_sent_again_without_a_check_of_who_listens(protocol: str, 
     with SERVERS[protocol](script) as url:
         place = Place(url, "classifier")
         with pytest.raises(DeploymentError, match="golden text 1 gets no answer") as error:
-            ask_golden(place, texts, 5, lambda: checks.append(script.asked))
+            ask_golden(place, texts, SINGLE_LABEL, 5, lambda: checks.append(script.asked))
     assert "secret" not in str(error.value)
     assert (script.asked, checks) == (1, [0])

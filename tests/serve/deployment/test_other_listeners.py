@@ -16,6 +16,7 @@ import pytest
 
 from bertender.core.artifact import read_golden
 from bertender.core.errors import ConfigError, DeploymentError
+from bertender.problems.single_label_classification import SINGLE_LABEL
 from serve.deploy import ask_golden, deploy
 from serve.server.targets import Place
 from serve.server.workspace import RunningServer, is_listening
@@ -113,5 +114,5 @@ def test_each_golden_text_is_for_the_server_alone(versions: Versions, tmp_path: 
     with deployable(versions.old, tmp_path) as running:
         place = Place(running.server.http_url, MODEL_NAME)
         with pytest.raises(DeploymentError, match="golden text 2 gets no answer: another process"):
-            ask_golden(place, texts, 20, check)
+            ask_golden(place, texts, SINGLE_LABEL, 20, check)
     assert asked == [0, 1], "before each, and none after it"
