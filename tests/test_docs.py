@@ -36,7 +36,7 @@ from export.config import ExportConfig
 from export.exporter import export
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import answer_task, ranking_task
+from tests.toys import answer_task, choice_task, ranking_task
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
@@ -318,19 +318,28 @@ ASK = {
 """Commands that ask the endpoint -> what is added to them: the address, and a short time."""
 
 
-TAGGING_PAGE = "docs/how-to/entities.md"
+TASKS_OF_PAGES: dict[str, Task] = {
+    "docs/how-to/entities.md": TAGGING,
+    "docs/how-to/questions.md": answer_task(96, 32),
+    "docs/how-to/ranking.md": ranking_task(64, 32),
+    "docs/how-to/data.md": choice_task(96, 32),
+}
+"""Pages that ask a model of another kind than one label a text."""
 
 
-def tagger(once: Once) -> Path:
-    """A graph of a tiny tagger."""
+def served_on(page: str, once: Once) -> Path:
+    """A graph of a tiny model of the page's kind."""
+    task = TASKS_OF_PAGES[page]
 
     def fill(folder: Path) -> None:
         encoder = save_encoder("bert", folder / "encoder")
-        config = FinetuneConfig(teacher=str(encoder), epochs=1, precision="fp32")
-        made = finetune_by_name(TAGGING, config, folder / "tagger")
-        export(made, TAGGING, ExportConfig(), folder / "graph")
+        config = FinetuneConfig(
+            teacher=str(encoder), epochs=1, precision="fp32", allow_constant=True
+        )
+        made = finetune_by_name(task, config, folder / "model")
+        export(made, task, ExportConfig(), folder / "graph")
 
-    return once("tagger", fill) / "graph"
+    return once(f"served-{task.problem_type}", fill) / "graph"
 
 
 @pytest.mark.slow
@@ -348,7 +357,7 @@ def test_the_endpoint_answers_as_the_page_says(
 ) -> None:
     """What needs two terminals, with free ports: commands, curl, JavaScript, and Python."""
     monkeypatch.chdir(built(once, task, trained, monkeypatch))
-    model = tagger(once) if page == TAGGING_PAGE else "mine/int8"
+    model = served_on(page, once) if page in TASKS_OF_PAGES else "mine/int8"
     with served_by([str(model)]) as urls:
         url = urls["http"]
         for name, added in ASK.items():
