@@ -31,6 +31,7 @@ from bertender.core.files import replacing
 from bertender.core.progress import Bar, progress_bar
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem
+from bertender.problems.ranking import RANKING, ROW_OF_PASSAGE
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.batch import Example
@@ -562,9 +563,10 @@ def _rows_of_passages(
     assert prediction.ranking is not None
     ranked = {each.number: (rank, each) for rank, each in enumerate(prediction.ranking, start=1)}
     query, *passages = texts
+    names = ROW_OF_PASSAGE.texts if tuple(columns) == RANKING.columns.texts else columns
     return [
         {
-            **dict(zip(columns, (query, passage), strict=True)),
+            **dict(zip(names, (query, passage), strict=True)),
             "score": ranked[number][1].score,
             RANK: ranked[number][0],
             "truncated": prediction.truncated,

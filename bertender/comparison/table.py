@@ -385,7 +385,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         lines.append(f"noise floor, the same model ({again.name}) twice: {value} {interval}")
     if constant := comparison.constant:
         lines.append(
-            f"`{constant.name}` reads no text: it is the most frequent label of the texts to learn "
+            f"`{constant.name}` reads no text: it is the best such answer by the texts to learn "
             "from, or to choose by where there are none"
         )
     return lines

@@ -107,6 +107,11 @@ _Sums = tuple[list[torch.Tensor], int]
 """Scores of the heads of each layer, then of the neurons of each, summed over so many examples."""
 
 
+def _examples_of(batch: TensorBatch) -> int:
+    """Return how many examples a batch has, each of one token row or of several."""
+    return len(batch[ROWS] if ROWS in batch else batch["labels"])
+
+
 def _by_gates(
     model: PreTrainedModel,
     batches: Iterable[TensorBatch],
@@ -119,7 +124,7 @@ def _by_gates(
     sums: list[torch.Tensor] = []
     examples = 0
     for batch in batches:
-        size = len(batch["labels"])
+        size = _examples_of(batch)
         gates = [
             torch.ones(size, count, device=model.device, dtype=model.dtype, requires_grad=True)
             for count in _counts(model)
@@ -144,7 +149,7 @@ def _by_taylor(
     for batch in batches:
         gradients = torch.autograd.grad(head.summed_loss(model, batch), weights)
         sums = [total + each for total, each in zip(sums, gradients, strict=True)]
-        examples += len(batch["labels"])
+        examples += _examples_of(batch)
     changes = [(total * weight).detach().abs() for total, weight in zip(sums, weights, strict=True)]
     return _by_part(model, changes), examples
 

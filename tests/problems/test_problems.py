@@ -219,6 +219,18 @@ def test_a_student_is_distilled(teacher: Artifact, task: Task, tmp_path: Path) -
     assert student.card.findings.scores.score > 0.5
 
 
+@pytest.mark.one_path
+@pytest.mark.parametrize("settings", [{"epochs": 2}, {"retraining_free": True}])
+def test_heads_and_neurons_are_pruned(
+    settings: dict[str, Any], teacher: Artifact, task: Task, tmp_path: Path
+) -> None:
+    training = {} if "retraining_free" in settings else SETTINGS
+    config = PruneConfig(heads=0.25, ffn=0.25, scored_texts=32, **training, **settings)
+    pruned = prune(teacher, task, config, tmp_path / "pruned")
+    assert pruned.card.findings.parameters < teacher.card.findings.parameters
+    assert evaluate(open_classifier(pruned), task.dev, task.metric)[0].value > 0.5
+
+
 @pytest.mark.parametrize("method", ["minibert", "distilbert"])
 def test_a_student_learns_from_texts_alone(
     teacher: Artifact, task: Task, tmp_path: Path, method: str

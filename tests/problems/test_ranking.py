@@ -407,7 +407,7 @@ def test_an_answer_has_the_passages_in_order(tmp_path: Path) -> None:
         "",
     ]
     output = tmp_path / "out.csv"
-    write_predictions(output, ("query", "passage"), [example], [found])
+    write_predictions(output, RANKING.columns.texts, [example], [found])
     assert output.read_text().splitlines() == [
         "query,passage,score,rank,truncated",
         "q,red,0.5,2,false",
