@@ -28,15 +28,17 @@ import typer
 
 from bertender.cli.main import COMMANDS, build_app, main
 from bertender.core.artifact import Artifact
+from bertender.metrics.targets import NO_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from export.config import ExportConfig
 from export.exporter import export
+from tests.toy_heads import JOINT
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import answer_task, choice_task, ranking_task
+from tests.toys import answer_task, choice_task, ranking_task, similarity_task
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
@@ -171,6 +173,16 @@ def test_the_samples_of_queries_are_read(tmp_path: Path) -> None:
         assert sorted(task.train.label_ids[0]) == [0, 1]
 
 
+def test_the_sample_of_several_heads_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_text(blocks("docs/how-to/heads.md", "jsonl")[0], encoding="utf-8")
+    (words,) = (own for own in shown_lines("docs/how-to/heads.md", "finetune") if "--train" in own)
+    columns, kinds = (words[words.index(x) + 1] for x in ("--label-column", "--problem-type"))
+    task = load_task(TaskConfig(train=path, dev=path, label_column=columns, problem_type=kinds))
+    assert task.train.label_ids[1:] == ((1, (0,)), (NO_LABEL, (0, 1, 2)))
+    assert task.labels[:2] == ("intent:play", "intent:volume")
+
+
 TINY = {
     "finetune": "--teacher {teacher} --learning-rate 3e-3",
     "compare": "--processes 1 --rounds 2 --single-texts 5 --noisy",
@@ -229,6 +241,12 @@ def write_files(folder: Path, task: Task, trained: Artifact) -> None:
         ]
         content = json.dumps({"data": [{"paragraphs": paragraphs}]})
         (folder / f"{name}-v2.0.json").write_text(content, encoding="utf-8")
+    for name, split in (("requests", JOINT.train), ("requests-dev", JOINT.dev)):
+        lines = [
+            {"words": words, **JOINT.problem.by_names(target, JOINT.labels)}
+            for words, target in zip(split.examples, split.label_ids, strict=True)
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     ranked = ranking_task(96, 32)
     for name, split in (("queries", ranked.train), ("queries-dev", ranked.dev)):
         queries = [
@@ -323,6 +341,8 @@ TASKS_OF_PAGES: dict[str, Task] = {
     "docs/how-to/questions.md": answer_task(96, 32),
     "docs/how-to/ranking.md": ranking_task(64, 32),
     "docs/how-to/data.md": choice_task(96, 32),
+    "docs/how-to/heads.md": JOINT,
+    "docs/how-to/embeddings.md": similarity_task(),
 }
 """Pages that ask a model of another kind than one label a text."""
 

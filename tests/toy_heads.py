@@ -30,14 +30,14 @@ def _topics(split: Split, every: int = 0) -> Split:
 JOINT = Task(
     "toy",
     (
-        *(f"count:{label}" for label in HAS_COUNT),
-        *(f"things:{label}" for label in TAGGING.labels),
+        *(f"intent:{label}" for label in HAS_COUNT),
+        *(f"slots:{label}" for label in TAGGING.labels),
     ),
-    "count:accuracy+things:entity_f1",
+    "intent:accuracy+slots:entity_f1",
     ("words",),
     _joint(TAGGING.train),
     _joint(TAGGING.dev),
-    problem_type="count:single_label_classification,things:token_classification",
+    problem_type="intent:single_label_classification,slots:token_classification",
 )
 SETS = set_task()
 TWO_OF_TEXTS = Task(

@@ -221,6 +221,6 @@ def test_each_head_wants_a_teacher(teachers: list[Artifact], task: Task, tmp_pat
 def test_a_problem_type_is_read_back() -> None:
     assert PROBLEMS[JOINT.problem_type].name == JOINT.problem_type
     assert JOINT.problem_type in PROBLEMS
-    assert "count:none,things:token_classification" not in PROBLEMS
+    assert "intent:none,slots:token_classification" not in PROBLEMS
     assert is_labelled(HeadTargets((NO_LABEL, ())))  # an empty set is a label
     assert not is_labelled(HeadTargets((NO_LABEL, (NO_LABEL,))))
