@@ -14,6 +14,7 @@ its bound and the worst text.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -48,6 +49,11 @@ from bertender.models.classifier import Classifier
 from bertender.problems.problem import are_unnamed
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Example
+
+logger = logging.getLogger(__name__)
+
+LEAST_JUDGED = 0.1
+"""Share of the decisions: of fewer, it is said how few they are."""
 
 
 class Tolerance(Record):
@@ -200,6 +206,35 @@ def decided_by(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
         # logits that each move by d can turn a prediction whose gap is within 2 d
         return np.asarray(paired.gaps / 2 > tolerance.tie_spreads * paired.spread)
     return np.asarray(paired.gaps > (tolerance.tie_margin or 0.0) * paired.scale)
+
+
+def judged_of(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
+    """Return which decisions of the reference are judged (rows, decisions).
+
+    Where the rows of a text decide together, they compete: the two tokens where an answer is likely
+    to start are far nearer each other than tokens are in general, and a spread of all tokens calls
+    nearly every answer a near-tie. There, a decision is judged too whose logits are further apart
+    than this candidate moves logits: what moves less turns none. A candidate that moves them far
+    gains nothing by it.
+    """
+    decided = decided_by(paired, tolerance)
+    own = ~paired.edge_rows
+    if tolerance.tie_spreads is None or paired.problem.decides_by_row or not own.any():
+        return decided
+    return np.asarray(decided | (paired.gaps / 2 > np.quantile(np.abs(paired.moved[own]), 0.95)))
+
+
+def warn_of_near_ties(name: str, figures: Figures, judged: int) -> None:
+    """Log a warning where so few decisions are judged that their agreement says little."""
+    ties = figures.near_ties or 0
+    if judged < LEAST_JUDGED * (judged + ties):
+        logger.warning(
+            "%s: of %d decisions, %d are so near a tie in the reference that they are not judged. "
+            "Whether the other %d are equal says little; the outputs themselves%s are judged as "
+            "ever. A reference that has learned more decides more",
+            *(name, judged + ties, ties, judged),
+            "" if figures.score_change is None else " and the score",
+        )
 
 
 @dataclass(frozen=True)
@@ -369,11 +404,15 @@ def check_parity(
         paired = no_logits(len(reference.labels))
     failures: list[str] = []
     by_head: list[Figures] = []
+    judged = 0
     for head, own in paired.by_head().items():
-        decided = decided_by(own, tolerance)
+        decided = judged_of(own, tolerance)
         by_head.append(measure_figures(own, decided, truth and truth.of_head(head), paired))
         said = failures_of(by_head[-1], own, tolerance, decided)
         failures += (f"{head}: {each}" for each in said) if head else said
+        judged += int(decided[own.decides].sum())
+    figures = worst_figures(by_head)
+    warn_of_near_ties(candidate.name, figures, judged)
     of_cases = [paired.case_ids == index for index in range(len(paired.cases))]
     return Parity(
         reference=reference.name,
@@ -400,7 +439,7 @@ def check_parity(
             *paired.problems,
             *failures,
         ),
-        **worst_figures(by_head).model_dump(),
+        **figures.model_dump(),
     )
 
 

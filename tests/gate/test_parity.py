@@ -12,17 +12,21 @@ import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError, ParityError, UnknownNameError
-from bertender.gate.cases import EDGE_TEXTS
-from bertender.gate.figures import Truth
+from bertender.gate.cases import EDGE_TEXTS, Case
+from bertender.gate.figures import PairedLogits, Truth, measure_figures
 from bertender.gate.judge import (
     CHECKS,
     TOLERANCES,
     Parity,
     check_parity,
+    decided_by,
+    judged_of,
     parity_sample,
     require_parity,
+    warn_of_near_ties,
 )
 from bertender.models.classifier import Classifier, TorchPredictor
+from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.tasks.task import Task
 from bertender.text.batch import Batch, Example, Tokenize
 from bertender.text.tokenizer import load_tokenizer
@@ -512,3 +516,39 @@ def test_the_summary_is_what_a_card_can_hold() -> None:
 def test_an_unknown_precision_names_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'float32'"):
         TOLERANCES["float3"]
+
+
+def paired_answers(moved: float) -> PairedLogits:
+    """40 contexts of 30 tokens: of the two where an answer is likely, one is so by 0.4."""
+    draw = np.random.default_rng(0)
+    expected = draw.normal(-4, 1, (40, 30, 2))
+    expected[:, 3], expected[:, 8] = 4.0, 4.4
+    actual = expected + moved * draw.normal(size=expected.shape)
+    replies = np.repeat(np.arange(40), 30)
+    logits = [each.reshape(-1, 2) for each in (expected, actual)]
+    return PairedLogits(
+        *((), (Case("alone", ()),), replies, np.zeros_like(replies), *logits),
+        scale=5.0,
+        spread=2.0,
+        size=6.0,
+        problems=(),
+        places=np.tile(np.arange(30), 40),
+        replies=replies,
+        problem=QUESTION_ANSWERING,
+    )
+
+
+@pytest.mark.parametrize(("moved", "judged"), [(0.02, 80), (0.5, 0)])
+def test_an_answer_is_judged_where_the_candidate_moves_logits_less(
+    moved: float, judged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tokens in general are ten times further apart than the two that compete."""
+    paired, tolerance = paired_answers(moved), TOLERANCES["int8"]
+    assert not decided_by(paired, tolerance).any()
+    found = judged_of(paired, tolerance)
+    assert found[paired.decides].sum() == judged
+    figures = measure_figures(paired, found)
+    assert figures.near_ties == 80 - judged
+    assert figures.decided_agreement == (1.0 if judged else None)
+    warn_of_near_ties("a model", figures, judged)
+    assert ("of 80 decisions, 80 are so near a tie" in caplog.text) == (judged == 0)
