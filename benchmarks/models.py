@@ -15,6 +15,7 @@ import typer
 
 from benchmarks.cells import (
     DASH,
+    METRICS,
     Table,
     gain,
     machine,
@@ -58,6 +59,29 @@ SEED_TITLES = {
     "q-bert-2-bits-one-group": "q-bert-2-bits, one group",
 }
 SEEDS_LEFT_OUT = {"first-four-bit", "second-fused", "deeper-four-bit"}
+
+
+OF_A_KIND = {
+    "teacher-onnx": "Teacher, 6 layers",
+    "student-onnx": "Student, 3 layers",
+    "hard-onnx": "Same, labels alone",
+    "pruned-onnx": "Teacher, half pruned",
+    "student-int8": "Student, 8 bits",
+}
+KINDS = {
+    "sst2": "one label: SST-2",
+    "mrpc": "one label of a pair: MRPC",
+    "stsb": "a number: STS-B",
+    "semeval2018-ec": "a set: SemEval-2018 emotions",
+    "ncbi": "tags of words: NCBI-disease",
+    "tydiqa-train": "an answer in a context: TyDiQA",
+    "commonsenseqa": "one of five choices: CommonsenseQA",
+    "squad-ranking": "passages in order: SQuAD",
+    "stsb-embedding": "a vector: STS-B",
+    "snips-joint": "intent and slots: SNIPS",
+    "sst2,ag_news": "two tasks at once: SST-2, AG News",
+}
+"""Task -> the kind of problem, in the order of the table."""
 
 
 def run(
@@ -152,6 +176,27 @@ def demo_table(runs: Sequence[Run]) -> Table:
 
 def _ends(run: Run) -> list[Row]:
     return [row for row in run.rows if row["name"] in ("teacher", "student-int8", "bag-of-words")]
+
+
+def kinds_table(runs: Sequence[Run]) -> Table:
+    """The models of each kind of problem: scores of all, size and time of teacher and 8 bits."""
+    rows = []
+    for task, title in KINDS.items():
+        for run in runs:
+            if run.about["task"] == task:
+                named = {row["name"]: row for row in run.rows}
+                first, last = named["teacher-onnx"], named["student-int8"]
+                megabytes = [
+                    two(each["size"]["artifact_size_bytes"] / 1e6) for each in (first, last)
+                ]
+                milliseconds = [two(each["latency"]["single"]["p50_ms"]) for each in (first, last)]
+                scores = (score(named[name]["score"]) for name in OF_A_KIND)
+                metric = first["score"]["metric"]
+                what = f"{title}, {METRICS.get(metric, metric)}, n = {first['score']['n']}"
+                rows.append([what, *scores, " to ".join(megabytes), " to ".join(milliseconds)])
+    headings = ["Kind", *OF_A_KIND.values(), "MB", "One text, ms"]
+    note = f"Brackets are 95 % intervals; MB and ms from teacher to 8 bits. {machine(runs[0])}."
+    return Table(headings, rows, note)
 
 
 def seeds_table(runs: Sequence[Run]) -> Table:

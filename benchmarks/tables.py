@@ -45,6 +45,7 @@ MEASURED: Mapping[str, tuple[str, Write]] = {
     "demo": ("demo", models.demo_table),
     "chain": ("chain", models.table),
     "sst2": ("sst2", models.table),
+    "kinds": ("kinds", models.kinds_table),
     "seeds": ("seeds", models.seeds_table),
     "few-bits": ("few-bits", models.seeds_table),
     "starts": ("starts", models.starts_table),
