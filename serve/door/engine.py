@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from serve.door.tensors import Tensor
 
@@ -37,6 +38,8 @@ CODES = (
 )
 
 
+OK = "ok"
+"""Outcome of a request that is answered."""
 RETRY_AFTER_S = 1.0
 """Until a request that is refused for now may come again."""
 
@@ -49,6 +52,26 @@ class RefusedError(Exception):
         self.code = code
         self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+@dataclass
+class Visit:
+    """An inference request on its way through the door."""
+
+    protocol: str
+    connection: str
+    model: str = ""
+    id: str = ""
+    key: str | None = None
+    number: int | None = None
+    """The door's own, by which logs behind it name the request."""
+    texts: int = 0
+    tokens: int = 0
+    """Of its texts, about; see `Door.tokens`."""
+    outcome: str = OK
+    headers: Iterable[tuple[str | bytes, str | bytes]] = ()
+    """As they came, for the span of its caller."""
+    started: float = field(default_factory=time.perf_counter)
 
 
 def away() -> RefusedError:

@@ -24,11 +24,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.door.engine import FAILED, FORBIDDEN, UNAVAILABLE, Model, RefusedError
+from serve.door.engine import FAILED, FORBIDDEN, UNAVAILABLE, Model, RefusedError, Visit
 from serve.door.http_admin import admin_routes
 from serve.door.http_bodies import HEADER_LENGTH, read_request, write_response
 from serve.door.http_reading import ClientGoneError, body_of, json_response, unless_gone
-from serve.door.records import Visit
 from serve.door.requests import checked, most_body_bytes
 from serve.door.service import EXTENSIONS, FAILURE, SERVER_NAME, SERVER_VERSION, Door, platform_of
 from serve.wire import width_of

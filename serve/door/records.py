@@ -11,9 +11,8 @@ import logging.handlers
 import queue
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,7 @@ from prometheus_client import (
 )
 
 from bertender.core.errors import ConfigError
-from serve.door.engine import CODES, FAILED, UNAUTHORIZED, RefusedError
+from serve.door.engine import CANCELLED, CODES, FAILED, OK, UNAUTHORIZED, RefusedError, Visit
 from serve.door.traces import Traces
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -38,28 +37,7 @@ UNAUTHORIZED_LINE_S = 1.0
 """Between two lines of requests without a key that is known."""
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Bounds of the histogram's buckets."""
-OK, CANCELLED = "ok", "cancelled"
 PROTOCOLS = ("http", "grpc")
-
-
-@dataclass
-class Visit:
-    """An inference request on its way through the door."""
-
-    protocol: str
-    connection: str
-    model: str = ""
-    id: str = ""
-    key: str | None = None
-    number: int | None = None
-    """The door's own, by which logs behind it name the request."""
-    texts: int = 0
-    tokens: int = 0
-    """Of its texts, about; see `Door.tokens`."""
-    outcome: str = OK
-    headers: Iterable[tuple[str | bytes, str | bytes]] = ()
-    """As they came, for the span of its caller."""
-    started: float = field(default_factory=time.perf_counter)
 
 
 class Records:
@@ -156,7 +134,7 @@ class Records:
             visit.outcome = FAILED.outcome
             raise
         except BaseException:  # asyncio's CancelledError
-            visit.outcome = CANCELLED
+            visit.outcome = CANCELLED.outcome
             raise
         finally:
             self.under_way.dec()

@@ -22,8 +22,9 @@ from serve.door.engine import (
     Engine,
     Model,
     RefusedError,
+    Visit,
 )
-from serve.door.records import Records, Visit
+from serve.door.records import Records
 from serve.door.requests import Asked, bytes_read, invalid, shown, too_long
 from serve.door.tensors import Tensor
 from serve.door.traces import traces_to

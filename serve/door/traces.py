@@ -15,12 +15,11 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from bertender.core.errors import ConfigError
-from serve.door.engine import CODES
+from serve.door.engine import CODES, Visit
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from serve.door.records import Visit
 
 logger = logging.getLogger(__name__)
 
