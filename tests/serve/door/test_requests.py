@@ -15,9 +15,9 @@ from tritonclient.grpc import service_pb2
 from serve.door.engine import INVALID, Model, RefusedError
 from serve.door.grpc_front import draft_of
 from serve.door.http_bodies import read_request, write_response
-from serve.door.requests import Asked, checked
+from serve.door.requests import Asked, bytes_read, checked
 from serve.door.tensors import DATATYPES, Tensor, joined, split
-from serve.wire import row_in
+from serve.wire import MOST_PASSAGES, row_in
 from tests.serve.door.fake_engine import model_of
 
 SINGLE = model_of(max_batch_size=4, max_text_bytes=40)
@@ -308,3 +308,51 @@ def test_what_codecs_of_mlserver_add() -> None:
     content["inputs"] = [text(parameters={"content_type": "base64"})]
     with pytest.raises(RefusedError, match="'content_type' is 'base64'; it must be 'str'"):
         checked(read_request(lone(content), None), SINGLE, 1, "me", is_http=True)
+
+
+RANKING = model_of("ranks", inputs=("TEXT", "PASSAGES"), max_batch_size=4, max_text_bytes=40)
+
+
+def ranked(shape: list[int], data: Any, queries: int = 1) -> Asked:
+    content = {
+        "inputs": [
+            text(shape=[queries, 1], data=["q"] * queries),
+            {"name": "PASSAGES", "shape": shape, "datatype": "BYTES", "data": data},
+        ]
+    }
+    return checked(read_request(lone(content), None), RANKING, 1, "me", is_http=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "data", "examples"),
+    [
+        ([1, 3], ["a", "b", "c"], [(b"q", b"a", b"b", b"c")]),
+        ([1, 3], [["a", "b", "c"]], [(b"q", b"a", b"b", b"c")]),
+        ([2, 2], [["a", "b"], ["c", ""]], [(b"q", b"a", b"b"), (b"q", b"c")]),
+    ],
+)
+def test_a_query_has_any_number_of_passages(
+    shape: list[int], data: Any, examples: list[tuple[bytes, ...]]
+) -> None:
+    asked = ranked(shape, data, shape[0])
+    assert asked.request.rows == shape[0]
+    assert asked.examples() == examples
+    assert bytes_read(examples[0], RANKING) == [2] * (len(examples[0]) - 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "data", "reason"),
+    [
+        ([1, 3], [["a", "b"], ["c"]], "PASSAGES has a row of 2 texts, its shape 3"),
+        ([1, 3], ["a", "b"], "has 2 texts, its shape 3"),
+        ([1, 2], ["", "b"], "PASSAGES row 0 is empty"),
+        ([1, 2], ["", ""], "PASSAGES row 0 is empty"),
+        ([1, 0], [], r"must be \[queries, passages\]"),
+        ([1, MOST_PASSAGES + 1], [], f"{MOST_PASSAGES} of them at most"),
+        ([2, 1], ["a", "b"], "not the same number of texts"),
+        ([1, 1], ["a" * 41], "41 bytes, allowed 40"),
+    ],
+)
+def test_passages_that_are_none_are_refused(shape: list[int], data: Any, reason: str) -> None:
+    with pytest.raises(RefusedError, match=reason):
+        ranked(shape, data)
