@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import onnx
 import torch
+from onnx import helper, numpy_helper
 from optimum.exporters.onnx import onnx_export_from_model
 from optimum.exporters.tasks import TasksManager
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
@@ -28,7 +30,7 @@ from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.gate.judge import parity_sample
 from bertender.models.classifier import input_names, load_torch_classifier, problem_of
 from bertender.models.families import family_name, padding_embedding
-from bertender.models.graphs import RUNTIME_DOMAIN, save_graph
+from bertender.models.graphs import LOGITS, RUNTIME_DOMAIN, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, SESSION_CONFIG
 from bertender.models.own_models import PRUNABLE, TABLE_MODELS
 from bertender.problems import PROBLEMS
@@ -105,6 +107,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     traced = onnx.load(path)
     drop_aliases(traced)
     fit_half_range(traced)
+    add_column_outputs(traced, problem_of(source).column_outputs)
     save_graph(traced, path, config.external_above_mb)
     graph = optimization.run(path)
     fused = Counter(node.op_type for node in graph.graph.node if node.domain == RUNTIME_DOMAIN)
@@ -150,6 +153,26 @@ def _check_padding_unread(source: Artifact, model: PreTrainedModel) -> None:
             f"{source.card.family!r} model each token reads its neighbours, so that a text would "
             "have other logits in a batch than alone. Train it once more from there, which "
             f"sets it to 0: bertender finetune --teacher {source.path}."
+        )
+
+
+def add_column_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
+    """Give a graph an output (batch, seq) for each column of its logits, in place.
+
+    Optimum and transformers.js read a start and an end. Who asks for the logits alone computes no
+    more than these.
+    """
+    if not names:
+        return
+    columns = [f"{name}/column" for name in names]
+    sizes, last = "column_outputs/sizes", "column_outputs/last"
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(len(names), np.int64), sizes))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1], np.int64), last))
+    model.graph.node.append(helper.make_node("Split", [LOGITS, sizes], columns, LOGITS, axis=-1))
+    for name, column in zip(names, columns, strict=True):
+        model.graph.node.append(helper.make_node("Squeeze", [column, last], [name], name))
+        model.graph.output.append(
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", "seq"])
         )
 
 

@@ -129,6 +129,9 @@ class Problem(ABC, Generic[Target]):
     """The class of transformers that loads a model with this head."""
     onnx_task: str
     """The exporter's name for it."""
+    column_outputs: tuple[str, ...] = ()
+    """Outputs of a graph besides the logits: a column of them each, by the names that other
+    libraries read."""
     response_tensors: tuple[Tensor, ...]
     """The tensors of an endpoint's response."""
     takes_pairs: bool = False

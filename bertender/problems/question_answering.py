@@ -85,6 +85,7 @@ class QuestionAnswering(Problem[Answers]):
     )
     model_class = "AutoModelForQuestionAnswering"
     onnx_task = "token-classification"  # two logits a token
+    column_outputs = ("start_logits", "end_logits")
     response_tensors = (
         Tensor("LABEL", "TYPE_STRING", (1,)),
         Tensor("SCORE", "TYPE_FP32", (1,)),

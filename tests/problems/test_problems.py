@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from optimum.onnxruntime import ORTModelForQuestionAnswering
+from transformers import AutoModelForQuestionAnswering
 
 import bertender
 from benchmarks.faults import ANSWER_FAULTS, kind_of, with_answers
@@ -28,6 +30,7 @@ from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Outputs
+from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Split, Task
@@ -135,6 +138,19 @@ def test_the_graph_predicts_as_the_model_does(
         ours, theirs = (open_classifier(each).outputs([example])[0] for each in (graph, teacher))
         np.testing.assert_allclose(ours.logits, theirs.logits, atol=1e-4)
         assert np.array_equal(ours.places, theirs.places)
+
+
+@pytest.mark.parametrize("task", [QUESTION_ANSWERING.name], indirect=True)
+def test_optimum_reads_starts_and_ends(
+    teacher: Artifact, graph: Artifact, eight_bits: Artifact, task: Task
+) -> None:
+    read = load_tokenizer(teacher.path)(*task.dev.examples[3], return_tensors="pt")
+    expected = AutoModelForQuestionAnswering.from_pretrained(teacher.path)(**read)
+    for artifact, far in ((graph, 1e-4), (eight_bits, 0.2)):
+        found = ORTModelForQuestionAnswering.from_pretrained(artifact.path)(**read)
+        for name in QUESTION_ANSWERING.column_outputs:
+            ours, theirs = (getattr(each, name).detach().numpy() for each in (found, expected))
+            np.testing.assert_allclose(ours, theirs, atol=far)
 
 
 SCHEMES: dict[str, dict[str, Any]] = {

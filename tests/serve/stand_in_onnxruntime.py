@@ -32,8 +32,10 @@ class TritonPythonModel:
         self.expected = {each["name"]: each for each in self.config["input"]}
         assert self.config["max_batch_size"] == 0
         assert self.expected.keys() == {each.name for each in self.session.get_inputs()}
-        for own in (*self.session.get_inputs(), *self.session.get_outputs()):
-            (declared,) = [each for each in tensors(self.config) if each["name"] == own.name]
+        tensors = (*self.session.get_inputs(), *self.session.get_outputs())
+        # a graph may have more outputs than are declared, but no more inputs
+        for declared in (*self.config["input"], *self.config["output"]):
+            (own,) = [each for each in tensors if each.name == declared["name"]]
             shape = [dim if isinstance(dim, int) else -1 for dim in own.shape]
             assert [int(dim) for dim in declared["dims"]] == shape, (own.name, own.shape)
 
@@ -51,10 +53,6 @@ class TritonPythonModel:
             return triton.InferenceResponse(error=triton.TritonError("out of memory on the device"))
         (logits,) = self.session.run(["logits"], arrays)
         return triton.InferenceResponse([triton.Tensor("logits", np.asarray(logits))])
-
-
-def tensors(config):
-    return (*config["input"], *config["output"])
 
 
 def log(line):
