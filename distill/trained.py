@@ -29,8 +29,9 @@ from bertender.core.errors import ModelError
 from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics import score
 from bertender.metrics.metric import Score
+from bertender.metrics.targets import is_labelled
 from bertender.models.classifier import Classifier, TorchPredictor
-from bertender.problems.problem import Outputs, is_labelled
+from bertender.problems.problem import Outputs
 from bertender.problems.several_heads import OF_HEAD, SeveralHeads
 from bertender.tasks.task import Split, Task
 from bertender.training.config import JudgedConfig, TrainingConfig

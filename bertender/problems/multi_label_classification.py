@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertender.metrics.targets import NO_LABEL
 from bertender.problems.problem import (
-    NO_LABEL,
     CellError,
     Columns,
     Constant,

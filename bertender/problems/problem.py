@@ -17,9 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.metrics.by_label import Parts
-from bertender.metrics.targets import NO_LABEL as NO_LABEL
-from bertender.metrics.targets import HeadTargets as HeadTargets
-from bertender.metrics.targets import is_labelled as is_labelled
+from bertender.metrics.targets import NO_LABEL
 from bertender.text.batch import Batch, Example, Tokenize, is_blank
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from bertender.core.errors import DataError
 from bertender.metrics.answers import word_f1
+from bertender.metrics.targets import NO_LABEL
 from bertender.problems.answers import (
     ANSWER,
     START,
@@ -26,7 +27,6 @@ from bertender.problems.answers import (
     trimmed,
 )
 from bertender.problems.problem import (
-    NO_LABEL,
     Columns,
     Constant,
     FloatArray,

@@ -21,18 +21,17 @@ import numpy.typing as npt
 from bertender.core.errors import ConfigError
 from bertender.metrics import METRICS
 from bertender.metrics.by_label import Parts
+from bertender.metrics.targets import HeadTargets, is_labelled
 from bertender.problems.problem import (
     CellError,
     Columns,
     Constant,
     FloatArray,
-    HeadTargets,
     IntArray,
     Outputs,
     Problem,
     Tensor,
     Tensors,
-    is_labelled,
 )
 from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import NO_WORD, Batch, Example, Tokenize

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from bertender.core.errors import DataError
 from bertender.metrics.by_label import Parts
 from bertender.metrics.tags import entities
+from bertender.metrics.targets import NO_LABEL
 from bertender.problems.problem import (
-    NO_LABEL,
     CellError,
     Columns,
     Constant,

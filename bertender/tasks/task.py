@@ -29,8 +29,9 @@ from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
 from bertender.core.findings import ChosenOn
 from bertender.metrics import METRICS
+from bertender.metrics.targets import is_labelled
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import Problem, are_unnamed, is_labelled
+from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL

@@ -31,8 +31,8 @@ from bertender.core.files import replacing
 from bertender.core.findings import EarlierPhase, TrainingFindings
 from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
+from bertender.metrics.targets import is_labelled
 from bertender.models.own_models import not_finite
-from bertender.problems.problem import is_labelled
 from bertender.text.batch import POOLINGS, BatchLimits, BatchPlan, plan_batches
 from bertender.training.checkpoint import (
     SafeCheckpoints,

@@ -28,8 +28,8 @@ from bertender.core.findings import ControlFindings, ControlRun, Findings, Gain
 from bertender.core.machine import on_main_process
 from bertender.metrics import paired_change
 from bertender.metrics.metric import LabelSet
+from bertender.metrics.targets import is_labelled
 from bertender.models.families import FAMILIES, encoder_layers, family_name
-from bertender.problems.problem import is_labelled
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
 from bertender.training.loop import training_findings

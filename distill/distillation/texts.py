@@ -21,8 +21,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Stopwatch
 from bertender.core.errors import ConfigError
+from bertender.metrics.targets import is_labelled
 from bertender.models.families import most_tokens
-from bertender.problems.problem import Outputs, is_labelled
+from bertender.problems.problem import Outputs
 from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop, together

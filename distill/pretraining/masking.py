@@ -18,7 +18,7 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import ModelError
-from bertender.problems.problem import NO_LABEL
+from bertender.metrics.targets import NO_LABEL
 from bertender.training.examples import TensorBatch
 
 

@@ -18,8 +18,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import model_inputs
-from bertender.problems.problem import NO_LABEL
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import hard_labels
 from bertender.training.loop import LossParts, Objective

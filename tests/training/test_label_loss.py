@@ -12,8 +12,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
 from bertender.core.errors import ConfigError
+from bertender.metrics.targets import NO_LABEL
 from bertender.problems.multi_label_classification import MULTI_LABEL
-from bertender.problems.problem import NO_LABEL
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION

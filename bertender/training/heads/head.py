@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from bertender.core.errors import ConfigError
+from bertender.metrics.targets import is_labelled
 from bertender.models.classifier import model_inputs
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import is_labelled
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Encode, Example, batched
 from bertender.training.config import TaskTrainingConfig

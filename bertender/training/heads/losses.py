@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bertender.problems.problem import NO_LABEL
+from bertender.metrics.targets import NO_LABEL
 
 if TYPE_CHECKING:
     import torch

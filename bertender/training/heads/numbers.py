@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertender.problems.problem import is_labelled
+from bertender.metrics.targets import is_labelled
 from bertender.problems.regression import REGRESSION
 from bertender.training.heads.head import SPREAD, Columns
 from bertender.training.heads.losses import precise

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bertender.metrics.targets import NO_LABEL, is_labelled
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
-from bertender.problems.problem import NO_LABEL, is_labelled
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.text_windows import POOLINGS, TokenizeLong, windows_of

@@ -12,8 +12,8 @@ import pytest
 from bertender.cli.findings import pruning_lines
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
+from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import open_classifier
-from bertender.problems.problem import NO_LABEL
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import weights_digest

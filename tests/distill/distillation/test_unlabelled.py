@@ -14,8 +14,8 @@ import torch
 from bertender.cli.output import print_artifact
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
+from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import load_torch_classifier
-from bertender.problems.problem import NO_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.named import TASKS
 from bertender.tasks.task import Split, Task, TaskConfig

@@ -94,7 +94,7 @@ def taken_over(running: Deployable) -> Iterator[socket.socket]:
 @pytest.mark.slow
 def test_a_stranger_at_the_port_gets_no_token(versions: Versions, tmp_path: Path) -> None:
     with deployable(versions.old, tmp_path) as running, taken_over(running) as stranger:
-        with pytest.raises(DeploymentError, match="does not listen at .* Nothing was sent to it"):
+        with pytest.raises(DeploymentError, match=r"does not listen at .* Nothing was sent to it"):
             deploy(versions.new, running.server.http_url, running.config)
         with pytest.raises(TimeoutError):
             stranger.accept()
