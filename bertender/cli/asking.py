@@ -181,10 +181,11 @@ def _lines_of_heads(
     classification: Classification, example: tuple[str, ...], problem: Problem[Any]
 ) -> Iterator[str]:
     """Yield the lines of each head, after its name, and then an empty one."""
+    text = (" ".join(example),) if problem.labels_words else example
     for name, own in classification.by_head(problem).items():
-        yield from (
-            f"{name}\t{line}" for line in lines_of(own, example, problem.heads[name]) if line
-        )
+        kind = problem.heads[name]
+        lines = lines_of(own, example if kind.labels_words else text, kind)
+        yield from (f"{name}\t{line}" for line in lines if line)
     yield ""
 
 
