@@ -87,6 +87,12 @@ def label_names(labelled: Labelled, *, several: bool = True) -> tuple[str, ...]:
         own = tuple(each[place] for each in labelled.labels if is_labelled(each[place]))
         if not own:
             raise DataError(f"{labelled.path}, column {column!r}: no row has a label.")
+        if kind is MULTI_LABEL and (without := len(labelled.labels) - len(own)):
+            logger.warning(
+                "%s, column %r: %d of %d rows are empty, and this head learns nothing of them. "
+                "Where a text has none of the labels, write [] instead",
+                *(labelled.path, column, without, len(labelled.labels)),
+            )
         label_names(
             replace(labelled, label_column=column, labels=own, problem=kind), several=several
         )
