@@ -139,7 +139,8 @@ def final_score(
     if task.problem.has_thresholds:
         more["thresholds"] = fit_thresholds(model, tokenizer, task)
     fitted = fit_decoding(model, tokenizer, task)
-    found, predictions = evaluate_all(as_classifier(model, tokenizer, task, fitted), task.dev)
+    classifier = as_classifier(model, tokenizer, task, fitted)
+    found, predictions = evaluate_all(classifier, task.dev, task.metric)
     return score_findings(task, found, predictions, fitted=fitted or None, **more)
 
 

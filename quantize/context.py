@@ -222,7 +222,7 @@ class QuantizationContext:
             score: its score on the texts to choose by.
         """
         held_out, metric = self.task.dev, self.task.metric
-        after, predictions = evaluate_all(self.opened(graph), held_out)
+        after, predictions = evaluate_all(self.opened(graph), held_out, metric)
         before = self.score_before
         if self.task.chosen_on == "selection":
             before = evaluate(self.classifier, held_out, metric)[0].value

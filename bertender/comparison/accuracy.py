@@ -17,6 +17,7 @@ from bertender.core.findings import ConstantFindings, ScoreFindings
 from bertender.core.progress import progress_bar
 from bertender.metrics import METRICS, score
 from bertender.metrics.by_label import AllScores, label_scores
+from bertender.metrics.heads import OF_HEAD
 from bertender.metrics.metric import Score
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs, Problem
@@ -107,27 +108,33 @@ def evaluate(
 
 
 def evaluate_all(
-    classifier: Classifier, split: Split, *, tokens_per_batch: int = TOKENS_PER_BATCH
+    classifier: Classifier,
+    split: Split,
+    metric: str,
+    *,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
 ) -> tuple[AllScores, Any]:
     """Return every score of the classifier on a split, and its predictions as `evaluate` does."""
     outputs, predictions = answers(classifier, split, tokens_per_batch=tokens_per_batch)
-    found = all_scores(classifier.problem, classifier.labels, split, predictions, outputs)
-    return found, predictions
+    problem, labels = classifier.problem, classifier.labels
+    return all_scores(problem, labels, split, metric, predictions, outputs), predictions
 
 
 def all_scores(
     problem: Problem[Any],
     labels: Sequence[str],
     split: Split,
+    metric: str,
     predictions: Any,
     outputs: Sequence[Outputs],
 ) -> AllScores:
-    """Return every score that a kind of problem has.
+    """Return a task's score and every other that its kind of problem has.
 
     Args:
         problem: the kind.
         labels: of the model.
         split: that was predicted.
+        metric: of the task, which may be another mean of several heads than the usual.
         predictions: of its rows.
         outputs: for metrics that read logits.
     """
@@ -139,11 +146,11 @@ def all_scores(
             label_count=len(labels),
             labels=labels,
         )
-        for name in problem.metrics
+        for name in dict.fromkeys((*problem.metrics, metric))
     )
+    judged = map(problem.where_labelled, predictions, split.label_ids)
     truth, found = (
-        [problem.parts(each, labels) for each in targets]
-        for targets in (split.label_ids, predictions)
+        [problem.parts(each, labels) for each in targets] for targets in (split.label_ids, judged)
     )
     return AllScores(
         scores=scores, by_label=label_scores(truth, found, problem.scored_labels(labels))
@@ -293,7 +300,7 @@ def check_varied(
 
     Noise gives several answers as well: where they differ, the model is held against the best
     answer that reads no text, and a warning says where it is no better, within the 95 % interval of
-    that answer's score.
+    that answer's score. Of several heads, each is: in their mean a good one hides another.
 
     Args:
         scores: of the model on the held-out texts.
@@ -304,14 +311,16 @@ def check_varied(
     """
     constant = scores.constant
     if constant is None:
-        floor = constant_row(task)
-        value, high = floor.score.value, floor.score.high
-        if scores.score <= (0.0 if floor.score.undefined else high):
-            logger.warning(
-                "task %s: the model has %s %.4g on the held-out texts, and the answer %r to all of "
-                "them %.4g, or by chance up to %.4g: it has learned next to nothing. Try %s",
-                *(task.name, task.metric, scores.score, floor.label, value, high, advice),
-            )
+        for own, found in _scored(scores, task):
+            floor = constant_row(own)
+            value, high = floor.score.value, floor.score.high
+            if found <= (0.0 if floor.score.undefined else high):
+                logger.warning(
+                    "task %s: the model has %s %.4g on the held-out texts, and the answer %r to "
+                    "all of them %.4g, or by chance up to %.4g: it has learned next to nothing. "
+                    "Try %s",
+                    *(own.name, own.metric, found, floor.label, value, high, advice),
+                )
     if constant is None or config.allow_constant:
         return
     if not is_fault(constant, scores.score):
@@ -323,6 +332,16 @@ def check_varied(
         f"written. Try {advice}. If it is what you want all the same, allow_constant writes it "
         "without training again."
     )
+
+
+def _scored(scores: ScoreFindings, task: Task) -> Iterator[tuple[Task, float]]:
+    """Yield a task and its score; of several heads the task of each that has one."""
+    if not task.problem.heads:
+        yield task, scores.score
+    for name in task.problem.heads:
+        own = task.of_head(name)
+        if (found := (scores.scores or {}).get(f"{name}{OF_HEAD}{own.metric}")) is not None:
+            yield own, found
 
 
 def check_teacher_varied(

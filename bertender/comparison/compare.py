@@ -169,7 +169,7 @@ def _scored(
     model: TimedModel, task: Task, further: Mapping[str, Task], config: CompareConfig
 ) -> _Scored:
     classifier, tokens = model.open(threads_of(config), None), config.tokens_per_batch
-    scores, predictions = evaluate_all(classifier, task.dev, tokens_per_batch=tokens)
+    scores, predictions = evaluate_all(classifier, task.dev, task.metric, tokens_per_batch=tokens)
     others = {
         name: evaluate(classifier, other.dev, task.metric, tokens_per_batch=tokens)[0]
         for name, other in further.items()

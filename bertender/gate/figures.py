@@ -21,11 +21,11 @@ from bertender.core.errors import ModelError
 from bertender.core.progress import Bar, progress_bar
 from bertender.gate.cases import BATCH_SIZES, Case, Question, arrange, ask, questions_of
 from bertender.metrics import paired_change
-from bertender.metrics.heads import AND
+from bertender.metrics.heads import OF_HEAD, labels_of_head, of_one_head
 from bertender.metrics.metric import Change, LabelSet
 from bertender.models.classifier import Classifier
 from bertender.problems.problem import Outputs, Problem
-from bertender.problems.several_heads import OF_HEAD, SeveralHeads
+from bertender.problems.several_heads import SeveralHeads
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
 
@@ -390,10 +390,13 @@ class Truth:
     labels: tuple[str, ...] = ()
     """The names, for metrics that read names."""
 
-    def of_head(self, name: str) -> Truth:
-        """Return the same by the metric of one of several heads, or itself for no name."""
-        own = (each for each in self.metric.split(AND) if each.startswith(f"{name}{OF_HEAD}"))
-        return replace(self, metric=next(own, self.metric)) if name else self
+    def of_head(self, name: str, kind: Problem[Any]) -> Truth:
+        """Return the same by the metric of one of several heads, the usual one of its kind where
+        the metric is of others; itself for no name."""
+        if not name:
+            return self
+        usual = kind.usual_metric(labels_of_head(self.labels, name), ())
+        return replace(self, metric=f"{name}{OF_HEAD}{of_one_head(self.metric, name) or usual}")
 
 
 class Figures(Record):

@@ -407,7 +407,8 @@ def check_parity(
     judged = 0
     for head, own in paired.by_head().items():
         decided = judged_of(own, tolerance)
-        by_head.append(measure_figures(own, decided, truth and truth.of_head(head), paired))
+        own_truth = truth and truth.of_head(head, own.problem)
+        by_head.append(measure_figures(own, decided, own_truth, paired))
         said = failures_of(by_head[-1], own, tolerance, decided)
         failures += (f"{head}: {each}" for each in said) if head else said
         judged += int(decided[own.decides].sum())

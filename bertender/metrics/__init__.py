@@ -109,9 +109,8 @@ def score(
     row, known = METRICS[metric], LabelSet(label_count, labels)
     value, low, high = row.score(label_ids, predictions, known, seed)
     undefined = row.undefined(label_ids, predictions, known)
-    return Score(
-        metric=metric, value=value, low=low, high=high, n=len(label_ids), undefined=undefined
-    )
+    n = row.count(label_ids, known)
+    return Score(metric=metric, value=value, low=low, high=high, n=n, undefined=undefined)
 
 
 def paired_change(

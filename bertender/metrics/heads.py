@@ -17,6 +17,19 @@ OF_HEAD = ":"
 AND = "+"
 
 
+def of_one_head(metric: str, head: str) -> str | None:
+    """Return the metric of one head in the name of a mean; None where the mean has none of it."""
+    start = f"{head}{OF_HEAD}"
+    own = (part.removeprefix(start) for part in metric.split(AND) if part.startswith(start))
+    return next(own, None)
+
+
+def labels_of_head(labels: Sequence[str], head: str) -> tuple[str, ...]:
+    """Return the labels of one head without its name, given those of all."""
+    start = f"{head}{OF_HEAD}"
+    return tuple(label.removeprefix(start) for label in labels if label.startswith(start))
+
+
 class OfHead(Metric):
     """A score of one head, on the rows that have a label of it.
 
@@ -35,6 +48,9 @@ class OfHead(Metric):
         if not truth:
             return f"no row has a label of {self.head}"
         return self.metric.undefined(truth, own, labels)
+
+    def count(self, label_ids: Rows, known: LabelSet) -> int:
+        return len(self._of_head(label_ids, [], known)[0])
 
     def score(
         self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
@@ -55,9 +71,8 @@ class OfHead(Metric):
     ) -> tuple[list[Any], list[list[Any]], LabelSet]:
         """Return truth and predictions of the rows that have a label of the head."""
         heads = [*dict.fromkeys(name.partition(OF_HEAD)[0] for name in known.names)]
-        place, start = heads.index(self.head), f"{self.head}{OF_HEAD}"
+        place, names = heads.index(self.head), labels_of_head(known.names, self.head)
         rows = [row for row, true in enumerate(label_ids) if is_labelled(true[place])]
-        names = tuple(n.removeprefix(start) for n in known.names if n.startswith(start))
         truth, *own = ([values[row][place] for row in rows] for values in (label_ids, *predictions))
         return truth, own, LabelSet(len(names), names)
 

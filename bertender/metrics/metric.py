@@ -78,6 +78,10 @@ class Metric(ABC):
         """Return why the score says nothing about some rows; None where it does."""
         return None
 
+    def count(self, label_ids: Rows, known: LabelSet) -> int:
+        """Return how many of some rows are scored."""
+        return len(label_ids)
+
     @abstractmethod
     def score(
         self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int

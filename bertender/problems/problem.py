@@ -271,6 +271,10 @@ class Problem(ABC, Generic[Target]):
         """Return what an answer consists of, so that each label has scores of its own."""
         return {(labels[number], None) for number in self.labels_of(target)}
 
+    def where_labelled(self, prediction: Target, target: Target) -> Target:
+        """Return a prediction, without labels of those of several heads that the target lacks."""
+        return prediction
+
     def scored_labels(self, labels: Sequence[str]) -> Sequence[str]:
         """Return the labels that have scores of their own, whether or not they occur."""
         return labels if self.names_labels else ()

@@ -246,6 +246,10 @@ class SeveralHeads(Problem[HeadTargets]):
             for label, place in kind.parts(own, self.own_labels[name])
         }
 
+    def where_labelled(self, prediction: HeadTargets, target: HeadTargets) -> HeadTargets:
+        pairs = zip(prediction, target, strict=True)
+        return HeadTargets(own if is_labelled(true) else true for own, true in pairs)
+
     def scored_labels(self, labels: Sequence[str]) -> Sequence[str]:
         return [
             f"{name}{OF_HEAD}{label}"
@@ -271,15 +275,16 @@ class SeveralHeads(Problem[HeadTargets]):
         targets: Sequence[HeadTargets],
         labels: Sequence[str],
     ) -> Constant | None:
-        """Return the one answer of the first head that has one."""
+        """Return the one answer of the head that has one; of several such, the least right."""
+        constants: list[Constant] = []
         for place, (name, kind) in enumerate(self.heads.items()):
             rows = [row for row, true in enumerate(targets) if is_labelled(true[place])]
             predicted, true = (
                 [each[row][place] for row in rows] for each in (predictions, targets)
             )
             if rows and (found := kind.same_everywhere(predicted, true, self.own_labels[name])):
-                return found._replace(answer=f"{name}{OF_HEAD}{found.answer}")
-        return None
+                constants.append(found._replace(answer=f"{name}{OF_HEAD}{found.answer}"))
+        return min(constants, key=lambda each: each.share, default=None)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
         return self.base.edge_examples(examples, tokens)

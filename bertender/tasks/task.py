@@ -29,6 +29,7 @@ from bertender.core.config import Config
 from bertender.core.errors import ConfigError, UnknownNameError, nearest_hint
 from bertender.core.findings import ChosenOn
 from bertender.metrics import METRICS
+from bertender.metrics.heads import AND, labels_of_head, of_one_head
 from bertender.metrics.targets import is_labelled
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem, are_unnamed
@@ -70,14 +71,15 @@ def check_metric(name: str, problem: Problem[Any], targets: Sequence[Any]) -> st
         ConfigError: the metric is only shown, or says nothing of the targets.
     """
     choosing = [each for each in problem.metrics if not METRICS[each].only_shown]
-    if name not in problem.metrics:
+    is_mean = problem.heads and {*name.split(AND)} <= {*problem.metrics}
+    if not is_mean and name not in problem.metrics:
         raise UnknownNameError(f"metric of {problem.name}", name, choosing, setting="metric")
     if reason := METRICS[name].only_shown:
         raise ConfigError(
             f"metric={name}: nothing is chosen by it, as {reason}. It is shown with all scores. "
             f"Choose by {', '.join(choosing)}."
         )
-    if name not in (possible := problem.metrics_of(targets)):
+    if not is_mean and name not in (possible := problem.metrics_of(targets)):
         raise ConfigError(
             f"metric={name}: it says nothing of these data (do their pairs have numbers?). Choose "
             f"by {', '.join(each for each in choosing if each in possible)}."
@@ -253,19 +255,16 @@ class Task:
     def of_head(self, name: str) -> Task:
         """Return the task of one of several heads: the examples that have labels of it."""
         place, problem = [*self.problem.heads].index(name), self.problem.heads[name]
-        start = f"{name}:"
+        labels = labels_of_head(self.labels, name)
 
         def own(split: Split) -> Split:
             return Split(split.examples, tuple(each[place] for each in split.label_ids)).labelled
 
-        labels = tuple(
-            label.removeprefix(start) for label in self.labels if label.startswith(start)
-        )
         return replace(
             self,
             name=f"{self.name}:{name}",
             labels=labels,
-            metric=problem.usual_metric(labels, ()),
+            metric=of_one_head(self.metric, name) or problem.usual_metric(labels, ()),
             problem_type=problem.name,
             train=own(self.train),
             dev=own(self.dev),

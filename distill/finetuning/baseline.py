@@ -53,7 +53,7 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     logits = held_out @ linear.coefficients.T + linear.intercepts
     outputs = problem.outputs(logits.astype(np.float32), problem.keep_text(task.dev.examples))
     predictions = decoded(problem, outputs, task.dev.examples)
-    found = all_scores(problem, task.labels, task.dev, predictions, outputs)
+    found = all_scores(problem, task.labels, task.dev, task.metric, predictions, outputs)
     scores = score_findings(task, found, predictions)
     advice = "a larger inverse_regularisation, or more training texts"
     check_varied(scores, task, config, ("longest_ngram", "inverse_regularisation"), advice)

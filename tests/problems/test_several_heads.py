@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertender.comparison.accuracy import decoded, predict_outputs
+from bertender.comparison.accuracy import (
+    all_scores,
+    check_varied,
+    constant_row,
+    decoded,
+    predict_outputs,
+)
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, DataError
+from bertender.core.errors import ConfigError, DataError, UnknownNameError
+from bertender.core.findings import ScoreFindings
+from bertender.gate.figures import Truth
 from bertender.metrics import score
 from bertender.metrics.targets import NO_LABEL, HeadTargets, is_labelled
 from bertender.models.classifier import open_classifier
@@ -21,7 +30,7 @@ from bertender.problems.problem import Outputs
 from bertender.problems.several_heads import SeveralHeads
 from bertender.tasks import loading
 from bertender.tasks.loading import load_task
-from bertender.tasks.task import Split, Task, TaskConfig
+from bertender.tasks.task import Split, Task, TaskConfig, check_metric
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
@@ -224,3 +233,68 @@ def test_a_problem_type_is_read_back() -> None:
     assert "intent:none,slots:token_classification" not in PROBLEMS
     assert is_labelled(HeadTargets((NO_LABEL, ())))  # an empty set is a label
     assert not is_labelled(HeadTargets((NO_LABEL, (NO_LABEL,))))
+
+
+def test_an_empty_set_is_a_list_of_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text('text,tone,topics\na,good,"x,y"\nb,bad,\nc,good,[]\n', encoding="utf-8")
+    kinds = "single_label_classification,multi_label_classification"
+    config = TaskConfig(train=path, dev=path, label_column="tone,topics", problem_type=kinds)
+    targets = load_task(config).dev.label_ids
+    assert targets == ((1, (0, 1)), (0, (NO_LABEL,)), (1, ()))
+    assert "column 'topics': 1 of 3 rows are empty" in caplog.text
+
+
+def test_labels_have_scores_on_the_rows_of_their_head() -> None:
+    task = TWO_OF_TEXTS
+    rows = len(task.dev)
+    half = [
+        HeadTargets((NO_LABEL if row % 2 else 0, own[1]))
+        for row, own in enumerate(task.dev.label_ids)
+    ]
+    predicted = [HeadTargets((0, own[1])) for own in half]
+    split = Split(task.dev.examples, tuple(half))
+    problem, metric = task.problem, "length:macro_f1+topics:jaccard"
+    found = all_scores(problem, task.labels, split, metric, predicted, ())
+    assert found.by_label["length:short"].precision == 1.0
+    assert found.of(metric).value == 1.0
+    assert {each.metric: each.n for each in found.scores}["length:accuracy"] == rows // 2
+
+
+@pytest.mark.parametrize("metric", ["topics:micro_f1", "length:f1+topics:jaccard"])
+def test_a_metric_is_of_a_head_or_a_mean(metric: str) -> None:
+    task = TWO_OF_TEXTS
+    assert check_metric(metric, task.problem, task.dev.label_ids) == metric
+    with pytest.raises(UnknownNameError, match=f"no metric of .*'{re.escape(metric)}x'"):
+        check_metric(f"{metric}x", task.problem, task.dev.label_ids)
+
+
+def test_a_good_head_does_not_hide_one_that_learned_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task = TWO_OF_TEXTS
+    floor = constant_row(task.of_head("topics")).score
+    scores = {"length:accuracy": 1.0, "topics:micro_f1": floor.high}
+    found = ScoreFindings(chosen_on="dev", score=(1.0 + floor.high) / 2, scores=scores)
+    check_varied(found, task, FinetuneConfig(), ("epochs",), "more epochs")
+    assert "task toy:topics: the model has micro_f1" in caplog.text
+    assert "toy:length" not in caplog.text
+
+
+def test_of_constant_heads_the_least_right_is_named() -> None:
+    targets = [HeadTargets((0, (0,)))] * 3 + [HeadTargets((1, (1,)))]
+    problem, labels = TWO_OF_TEXTS.problem, TWO_OF_TEXTS.labels
+    found = problem.same_everywhere([HeadTargets((0, (1,)))] * 4, targets, labels)
+    assert found is not None and found.share == 0.25
+    assert found.answer.startswith("topics:")
+
+
+def test_the_gate_judges_a_head_by_its_own_score() -> None:
+    truth = Truth(JOINT.dev.label_ids, "intent:f1", JOINT.labels)
+    assert [truth.of_head(name, kind).metric for name, kind in JOINT.problem.heads.items()] == [
+        "intent:f1",
+        "slots:entity_f1",
+    ]
+    assert truth.of_head("", JOINT.problem) is truth
+    mean = replace(truth, metric="intent:f1+slots:tag_accuracy")
+    assert mean.of_head("slots", JOINT.problem.heads["slots"]).metric == "slots:tag_accuracy"
