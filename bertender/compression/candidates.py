@@ -129,7 +129,7 @@ def all_candidates(
     Args:
         starts: what students may start from.
         config: depths, shares, schemes and runtimes.
-        vocab: whether the vocabulary of this task's models can be cut.
+        vocab: whether some have a smaller vocabulary.
 
     Raises:
         ConfigError: a scheme or a runtime that is named goes with none of the others.
@@ -153,6 +153,23 @@ def all_candidates(
                 for heads, ffn, cut, variant in choices
             ]
     return candidates
+
+
+def cuts_vocabulary(task: Task, config: CompressConfig) -> bool:
+    """Return whether some candidates have a smaller vocabulary: that of vectors where its size is
+    set.
+
+    Raises:
+        ConfigError: its size is set, and models of this task read all tokens.
+    """
+    explicit = [name for name in ("vocab_floor", "vocab_size") if config.is_explicit(name)]
+    if explicit and task.problem.per_token:
+        raise ConfigError(
+            f"{config.as_set(explicit)}: tags and answers are learned token by token, so that all "
+            f"tokens stay, and task {task.name!r} is one of {task.problem_type!r}. Leave out what "
+            "is named."
+        )
+    return bool(explicit) or not task.problem.keeps_vocabulary
 
 
 def variants_of(config: CompressConfig) -> list[Variant]:

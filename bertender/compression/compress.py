@@ -16,11 +16,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bertender.comparison.accuracy import check_teacher_varied
+from bertender.comparison.accuracy import check_labels_fit, check_teacher_varied
 from bertender.comparison.compare import compare
 from bertender.comparison.latency import TimedModel, measure_models
 from bertender.comparison.records import CompareConfig, LatencyConfig
-from bertender.compression.candidates import Candidate, all_candidates, starts_of, variants_of
+from bertender.compression.candidates import (
+    Candidate,
+    all_candidates,
+    cuts_vocabulary,
+    starts_of,
+    variants_of,
+)
 from bertender.compression.config import CompressConfig
 from bertender.compression.plan import (
     Measured,
@@ -53,7 +59,6 @@ from bertender.core.files import save_result
 from bertender.core.machine import busiest, environment, processor_name
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import check_installed
-from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.recipes.stage import folder_digest
 from bertender.tasks.task import Task
 
@@ -79,8 +84,8 @@ class Compression:
         """Predict every candidate; nothing but probes is made.
 
         Raises:
-            ConfigError: a setting is wrong, or no candidate is expected to hold the limits; the
-                message names the nearest one.
+            ConfigError: a setting is wrong, or the teacher's labels look swapped; or no candidate
+                is expected to hold the limits, and the message names the nearest one.
             ArtifactError: the model cannot be written where it should.
             RuntimeMissingError: a runtime is not installed, or does not run on this CPU.
             MachineBusyError: other work disturbs the times.
@@ -92,11 +97,12 @@ class Compression:
         check_not_finished(self.out / MODEL, self.force or self._has_run())
         check_installed(*config.runtimes)
         starts = starts_of(self.teacher, task, config)
-        cuts_vocabulary = task.problem_type == SINGLE_LABEL.name
-        candidates = all_candidates(starts, config, vocab=cuts_vocabulary)
+        candidates = all_candidates(starts, config, vocab=cuts_vocabulary(task, config))
         check_any(candidates, starts, config)
         check_settings(candidates, config, task)
-        check_teacher_varied(open_classifier(self.teacher), self.teacher.path, task)
+        opened = open_classifier(self.teacher)
+        check_teacher_varied(opened, self.teacher.path, task)
+        check_labels_fit(opened, task)
 
         probing = Probing(self.teacher, task, config, self.out / "probes", self.announce)
 

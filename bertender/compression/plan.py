@@ -36,6 +36,7 @@ from bertender.core.card import library_versions
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.machine import MachineLoad, check_load_now, environment
+from bertender.core.progress import quiet_tools
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Task
@@ -237,14 +238,18 @@ class Probing:
         train, dev, selection = (
             sample(split, TEXTS, task.problem) for split in (task.train, task.dev, task.selection)
         )
-        few = replace(task, train=train, dev=dev, selection=selection)
+        # and no map of labels is doubted because it scores less than a guess: the teacher's was
+        # checked
+        source = {name: value for name, value in task.source.items() if name != "label_map"}
+        few = replace(task, train=train, dev=dev, selection=selection, source=source)
         folder = self.folder / probe.shape_name
         students, cuts = probe_steps(probe, self.config)
-        built = build(students, {TEACHER: self.teacher}, few, folder)
         all_texts = replace(few, train=task.train)  # which the vocabulary is cut for
-        built = build(cuts, built.artifacts, all_texts, folder)
-        export, _ = graph_steps(probe, [*built.artifacts][-1], **OF_NO_USE)
-        exported = build([export], built.artifacts, few, folder).last
+        with quiet_tools():  # they would warn of what is hardly trained
+            built = build(students, {TEACHER: self.teacher}, few, folder)
+            built = build(cuts, built.artifacts, all_texts, folder)
+            export, _ = graph_steps(probe, [*built.artifacts][-1], **OF_NO_USE)
+            exported = build([export], built.artifacts, few, folder).last
         graph = (folder / f"{probe.variant_name}.onnx").resolve()
         machine = environment()  # which decides what runs in integers
         identity = [exported.digest, probe.settings, library_versions()]

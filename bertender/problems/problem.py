@@ -170,6 +170,15 @@ class Problem(ABC, Generic[Target]):
     model_settings: Mapping[str, Any]
     """Settings of the model's config.json, by which transformers knows the kind of problem."""
 
+    @property
+    def keeps_vocabulary(self) -> bool:
+        """Whether a model's vocabulary stays whole unless its size is set.
+
+        Tags and answers are learned token by token, and vectors are made to be compared with those
+        of other texts than the task's.
+        """
+        return self.per_token or self.gives_vectors
+
     def of_labels(self, labels: Sequence[str]) -> Self:
         """Return the kind of problem of a model with these labels, in the order of its logits."""
         return self

@@ -342,9 +342,7 @@ def student_tokens(
     floor, most = config.vocab_floor, config.most_entries
     if most is not None:
         return StudentTokens(whole, needed_tokens(whole, learned.texts(), floor, most))
-    # vectors are made to be compared with those of other texts than these
-    stays = head_of(task.problem).per_token or task.problem.gives_vectors
-    if config.vocab_size == ALL_TOKENS or stays:
+    if config.vocab_size == ALL_TOKENS or task.problem.keeps_vocabulary:
         return StudentTokens(whole)
     try:
         tokens = needed_tokens(whole, learned.texts(), floor)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,24 +60,10 @@ from tests.quick import quick
 from tests.serve.asking import ask
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
 from tests.served import ANY_PORTS
-from tests.toy_heads import JOINT, TWO_OF_TEXTS
+from tests.toy_kinds import ALL, TASKS, write_asked
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import (
-    answer_task,
-    choice_task,
-    number_task,
-    ranking_task,
-    set_task,
-    similarity_task,
-    toy_task,
-)
 
-TOYS = (
-    *(toy_task(), set_task(), number_task(), TAGGING, similarity_task(), answer_task()),
-    *(choice_task(), ranking_task(), JOINT, TWO_OF_TEXTS),
-)
-TASKS = {task.problem_type: task for task in TOYS}
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
 NO_TORCH = """
 import sys
@@ -88,9 +73,6 @@ assert "torch" not in sys.modules, "torch is loaded"
 FASTEST = CompareConfig(
     processes=1, rounds=2, single_texts=4, batch_size=4, warmup_rounds=0, noisy=True
 )
-
-
-ALL = (*PROBLEMS, *(task.problem_type for task in TOYS if task.problem.heads))
 
 
 @pytest.fixture(scope="module", params=ALL)
@@ -381,20 +363,6 @@ def test_the_real_endpoint_answers_texts_and_examples_alike(
     found = predict_outputs(local, examples)
     for answer, example, own in zip(answers, examples, found, strict=True):
         assert same(answer.label, named(own, example, local))
-
-
-def write_asked(task: Task, examples: Sequence[Example], folder: Path) -> Path:
-    """Write a file of examples that an endpoint is asked about, with the usual columns."""
-    if task.problem.labels_words:
-        path = folder / "asked.conll"
-        path.write_text("\n\n".join(map("\n".join, examples)))
-        return path
-    path, columns = folder / "asked.jsonl", task.problem.asked_columns(task.text_columns)
-    rows: list[Example | tuple[str, list[str]]] = [*examples]
-    if task.problem.takes_list:
-        rows = [(first, others) for first, *others in examples]
-    path.write_text("\n".join(json.dumps(dict(zip(columns, row, strict=True))) for row in rows))
-    return path
 
 
 def named(outputs: Outputs, example: Example, model: Classifier) -> Any:

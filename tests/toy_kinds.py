@@ -1,0 +1,43 @@
+"""A toy task of each kind of problem, and of several heads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertender.problems import PROBLEMS
+from bertender.tasks.task import Task
+from bertender.text.batch import Example
+from tests.toy_heads import JOINT, TWO_OF_TEXTS
+from tests.toy_tagging import TASK as TAGGING
+from tests.toys import (
+    answer_task,
+    choice_task,
+    number_task,
+    ranking_task,
+    set_task,
+    similarity_task,
+    toy_task,
+)
+
+TOYS = (
+    *(toy_task(), set_task(), number_task(), TAGGING, similarity_task(), answer_task()),
+    *(choice_task(), ranking_task(), JOINT, TWO_OF_TEXTS),
+)
+TASKS = {task.problem_type: task for task in TOYS}
+ALL = (*PROBLEMS, *(task.problem_type for task in TOYS if task.problem.heads))
+
+
+def write_asked(task: Task, examples: Sequence[Example], folder: Path) -> Path:
+    """Write a file of examples that an endpoint is asked about, with the task's columns."""
+    if task.problem.labels_words:
+        path = folder / "asked.conll"
+        path.write_text("\n\n".join(map("\n".join, examples)))
+        return path
+    path, columns = folder / "asked.jsonl", task.problem.asked_columns(task.text_columns)
+    rows: list[Example | tuple[str, list[str]]] = [*examples]
+    if task.problem.takes_list:
+        rows = [(first, others) for first, *others in examples]
+    path.write_text("\n".join(json.dumps(dict(zip(columns, row, strict=True))) for row in rows))
+    return path
