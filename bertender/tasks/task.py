@@ -119,7 +119,11 @@ class TaskConfig(Config):
     panel: ClassVar[str] = "Data"
     shown_defaults: ClassVar[Mapping[str, str]] = {"select": "0.1, or 0 where that is too few"}
 
-    task: str = Field("docs", description="a name from `bertender tasks`, or your own with --train")
+    task: str = Field(
+        "docs",
+        description="a name from `bertender tasks`, several by commas for one model of all, or "
+        "your own with --train",
+    )
     train: Path | None = Field(
         None, description="your training file: CSV, TSV, JSONL, Parquet, or SQuAD's JSON"
     )
@@ -151,8 +155,8 @@ class TaskConfig(Config):
         "multiple_choice (a question, its choices, and the number, letter or text of one), "
         "token_classification for words with tags (CoNLL, JSONL with lists, seq.in), "
         "question_answering (SQuAD's JSON, or columns), sentence_embedding (pairs, with a number "
-        "or without), or ranking (a query, its passages, and their relevance); by default "
-        "from the suffix",
+        "or without), or ranking (a query, its passages, and their relevance); several by commas "
+        "are heads, each with a label column; by default from the suffix",
     )
     metric: str | None = Field(
         None,
