@@ -62,17 +62,13 @@ SEEDS_LEFT_OUT = {"first-four-bit", "second-fused", "deeper-four-bit"}
 
 
 KINDS = {
-    "sst2": "one label: SST-2",
     "mrpc": "one label of a pair: MRPC",
     "stsb": "a number: STS-B",
     "semeval2018-ec": "a set: SemEval-2018 emotions",
     "ncbi": "tags of words: NCBI-disease",
-    "tydiqa-train": "an answer in a context: TyDiQA",
     "commonsenseqa": "one of five choices: CommonsenseQA",
-    "squad-ranking": "passages in order: SQuAD",
     "stsb-embedding": "a vector: STS-B",
     "snips-joint": "intent and slots: SNIPS",
-    "sst2,ag_news": "two tasks at once: SST-2, AG News",
 }
 """Task -> the kind of problem, in the order of the table."""
 

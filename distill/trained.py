@@ -28,11 +28,12 @@ from bertender.core.card import CARD_NAME, TaskRecord
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics import score
+from bertender.metrics.heads import OF_HEAD
 from bertender.metrics.metric import Score
 from bertender.metrics.targets import is_labelled
 from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.problems.problem import Outputs
-from bertender.problems.several_heads import OF_HEAD, SeveralHeads
+from bertender.problems.several_heads import SeveralHeads
 from bertender.tasks.task import Split, Task
 from bertender.training.config import JudgedConfig, TrainingConfig
 from bertender.training.examples import length_findings

@@ -32,7 +32,7 @@ from bertender.models.onnx_session import FEWER_BITS, ONNX_NAME
 from bertender.models.runtimes import saturates
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
-from bertender.training.heads import HEADS, PREDICTING, head_of
+from bertender.training.heads import PREDICTING, head_of
 from bertender.training.loop import LossParts, TrainingReport, train, training_findings
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.integers import INTEGERS, Integers, Range
@@ -192,7 +192,7 @@ def _examples(context: QuantizationContext) -> TokenDataset:
         found = predict_outputs(context.classifier, split.examples)
         known = [torch.from_numpy(each.logits) for each in found]
         return examples.with_columns(**{TEACHER_LOGITS: known})
-    if not HEADS[problem_type].per_token:
+    if not context.task.problem.per_token:
         logits = torch.from_numpy(predict(context.classifier, split.examples))
         return examples.with_columns(**{TEACHER_LOGITS: logits})
     classifier = replace(context.classifier, encode=context.task.problem.encoder(tokenizer))

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from bertender.metrics.metric import FloatArray, LabelSet, Metric, Rows, percentiles
+from bertender.metrics.metric import FloatArray, LabelSet, Metric, Rows
 from bertender.metrics.targets import is_labelled
 
 OF_HEAD = ":"
+"""Between the name of a head and its kind, its labels or its metrics."""
 AND = "+"
 
 
@@ -90,12 +91,6 @@ class MeanOfHeads(Metric):
     def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
         found = (each.undefined(label_ids, predictions, known) for each in self.metrics)
         return next(filter(None, found), None)
-
-    def score(
-        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
-    ) -> tuple[float, float, float]:
-        (value,), (draws,) = self.resampled(label_ids, [predictions], known, seed)
-        return value, *percentiles(draws)
 
     def resampled(
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int

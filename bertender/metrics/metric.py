@@ -82,11 +82,12 @@ class Metric(ABC):
         """Return how many of some rows are scored."""
         return len(label_ids)
 
-    @abstractmethod
     def score(
         self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
     ) -> tuple[float, float, float]:
         """Return the value and its interval."""
+        (value,), (draws,) = self.resampled(label_ids, [predictions], known, seed)
+        return value, *percentiles(draws)
 
     @abstractmethod
     def resampled(
@@ -108,12 +109,6 @@ class RowsMetric(Metric):
     def of_draws(self, truth: Any, predicted: Any, draws: FloatArray) -> FloatArray:
         """Return the value of each resample (resamples,), given how often each draws each row
         (resamples, rows)."""
-
-    def score(
-        self, label_ids: Rows, predictions: Rows, known: LabelSet, seed: int
-    ) -> tuple[float, float, float]:
-        (value,), (draws,) = self.resampled(label_ids, [predictions], known, seed)
-        return value, *percentiles(draws)
 
     def resampled(
         self, label_ids: Rows, predictions: Sequence[Rows], known: LabelSet, seed: int

@@ -590,7 +590,7 @@ def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
 
 
 ONE_OUTPUT = (REGRESSION, RANKING)
-"""What a head of texts with one output may be for."""
+"""Kinds of problems whose models have one output for a text."""
 
 
 def _of_one_output(

@@ -6,6 +6,7 @@ from typing import Any
 
 from bertender.core.card import TaskRecord
 from bertender.core.config import Table
+from bertender.metrics.heads import OF_HEAD
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
 from bertender.problems.problem import Problem
@@ -13,7 +14,7 @@ from bertender.problems.question_answering import QUESTION_ANSWERING
 from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
-from bertender.problems.several_heads import BETWEEN, OF_HEAD, SeveralHeads
+from bertender.problems.several_heads import BETWEEN, SeveralHeads
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 

@@ -197,7 +197,7 @@ class Ranking(TextProblem[Relevances]):
                 _drawn(query, passages[place]),
             ),
         )
-        # half of them, or more, are there to be told from those
+        # at most half are relevant
         relevant = [place for place in by_worth if target[place] > 0][: MOST_TRAINED // 2]
         others = [place for place in by_worth if not target[place] > 0]
         kept = sorted([*relevant, *others][:MOST_TRAINED])

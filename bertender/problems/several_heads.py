@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from bertender.core.errors import ConfigError
 from bertender.metrics import METRICS
 from bertender.metrics.by_label import Parts
+from bertender.metrics.heads import OF_HEAD, labels_of_head
 from bertender.metrics.targets import HeadTargets, is_labelled
 from bertender.problems.problem import (
     CellError,
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 BETWEEN = ","
 """Between the heads of a problem type, and between the columns of their labels."""
-OF_HEAD = ":"
-"""Between the name of a head and its kind, its labels or its metrics."""
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 """Of a head: tensors of a server begin with it."""
 FEWEST = 2
@@ -80,6 +79,8 @@ class SeveralHeads(Problem[HeadTargets]):
         self.heads = dict(heads)
         self.slices: dict[str, slice] = {}
         """Labels of each head among those of all; none before `of_labels`."""
+        self.own_labels: Mapping[str, tuple[str, ...]] = {}
+        """Labels of each head, without its name; likewise."""
         self.base_name, self.base = [*heads.items()][-1]
         """The head whose kind says how texts are read: the one that labels words is the last."""
         self.name = BETWEEN.join(f"{name}{OF_HEAD}{kind.name}" for name, kind in heads.items())
@@ -107,16 +108,10 @@ class SeveralHeads(Problem[HeadTargets]):
                 f"problem type {self.name!r}: labels of the heads {', '.join(problem.slices)}, and "
                 f"there are {', '.join(self.heads)}. Each label is HEAD:LABEL, head by head."
             )
-        problem.own_labels = {
-            name: tuple(label.partition(OF_HEAD)[2] for label in labels[own])
-            for name, own in problem.slices.items()
-        }
+        problem.own_labels = {name: labels_of_head(labels, name) for name in problem.slices}
         problem.response_tensors = problem._tensors()
         problem.metrics = problem._metrics()
         return problem
-
-    own_labels: Mapping[str, tuple[str, ...]] = {}
-    """Labels of each head, without its name."""
 
     def _tensors(self) -> tuple[Tensor, ...]:
         return tuple(
@@ -214,9 +209,18 @@ class SeveralHeads(Problem[HeadTargets]):
     ) -> HeadTargets:
         labels = label.values() if isinstance(label, Mapping) else label
         return HeadTargets(
-            own.target if isinstance(own, NoLabel) else kind.number(own, _OfHead(name, numbers))
+            own.target if isinstance(own, NoLabel) else kind.number(own, self._own(name, numbers))
             for (name, kind), own in zip(self.heads.items(), labels, strict=True)
         )
+
+    def _own(self, name: str, numbers: Mapping[str, int]) -> dict[str, int]:
+        """Return the numbers of one head's labels, from 0, given some of those of all."""
+        start, first = f"{name}{OF_HEAD}", self.slices[name].start
+        return {
+            label.removeprefix(start): number - first
+            for label, number in numbers.items()
+            if label.startswith(start)
+        }
 
     def unlabelled(self, example: Example) -> HeadTargets:
         return HeadTargets(kind.unlabelled(example) for kind in self.heads.values())
@@ -414,13 +418,15 @@ class SeveralHeads(Problem[HeadTargets]):
         return {
             f"{name}_{tensor}": array
             for name, kind in self.heads.items()
-            for tensor, array in kind.response_of(_own(tensors, name), rows, examples).items()
+            for tensor, array in kind.response_of(
+                _tensors_of(tensors, name), rows, examples
+            ).items()
         }
 
     def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
         """Return label, score and logits by head; the spans of the one that has some."""
         found = {
-            name: kind.read_response(_own(tensors, name), row, example)
+            name: kind.read_response(_tensors_of(tensors, name), row, example)
             for name, kind in self.heads.items()
         }
         spans = [own["spans"] for own in found.values() if "spans" in own]
@@ -445,7 +451,7 @@ class SeveralHeads(Problem[HeadTargets]):
     def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
         """Return the logits of all heads, (batch, labels) or (batch, 1 + words, labels)."""
         by_head = {
-            name: kind.joined_logits([_own(each, name) for each in responses])
+            name: kind.joined_logits([_tensors_of(each, name) for each in responses])
             for name, kind in self.heads.items()
         }
         if not self.labels_words:
@@ -468,28 +474,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return ()
 
 
-class _OfHead(Mapping[str, int]):
-    """Numbers of the labels of one head, by its own names, from 0."""
-
-    def __init__(self, name: str, numbers: Mapping[str, int]) -> None:
-        self.own = {
-            label.partition(OF_HEAD)[2]: number
-            for label, number in numbers.items()
-            if label.partition(OF_HEAD)[0] == name
-        }
-        self.first = min(self.own.values(), default=0)
-
-    def __getitem__(self, label: str) -> int:
-        return self.own[label] - self.first
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.own)
-
-    def __len__(self) -> int:
-        return len(self.own)
-
-
-def _own(tensors: Tensors, name: str) -> dict[str, npt.NDArray[Any]]:
+def _tensors_of(tensors: Tensors, name: str) -> dict[str, npt.NDArray[Any]]:
     """Return the tensors of one head by their own names."""
     start = f"{name}_"
     return {

@@ -1,4 +1,5 @@
-"""Questions with choices in the official files of COPA, CommonsenseQA, HellaSwag and RACE.
+"""Questions with several texts in official files: choices of COPA, CommonsenseQA, HellaSwag and
+RACE, and the paragraphs of SQuAD's documents, which are to be ranked.
 
 COPA: Roemmele et al. 2011, and Balanced COPA, Kavumba et al. 2019 (arXiv 1911.00225), which gives
 each question a mirror with the same choices. CommonsenseQA: Talmor et al. 2019 (arXiv 1811.00937).
@@ -9,20 +10,23 @@ from __future__ import annotations
 
 import bz2
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from bertender.core.errors import DataError
 from bertender.problems.multiple_choice import LETTERS
-from bertender.tasks.rows import bytes_of, lines_of, split_lines
+from bertender.tasks.docs import draw
+from bertender.tasks.rows import bytes_of, decoded_bytes, lines_of, split_lines
 from bertender.text.batch import Example
 
 ASKED: Mapping[str, str] = {
     "cause": "What was the cause?",
     "effect": "What happened as a result?",
 }
+CANDIDATES = 10
+"""Paragraphs of a question, at most."""
 HELLASWAG_LINES = 6
 """Context, right number, four endings."""
 
@@ -101,3 +105,32 @@ def questions_of(path: Path, read: Callable[[Path], Iterator[Question]]) -> list
         raise DataError(
             f"{path}: not the official file: {type(error).__name__}: {error}. Download it again."
         ) from None
+
+
+def squad_passages(path: Path) -> Iterator[Question]:
+    """Read a file of SQuAD: a question's passages are the paragraph that it stands under, which is
+    the relevant one, and others of the same document, in their order there.
+
+    A hash of the texts draws the others. Questions without an answer in their paragraph, and
+    documents of one paragraph, are left out. A document is a group.
+    """
+    for document in json.loads(decoded_bytes(path))["data"]:
+        contexts = [each["context"].strip() for each in document["paragraphs"]]
+        if len(set(contexts)) < 2:
+            continue
+        for place, paragraph in enumerate(document["paragraphs"]):
+            for each in paragraph["qas"]:
+                if each.get("is_impossible"):
+                    continue
+                question = each["question"].strip()
+                passages = _candidates(question, contexts, place)
+                target = tuple(float(passage == contexts[place]) for passage in passages)
+                yield Question((question, *passages), target, document["title"])
+
+
+def _candidates(question: str, contexts: Sequence[str], own: int) -> list[str]:
+    """Return the paragraph of a question and others, in the order of the document."""
+    others = [context for context in dict.fromkeys(contexts) if context != contexts[own]]
+    drawn = sorted(others, key=lambda context: draw(question, context))[: CANDIDATES - 1]
+    chosen = {contexts[own], *drawn}
+    return [context for context in dict.fromkeys(contexts) if context in chosen]

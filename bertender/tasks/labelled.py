@@ -52,10 +52,11 @@ class Labelled:
             DataError: a label is none of them and `bad` stops, or no row has one of them.
         """
         numbers = {label: number for number, label in enumerate(known)}
+        problem = self.problem.of_labels(known)
         rows, unknown = [], SkippedRows()
         for place, label, example in zip(self.places, self.labels, self.examples, strict=True):
             try:
-                rows.append((example, self.problem.number(label, numbers)))
+                rows.append((example, problem.number(label, numbers)))
             except KeyError as missing:
                 error = RowError(
                     self.path,
@@ -226,7 +227,7 @@ def read_labelled(
 
 
 class _Read(NamedTuple):
-    """What is read of a row."""
+    """A row, as it was read."""
 
     place: str
     example: Example

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameError
-from bertender.metrics.heads import AND
+from bertender.metrics.heads import AND, OF_HEAD
 from bertender.metrics.targets import HeadTargets
 from bertender.problems import PROBLEMS
 from bertender.problems.problem import Columns, Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
-from bertender.problems.several_heads import BETWEEN, OF_HEAD, head_name
+from bertender.problems.several_heads import BETWEEN, head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.labelled import check_classes, label_names, read_labelled

@@ -518,9 +518,11 @@ def with_model_labels(task: Task, labels: Sequence[str], label_map: str | None, 
     names = _matched(own, tuple(labels), _parsed(label_map), model)
     numbers = {own: labels.index(theirs) for own, theirs in names.items()}
 
+    of_model = problem.of_labels(labels)
+
     def renumbered(split: Split) -> Split:
         targets = (problem.by_names(each, task.labels) for each in split.label_ids)
-        return replace(split, label_ids=tuple(problem.number(each, numbers) for each in targets))
+        return replace(split, label_ids=tuple(of_model.number(each, numbers) for each in targets))
 
     other = {own: theirs for own, theirs in names.items() if own != theirs}
     return replace(

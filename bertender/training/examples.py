@@ -27,7 +27,7 @@ from bertender.problems import PROBLEMS
 from bertender.tasks.task import Split, Task
 from bertender.text.text_windows import WINDOW_TOKENS, WINDOWS, windows_of
 from bertender.text.tokenizer import longest_input
-from bertender.training.heads import HEADS, ROWS
+from bertender.training.heads import ROWS, head_of
 
 logger = logging.getLogger(__name__)
 
@@ -196,10 +196,10 @@ def token_dataset(
         split: labelled examples.
         tokenizer: of the model to be trained; longer examples than its `model_max_length` are
             truncated.
-        problem_type: what the examples are labelled with, a row of HEADS.
+        problem_type: what the examples are labelled with, a row of PROBLEMS.
         columns: more columns, a row each example, for the objective (teacher logits).
     """
-    head = HEADS[problem_type]
+    head = head_of(PROBLEMS[problem_type])
     tokens, labels = head.tokenize(split, tokenizer)
     if not windows_of(tokenizer) and len(tokens["input_ids"]) == len(split):
         _say_cut(split, tokens["input_ids"], tokenizer, problem_type)

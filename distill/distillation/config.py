@@ -491,7 +491,9 @@ class DistillConfig(
         1, ge=1, description="where the vocabulary is cut, keep tokens that occur so often"
     )
     more_teachers: Annotated[tuple[Path, ...], BeforeValidator(parts_of)] = Field(
-        (), description="more artifacts by commas, whose logits are averaged with the teacher's"
+        (),
+        description="more artifacts by commas, whose logits are averaged with the teacher's; or, "
+        "of a task of several heads, the teachers of its other heads",
     )
     unlabelled_agreement: bool = Field(
         False,

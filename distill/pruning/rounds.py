@@ -25,7 +25,7 @@ from bertender.text.batch import length_buckets
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset, token_dataset
-from bertender.training.heads import HEADS, Head, head_of
+from bertender.training.heads import Head, head_of
 from bertender.training.loop import Objective, TrainingReport
 from distill.distillation.config import FilteredConfig, UnlabelledConfig
 from distill.distillation.distillation import Distillation, phases_with_head
@@ -240,7 +240,7 @@ class RecoveryTexts:
         its_tokenizer = load_tokenizer(self.teacher.artifact.path, longest)
         its_texts = token_dataset(self.task.train, its_tokenizer, problem_type)
         bf16 = computes_in_bf16(self.config)
-        if HEADS[problem_type].per_token:
+        if self.task.problem.per_token:
             padding = texts.padding.with_others(**{LOGITS: 0})
             logits = teacher_token_logits(teacher, digest, its_texts, bf16)
             return TokenDataset({**texts.columns, LOGITS: logits}, padding)

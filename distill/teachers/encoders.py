@@ -29,7 +29,7 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import largest_token, load_tokenizer, tokens_beyond
 from bertender.training.config import JudgedConfig
-from bertender.training.heads import HEADS, Head, SeveralHead
+from bertender.training.heads import Head, SeveralHead, head_of
 
 if TYPE_CHECKING:
     import torch
@@ -295,7 +295,7 @@ def load_classifier(
     from bertender.models.own_models import load_pretrained
     from distill.tokenizers import fitting_tokenizer
 
-    head, outputs = HEADS[problem.name], problem.output_names(labels)
+    head, outputs = head_of(problem), problem.output_names(labels)
     try:
         model, report = load_pretrained(
             head.auto_class,

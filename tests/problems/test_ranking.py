@@ -25,9 +25,9 @@ from bertender.models.importing import import_model, open_artifact
 from bertender.problems.problem import Outputs
 from bertender.problems.ranking import MOST_TRAINED, NOTHING, RANKING
 from bertender.recipes.recorded_task import recorded_task
+from bertender.tasks.choice_files import CANDIDATES
 from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import load_task
-from bertender.tasks.query_files import CANDIDATES
 from bertender.tasks.task import TaskConfig
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS, ROWS

@@ -30,7 +30,7 @@ from bertender.problems.problem import Outputs
 from bertender.problems.several_heads import SeveralHeads
 from bertender.tasks import loading
 from bertender.tasks.loading import load_task
-from bertender.tasks.task import Split, Task, TaskConfig, check_metric
+from bertender.tasks.task import Split, Task, TaskConfig, check_metric, with_model_labels
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
@@ -96,6 +96,16 @@ def test_a_file_has_a_column_for_each_head(tmp_path: Path) -> None:
     assert task.train.label_ids[:3] == ((0, (0, 1)), (1, (0,)), (NO_LABEL, (0, 0)))
     assert task.metric == "intent:accuracy+tags:entity_f1"
     assert load_task(TaskConfig.parse(task.source)).labels == task.labels
+
+
+def test_a_held_out_file_may_lack_the_first_label_of_a_head(tmp_path: Path) -> None:
+    """Its labels keep the numbers that the model knows them by."""
+    model = ("intent:play", "intent:stop", "tags:O", "tags:B-song", "tags:I-song")
+    file = write(tmp_path / "dev.jsonl", [ROWS[1]] * 20)
+    config = TaskConfig(dev=file, label_column="intent,tags", problem_type=KINDS, select=0)
+    task = with_model_labels(load_task(config, has_model=True), model, None, "model")
+    assert task.labels == model
+    assert set(task.dev.label_ids) == {(1, (0,))}
 
 
 def test_two_files_beside_each_other_have_labels_too(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bertender.core.config import Table
-from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem
-from bertender.problems.several_heads import BETWEEN, SeveralHeads
+from bertender.problems.several_heads import SeveralHeads
 from bertender.training.heads.head import POOLING, PREDICTING, ROWS, SPREAD, Head
 from bertender.training.heads.losses import (
     LabelLoss,
@@ -65,14 +64,7 @@ __all__ = [
 ]
 
 
-class Heads(Table[Head]):
-    """Heads by the name of their kind; those of several heads are made from their parts."""
-
-    def __missing__(self, name: str) -> Head:
-        return head_of(PROBLEMS[name]) if BETWEEN in name else super().__missing__(name)
-
-
-HEADS = Heads(
+HEADS = Table[Head](
     "head",
     {
         head.problem: head

@@ -33,16 +33,21 @@ class SeveralHead(Head):
         heads: the head of each kind by its name.
     """
 
+    learns_classes = True
+
     def __init__(self, kind: SeveralHeads, heads: Mapping[str, Head]) -> None:
         self.kind = kind
         self.problem = kind.name
         self.heads = dict(heads)
-        self.learns_classes = all(head.learns_classes for head in heads.values())
         self.padding = {
             column if column in OF_ALL else _column(name, column): value
             for name, head in heads.items()
             for column, value in head.padding.items()
         }
+
+    @property
+    def per_token(self) -> bool:
+        return self.kind.per_token
 
     def tokenize(
         self, split: Split, tokenizer: PreTrainedTokenizerBase
