@@ -351,8 +351,18 @@ def test_transformers_gives_the_scores_of_an_artifact(tmp_path: Path) -> None:
         with torch.no_grad():
             expected = plain(**tokens).logits
         np.testing.assert_allclose(own.logits, expected.numpy(), atol=1e-5)
+        pairs = [(query, passage) for passage in passages]
+        np.testing.assert_allclose(
+            by_cross_encoder(written.path, pairs), expected.numpy()[:, 0], atol=1e-5
+        )
     again = open_artifact(plain_copy(written, tmp_path / "again"))
     assert again.card.task.problem_type == "ranking", "by the name of its output"
+
+
+def by_cross_encoder(folder: Path, pairs: list[tuple[str, str]]) -> Any:
+    library = pytest.importorskip("sentence_transformers")
+    opened = library.CrossEncoder(str(folder), device="cpu", local_files_only=True)
+    return opened.predict(pairs)
 
 
 def plain_copy(artifact: Artifact, out: Path) -> Path:
