@@ -144,7 +144,7 @@ class SeveralHeads(Problem[HeadTargets]):
         return self.of_labels(labels).mean_of_usual()
 
     def settings_to_learn(self, labels: Sequence[str]) -> Mapping[str, Any]:
-        return self.base.settings_to_learn(labels)
+        return self.base.settings_to_learn(labels_of_head(labels, self.base_name))
 
     # reading
 
@@ -196,6 +196,12 @@ class SeveralHeads(Problem[HeadTargets]):
     def _without_labels(self, values: Mapping[str, object], columns: Columns) -> Example:
         texts = self.base.read_texts(values, columns.texts)
         return self.base.to_example(texts) if self.labels_words else texts
+
+    def example_of_head(self, name: str, example: Example) -> Example:
+        """Return an example as a model of one head alone reads it: words are joined to a text."""
+        if self.labels_words and not self.heads[name].labels_words:
+            return (" ".join(example),)
+        return example
 
     def label_names(self, found: Sequence[HeadTargets]) -> tuple[str, ...]:
         names: list[str] = []

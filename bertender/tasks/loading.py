@@ -125,24 +125,17 @@ def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Ta
         )
         for name in names
     ]
-    first = tasks[0]
-    for task in tasks:
-        if task.problem.labels_words or len(task.text_columns) != len(first.text_columns):
-            raise ConfigError(
-                f"task={config.task}: {task.name!r} reads {', '.join(task.text_columns)}, and "
-                f"{first.name!r} {', '.join(first.text_columns)}. Heads of one encoder all read "
-                "one text, or all two. Give tasks that do."
-            )
-    shares = {task.source["select"] for task in tasks}
-    if len(shares) > 1:
-        raise ConfigError(
-            f"task={config.task}: some have too few texts to set a share apart. Give --select 0."
-        )
+    _check_alike(tasks, config)
     heads = {head_name(task.name): task for task in tasks}
     if len(heads) < len(tasks):
         raise ConfigError(f"task={config.task}: each task must be named once.")
     kinds = (f"{name}{OF_HEAD}{task.problem_type}" for name, task in heads.items())
     problem = PROBLEMS[BETWEEN.join(kinds)]
+
+    def read(task: Task, own: Sequence[Example]) -> Sequence[Example]:
+        """Return examples of a task; a text as its words where another task labels words."""
+        splits = problem.labels_words and not task.problem.labels_words
+        return [*map(problem.to_example, own)] if splits else own
 
     def together(name: str) -> Split:
         """Return a split of all tasks."""
@@ -150,8 +143,9 @@ def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Ta
         targets: list[HeadTargets] = []
         for place, task in enumerate(tasks):
             split: Split = getattr(task, name)
-            examples += split.examples
-            for example, own in zip(split.examples, split.label_ids, strict=True):
+            own_examples = read(task, split.examples)
+            examples += own_examples
+            for example, own in zip(own_examples, split.label_ids, strict=True):
                 target = [*problem.unlabelled(example)]
                 target[place] = own
                 targets.append(HeadTargets(target))
@@ -163,17 +157,40 @@ def _several(names: Sequence[str], config: TaskConfig, *, has_model: bool) -> Ta
             f"{name}{OF_HEAD}{label}" for name, task in heads.items() for label in task.labels
         ),
         metric=AND.join(f"{name}{OF_HEAD}{task.metric}" for name, task in heads.items()),
-        text_columns=first.text_columns,
+        text_columns=tasks[-1].text_columns,  # where one labels words, it is the last
         train=together("train"),
         dev=together("dev"),
         selection=together("selection"),
-        reserved=tuple(example for task in tasks for example in task.reserved),
+        reserved=tuple(example for task in tasks for example in read(task, task.reserved)),
         data={f"{name} {key}": d for name, task in heads.items() for key, d in task.data.items()},
         problem_type=problem.name,
     )
     if config.metric is not None:
         whole = replace(whole, metric=check_metric(config.metric, whole.problem, _targets(whole)))
-    return replace(whole, source=_source(config, whole, shares.pop()))
+    return replace(whole, source=_source(config, whole, tasks[0].source["select"]))
+
+
+def _check_alike(tasks: Sequence[Task], config: TaskConfig) -> None:
+    """Raise ConfigError where tasks cannot be one of several heads: they read other columns, or are
+    set apart by other shares."""
+    first = tasks[0]
+    for task in tasks:
+        if task.problem.heads:
+            raise ConfigError(
+                f"task={config.task}: {task.name!r} has several heads itself. Name it alone, or "
+                "name other tasks."
+            )
+        if len(task.text_columns) != len(first.text_columns):
+            raise ConfigError(
+                f"task={config.task}: {task.name!r} reads {', '.join(task.text_columns)}, and "
+                f"{first.name!r} {', '.join(first.text_columns)}. Heads of one encoder all read "
+                "one text, or all two. Give tasks that do."
+            )
+    shares = {task.source["select"] for task in tasks}
+    if len(shares) > 1:
+        raise ConfigError(
+            f"task={config.task}: some have too few texts to set a share apart. Give --select 0."
+        )
 
 
 def sample(split: Split, count: int | None, problem: Problem[Any] = SINGLE_LABEL) -> Split:

@@ -35,6 +35,7 @@ from bertender.problems import PROBLEMS
 from bertender.problems.problem import Problem, are_unnamed
 from bertender.problems.ranking import RANKING
 from bertender.problems.regression import REGRESSION
+from bertender.problems.several_heads import SeveralHeads
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Example
 
@@ -256,13 +257,22 @@ class Task:
         """The row of PROBLEMS."""
         return _problem(self.problem_type, self.labels)
 
-    def of_head(self, name: str) -> Task:
-        """Return the task of one of several heads: the examples that have labels of it."""
-        place, problem = [*self.problem.heads].index(name), self.problem.heads[name]
+    def of_head(self, name: str, *, labelled: bool = True) -> Task:
+        """Return the task of one of several heads, as a model of this head alone reads it.
+
+        Args:
+            name: of the head.
+            labelled: leave out the examples that have no label of it.
+        """
+        assert isinstance(self.problem, SeveralHeads)
+        whole = self.problem
+        place, problem = [*whole.heads].index(name), whole.heads[name]
         labels = labels_of_head(self.labels, name)
 
         def own(split: Split) -> Split:
-            return Split(split.examples, tuple(each[place] for each in split.label_ids)).labelled
+            examples = tuple(whole.example_of_head(name, each) for each in split.examples)
+            found = Split(examples, tuple(each[place] for each in split.label_ids))
+            return found.labelled if labelled else found
 
         return replace(
             self,

@@ -172,7 +172,8 @@ def check_task(config: DistillConfig, method: Method, task: Task) -> None:
     names: tuple[str, ...] = ()
     why = ""
     if head.per_token:
-        names = ("unlabelled_max_entropy", "unlabelled_agreement", "augmentation", "more_teachers")
+        names = ("unlabelled_max_entropy", "unlabelled_agreement", "augmentation")
+        names += () if task.problem.heads else ("more_teachers",)
         why = "a student learns it token by token, from one teacher that reads the same tokens"
     elif task.problem.gives_vectors:
         names = ("unlabelled_max_entropy", "unlabelled_agreement", "more_teachers")

@@ -310,8 +310,12 @@ class TrainingTexts:
         examples = self._tokenised(own)
         return examples, {str(source): examples} if shared else {}
 
-    def _tokenised(self, tokenizer: PreTrainedTokenizerBase) -> TokenDataset:
-        return token_dataset(self.task.train, tokenizer, self.task.problem_type)
+    def _tokenised(
+        self, tokenizer: PreTrainedTokenizerBase, teacher: Teacher | None = None
+    ) -> TokenDataset:
+        """Return the texts as a teacher reads them, or else as the student does."""
+        task = self.task if teacher is None else teacher.task_of(self.task, labelled=False)
+        return token_dataset(task.train, tokenizer, task.problem_type)
 
     def _tokenizer(self, teacher: Teacher) -> PreTrainedTokenizerBase:
         """Return a teacher's tokenizer, with the longest input that is given, or else its own."""
@@ -328,8 +332,8 @@ class TrainingTexts:
             return {}
         path, digest = teacher.artifact.path, teacher.artifact.digest
         bf16 = computes_in_bf16(self.config)
-        texts = known.get(str(path)) or self._tokenised(self._tokenizer(teacher))
-        if self.per_token:
+        texts = known.get(str(path)) or self._tokenised(self._tokenizer(teacher), teacher)
+        if self.per_token and teacher is self.teachers[0]:  # others are of heads of texts
             return {LOGITS: teacher_token_logits(teacher.model, digest, texts, bf16)}
         return teacher_outputs(teacher.model, digest, texts, wanted, bf16)
 

@@ -23,16 +23,16 @@ from bertender.core.errors import (
     ModelError,
 )
 from bertender.core.hub import hub_cache, hub_knows
+from bertender.metrics.heads import labels_of_head
 from bertender.problems.problem import Problem
-from bertender.problems.several_heads import head_name
+from bertender.problems.several_heads import SeveralHeads, head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.tasks.task import Task
+from bertender.tasks.task import Task, listed
 from bertender.text.tokenizer import largest_token, load_tokenizer, tokens_beyond
 from bertender.training.config import JudgedConfig
 from bertender.training.heads import Head, SeveralHead, head_of
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
@@ -54,14 +54,21 @@ class Teacher:
         from bertender.models.classifier import load_torch_classifier
 
         record = artifact.card.task
-        own = [
-            name
-            for name in task.problem.heads
-            if (of_head := task.of_head(name)).problem_type == record.problem_type
-            and of_head.labels == record.labels
-        ]
+        alike = {
+            name: labels_of_head(task.labels, name)
+            for name, kind in task.problem.heads.items()
+            if kind.name == record.problem_type
+        }
+        own = [name for name, labels in alike.items() if labels == record.labels]
         # two heads of yes and no are told apart by the name of the task
         named = [name for name in own if head_name(record.name) == name] or own
+        if alike and not own:
+            heads = " and ".join(f"head {name!r} {listed(own)}" for name, own in alike.items())
+            raise ConfigError(
+                f"the teacher {artifact.path} predicts {listed(record.labels)}, and of task "
+                f"{task.name!r} {heads} (in this order). Give one that was fine-tuned on the "
+                "labels of a head."
+            )
         if not own:
             check_same_labels(artifact, task)
         elif len(named) > 1:
@@ -70,6 +77,11 @@ class Teacher:
                 f"heads: {', '.join(named)}. Call a head as the task of its teacher."
             )
         return cls(artifact, on_device(load_torch_classifier(artifact)), next(iter(named), None))
+
+    def task_of(self, task: Task, *, labelled: bool = True) -> Task:
+        """Return the task of what it predicts: the whole, or that of its head; see
+        `Task.of_head`."""
+        return task if self.head is None else task.of_head(self.head, labelled=labelled)
 
     def check_varied(self, task: Task, config: JudgedConfig) -> None:
         """Raise ConstantError where it predicts one label, unless the config allows it.
@@ -82,8 +94,7 @@ class Teacher:
         from distill.trained import as_classifier
 
         if not config.allow_constant:
-            path = self.artifact.path
-            task = task if self.head is None else task.of_head(self.head)
+            path, task = self.artifact.path, self.task_of(task)
             classifier = as_classifier(self.model, load_tokenizer(path), task)
             otherwise = " allow_constant learns from it all the same."
             check_teacher_varied(classifier, path, task, otherwise)
@@ -103,7 +114,7 @@ def load_teachers(
 
     Raises:
         ConfigError: one predicts other labels; or some are of one head, and others of all, or a
-            head has none.
+            head has none; or one whose tokens the student does not read labels words.
         ModelError, NotAnArtifactError, DamagedArtifactError: one is not a classifier to learn from.
     """
     from bertender.models.importing import open_artifact
@@ -111,46 +122,48 @@ def load_teachers(
     artifacts = (first, *(open_artifact(path) for path in more))
     teachers = tuple(Teacher.load(artifact, task) for artifact in artifacts)
     heads = {each.head for each in teachers}
-    if heads == {None}:
-        return teachers
     missing = [name for name in task.problem.heads if name not in heads]
-    if missing and for_all_heads:
+    if missing and for_all_heads and heads != {None}:
         raise ConfigError(
             f"no teacher for {', '.join(missing)}: task {task.name!r} has the heads "
             f"{', '.join(task.problem.heads)}, and the teachers are of "
             f"{', '.join(each.head or 'all' for each in teachers)}. Give one for each, by "
             "--teacher and --more-teachers; or one of all."
         )
-    if None in heads:
+    if len(heads) > 1 and None in heads:
         raise ConfigError(
             "some teachers are of one head, and some of all. Give one for each head, or those of "
             "all alone."
         )
+    if isinstance(task.problem, SeveralHeads) and task.problem.labels_words:
+        words = task.problem.base_name
+        if [each for each in teachers if each.head in (None, words)] != [teachers[0]]:
+            raise ConfigError(
+                f"head {words!r} labels words, and is learned token by token from one teacher, "
+                "whose tokens the student reads. Give the teacher of that head by --teacher, and "
+                "those of the other heads by --more-teachers."
+            )
     return teachers
 
 
-def joined_logits(
-    teachers: Sequence[Teacher], logits: Sequence[torch.Tensor], head: Head
-) -> torch.Tensor:
-    """Return the logits (texts, labels) of the mean prediction of teachers; of those of one head
-    each, side by side.
+def joined_logits(teachers: Sequence[Teacher], logits: Sequence[Any], head: Head) -> Any:
+    """Return the logits of the mean prediction of teachers; of those of one head each, side by
+    side.
 
     Args:
         teachers: whose logits they are.
-        logits: of each.
+        logits: of each, (texts, labels); or (seq, labels) each text, where it labels words.
         head: of the task.
     """
-    import torch
-
     if teachers[0].head is None or not isinstance(head, SeveralHead):
         return head.averaged(logits)
-    of_heads = [
-        own.averaged(
-            [each for teacher, each in zip(teachers, logits, strict=True) if teacher.head == name]
-        )
-        for name, own in head.heads.items()
-    ]
-    return torch.cat(of_heads, dim=-1)
+    pairs = [*zip(teachers, logits, strict=True)]
+    return head.side_by_side(
+        {
+            name: own.averaged([each for teacher, each in pairs if teacher.head == name])
+            for name, own in head.heads.items()
+        }
+    )
 
 
 def on_device(model: PreTrainedModel) -> PreTrainedModel:

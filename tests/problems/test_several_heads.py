@@ -31,13 +31,15 @@ from bertender.problems.several_heads import SeveralHeads
 from bertender.tasks import loading
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig, check_metric, with_model_labels
+from bertender.training.examples import token_dataset
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from tests.toy_heads import JOINT, TWO_OF_TEXTS
-from tests.toy_models import save_encoder
-from tests.toys import set_task, toy_task
+from tests.toy_models import other_vocabulary, save_encoder
+from tests.toy_tagging import TASK as TAGGING
+from tests.toys import set_task, tiny_tokenizer, toy_task
 
 SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "fp32"}
 KINDS = "single_label_classification,token_classification"
@@ -176,6 +178,8 @@ def test_tasks_by_commas_are_heads(monkeypatch: pytest.MonkeyPatch) -> None:
         kind=toy_task(),
         topics=set_task(),
         pairs=replace(toy_task(), text_columns=("a", "b")),
+        tags=TAGGING,
+        both=JOINT,
     )
     task = loading.load_task(TaskConfig(task="kind,topics"))
     assert task.problem_type == "kind:single_label_classification,topics:multi_label_classification"
@@ -183,8 +187,18 @@ def test_tasks_by_commas_are_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert task.train.label_ids[0] == (0, (NO_LABEL,))
     assert task.train.label_ids[-1][0] == NO_LABEL
     assert task.metric == "kind:accuracy+topics:micro_f1"
-    with pytest.raises(ConfigError, match="'pairs' reads a, b, and 'kind' text"):
-        loading.load_task(TaskConfig(task="kind,pairs"))
+    mixed = loading.load_task(TaskConfig(task="kind,tags"))
+    assert mixed.train.examples[0] == tuple(toy_task().train.examples[0][0].split())
+    assert mixed.train.examples[-1] == TAGGING.train.examples[-1]
+    assert len(mixed.train.label_ids[0][1]) == len(mixed.train.examples[0])
+    assert mixed.of_head("kind").train == toy_task().train
+    for tasks, said in (
+        ("kind,pairs", "'pairs' reads a, b, and 'kind' text"),
+        ("tags,kind", "head 'tags' labels words: .* it is the last"),
+        ("kind,both", "'both' has several heads itself"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            loading.load_task(TaskConfig(task=tasks))
 
 
 @pytest.fixture(scope="module")
@@ -213,15 +227,59 @@ def test_a_student_learns_all_heads_from_a_teacher_of_each(
         "epochs": 12,
         "more_teachers": (teachers[1].path,),
     }
-    without = replace(
-        task, train=Split(task.train.examples, (task.problem.unlabelled(("a",)),) * len(task.train))
-    )
-    student = distill(teachers[0], without, DistillConfig(**settings, **SETTINGS), tmp_path / "s")
+    config = DistillConfig(**settings, **SETTINGS)
+    student = distill(teachers[0], without_labels(task), config, tmp_path / "student")
     classifier = open_classifier(student)
     outputs = predict_outputs(classifier, task.dev.examples)
     found = decoded(classifier.problem, outputs, task.dev.examples)
     for metric in task.metric.split("+"):
         assert score(metric, task.dev.label_ids, found, labels=task.labels).value > 0.8, metric
+
+
+def without_labels(task: Task) -> Task:
+    targets = tuple(map(task.problem.unlabelled, task.train.examples))
+    return replace(task, train=Split(task.train.examples, targets))
+
+
+@pytest.fixture(scope="module")
+def of_words(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    """A teacher of each head of JOINT; they read different tokens."""
+    folder = tmp_path_factory.mktemp("of-words")
+    encoders = other_vocabulary(folder / "other"), save_encoder("bert", folder / "encoder")
+    tasks = {"intent": JOINT.of_head("intent"), "slots": TAGGING}
+    return {
+        name: finetune_by_name(
+            task, FinetuneConfig(teacher=str(encoder), epochs=8, **SETTINGS), folder / name
+        )
+        for (name, task), encoder in zip(tasks.items(), encoders, strict=True)
+    }
+
+
+def test_later_parts_of_a_word_continue_its_tag() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.init_kwargs.update(JOINT.problem.settings_to_learn(JOINT.labels))
+    split = Split((("apple-pear",),), (HeadTargets((0, (1,))),))
+    columns = token_dataset(split, tokenizer, JOINT.problem_type).columns
+    assert JOINT.labels[2 + 1] == "slots:B-count"
+    parts = [label for label in columns["labels:slots"][0] if label != NO_LABEL]
+    assert parts == [1, 2, 2]
+
+
+def test_a_classifier_and_a_tagger_teach_one_student(
+    of_words: dict[str, Artifact], tmp_path: Path
+) -> None:
+    intent, slots = of_words.values()
+    settings = {"method": "minibert", "layers": 2, "epochs": 12, **SETTINGS}
+    config = DistillConfig(more_teachers=(intent.path,), **settings)
+    student = distill(slots, without_labels(JOINT), config, tmp_path / "student")
+    classifier = open_classifier(student)
+    outputs = predict_outputs(classifier, JOINT.dev.examples)
+    found = decoded(classifier.problem, outputs, JOINT.dev.examples)
+    for metric in JOINT.metric.split("+"):
+        assert score(metric, JOINT.dev.label_ids, found, labels=JOINT.labels).value > 0.8, metric
+    swapped = DistillConfig(more_teachers=(slots.path,), **settings)
+    with pytest.raises(ConfigError, match="teacher of that head by --teacher"):
+        distill(intent, JOINT, swapped, tmp_path / "other")
 
 
 def test_each_head_wants_a_teacher(teachers: list[Artifact], task: Task, tmp_path: Path) -> None:

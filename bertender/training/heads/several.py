@@ -125,6 +125,25 @@ class SeveralHead(Head):
         )
         return torch.cat([*own], dim=-1)
 
+    def side_by_side(self, logits: Mapping[str, Any]) -> Any:
+        """Return the logits of all heads, given those of models of one head each.
+
+        Args:
+            logits: by head, (texts, labels); of the one that labels words (seq, labels) each text.
+        """
+        import torch
+
+        own = [logits[name] for name in self.heads]
+        if not self.per_token:
+            return torch.cat(own, dim=-1)
+        *of_texts, of_words = own
+        found = []
+        for first, words in zip(torch.cat(of_texts, dim=-1), of_words, strict=True):
+            row = torch.nn.functional.pad(words, (len(first), 0))
+            row[0, : len(first)] = first
+            found.append(row)
+        return tuple(found)
+
     def entropy(self, logits: torch.Tensor) -> torch.Tensor:
         return self._mean(lambda head, own, name: head.entropy(own), logits)
 
