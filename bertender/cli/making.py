@@ -285,9 +285,9 @@ def _run(
 ) -> list[StepOutcome]:
     """Run the recipe of one task, named where there are several, and show what it makes."""
 
-    def announce(step: Step, position: int) -> None:
+    def announce(step: Step, number: int, steps: int) -> None:
         messages.print(
-            f"[bold]{f'{task} ' if task else ''}\\[{position + 1}/{len(recipe.steps)}] "
+            f"[bold]{f'{task} ' if task else ''}\\[{number}/{steps}] "
             f"{step.name}[/bold] ({step.stage})",
             highlight=False,
         )

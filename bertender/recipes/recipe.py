@@ -9,6 +9,7 @@ checkpoint.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,8 @@ from bertender.tasks.task import Task, TaskConfig
 
 if TYPE_CHECKING:  # it loads PyTorch
     from bertender.models.own_models import ExpectedModel
+
+logger = logging.getLogger(__name__)
 
 TASK_SETTINGS = "task"
 """The name that `--set` uses for the recipe's task; no step may have it."""
@@ -360,11 +363,27 @@ def checked(recipe: Recipe, out: Path, force: bool = False) -> tuple[list[Planne
                 for place in planned.outputs:
                     check_not_finished(place, force)
     task = load_task(TaskConfig.parse(recipe.task))
+    plan = _fitting(plan, task)
     for planned in plan:  # settings and sources may not go together with the task
         with _naming(planned.step):
             planned.stage.accepts(task)
             planned.stage.check(planned.filled, task)
     return plan, task
+
+
+def _fitting(plan: Sequence[PlannedStep], task: Task) -> list[PlannedStep]:
+    """Return the steps without those that take no task of this kind, where the others do without
+    them: a table has no row of a bag of words for tags."""
+    left_out = {planned.step.name for planned in plan if not planned.stage.takes(task)}
+    fitting = []
+    for planned in plan:
+        sources = tuple(name for name in planned.step.sources if name not in left_out)
+        if planned.step.sources and len(sources) not in planned.stage.sources:
+            return [*plan]
+        if planned.step.name not in left_out:
+            step = planned.step.model_copy(update={"sources": sources})
+            fitting.append(replace(planned, step=step))
+    return fitting or [*plan]
 
 
 def recipes_of(
@@ -396,7 +415,7 @@ def run_recipe(
     *,
     fresh: bool = False,
     force: bool = False,
-    at_step: Callable[[Step, int], None] = lambda step, position: None,
+    at_step: Callable[[Step, int, int], None] = lambda step, number, steps: None,
 ) -> Iterator[StepOutcome]:
     """Run the steps in order, yielding what became of each.
 
@@ -405,16 +424,23 @@ def run_recipe(
         out: directory that gets an artifact, or a JSON file, for each step.
         fresh: build every step again.
         force: replace finished artifacts that no run of a recipe has made there.
-        at_step: called before each step.
+        at_step: called before each step, with its number, from 1, of so many.
 
     Raises:
         BertenderError: whatever a step raises, with the step's name before the message. What
             `make_plan` checks is raised before the first step runs.
     """
     plan, task = checked(recipe, out, force)
+    names = {planned.step.name for planned in plan}
+    for step in recipe.steps:
+        if step.name not in names:
+            logger.warning(
+                "step %r (%s) is left out: it takes no task of %r",
+                *(step.name, step.stage, task.problem_type),
+            )
     done: dict[str, Artifact] = {}
-    for position, planned in enumerate(plan):
-        at_step(planned.step, position)
+    for number, planned in enumerate(plan, start=1):
+        at_step(planned.step, number, len(plan))
         with _naming(planned.step):
             outcome = run_step(planned, task, done, fresh)
             if not planned.stage.suffix:

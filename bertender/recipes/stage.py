@@ -321,11 +321,17 @@ class Stage:
         filled.check_rules()
         return filled
 
+    def takes(self, task: Task) -> bool:
+        """Return whether the stage takes a task's problem type; of several heads, those of all."""
+        kinds = {each.name for each in task.problem.heads.values()} or {task.problem_type}
+        return self.problem_types is None or kinds.issubset(self.problem_types)
+
     def accepts(self, task: Task) -> None:
         """Raise ConfigError for a task of a problem type that the stage does not take."""
-        if self.problem_types is not None and task.problem_type not in self.problem_types:
+        if not self.takes(task):
             raise ConfigError(
-                f"stage {self.name!r} takes tasks of {', '.join(map(repr, self.problem_types))}, "
+                f"stage {self.name!r} takes tasks of "
+                f"{', '.join(map(repr, self.problem_types or ()))}, "
                 f"and task {task.name!r} is one of {task.problem_type!r}. Leave this stage out, or "
                 "give another task."
             )

@@ -18,6 +18,7 @@ from bertender.comparison.accuracy import all_scores, check_varied, decoded, sco
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.core.findings import Findings
+from bertender.metrics.targets import is_labelled
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.problem import Problem
 from bertender.problems.regression import REGRESSION
@@ -39,7 +40,8 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
         DataError: a label has no training example.
         ConstantError: it has learned nothing but one label.
     """
-    if task.problem_type not in FITTED:
+    kinds = [each.name for each in task.problem.heads.values()] or [task.problem_type]
+    if not {*kinds} <= {*FITTED}:
         raise ConfigError(
             f"task {task.name!r} is one of {task.problem_type!r}, and a bag of words answers for a "
             f"text as a whole: {', '.join(FITTED)}. Compare with a smaller encoder."
@@ -47,7 +49,7 @@ def train_bag_of_words(task: Task, config: BagOfWordsConfig, out: Path) -> Artif
     check_labels_present(task)
     vectorizer = TfidfVectorizer(ngram_range=(1, config.longest_ngram), sublinear_tf=True)
     features = vectorizer.fit_transform(_texts(task.train, task.problem))
-    linear = FITTED[task.problem_type](features, task, config)
+    linear = _fitted(features, task, config)
     problem = task.problem
     held_out = vectorizer.transform(_texts(task.dev, problem))
     logits = held_out @ linear.coefficients.T + linear.intercepts
@@ -133,6 +135,18 @@ FITTED: Mapping[str, Callable[[Any, Task, BagOfWordsConfig], Linear]] = {
     SENTENCE_EMBEDDING.name: _vectors,
 }
 """The linear model of each kind of problem."""
+
+
+def _fitted(features: Any, task: Task, config: BagOfWordsConfig) -> Linear:
+    """Return the linear model of a task; of several heads, those of all below one another, each
+    fitted on the texts that have a label of it."""
+    if not task.problem.heads:
+        return FITTED[task.problem_type](features, task, config)
+    own = []
+    for place, (name, kind) in enumerate(task.problem.heads.items()):
+        rows = [row for row, true in enumerate(task.train.label_ids) if is_labelled(true[place])]
+        own.append(FITTED[kind.name](features[rows], task.of_head(name), config))
+    return Linear(*map(np.concatenate, zip(*own, strict=True)))
 
 
 def _texts(split: Split, problem: Problem[Any]) -> list[str]:

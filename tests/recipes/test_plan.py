@@ -12,8 +12,11 @@ import yaml
 from bertender.core.config import Rule
 from bertender.core.errors import BertenderError, ConfigError, DataError, RuntimeMissingError
 from bertender.models.runtimes import Runtime
+from bertender.recipes import recipe as recipes
 from bertender.recipes.recipe import (
     Recipe,
+    Step,
+    checked,
     load_recipe,
     make_plan,
     parse_recipe,
@@ -26,6 +29,7 @@ from bertender.tasks.named import TASKS
 from bertender.tasks.task import Task
 from tests.front import ToyFiles, write_toy_files
 from tests.toy_models import save_encoder
+from tests.toy_tagging import TASK as TAGGING
 from tests.toys import ToyNamedTask
 
 CORPUS, ENCODER, OUT, GONE = "CORPUS", "ENCODER", "OUT", "/gone/away"
@@ -351,6 +355,32 @@ def test_a_tagger_of_more_tasks_is_refused_before_their_data_are_loaded(
     text = yaml.safe_dump({"summary": "toy", "task": task, "steps": [step]})
     with pytest.raises(ConfigError, match=r"step 'teacher' .*more_tasks=toys: .* on each alone"):
         next(run_recipe(parse_recipe("toy", text), tmp_path / "run"))
+
+
+def test_a_step_that_takes_no_tags_is_left_out(
+    files: ToyFiles,
+    encoder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = {"name": "table", "stage": "compare", "from": ["words", "teacher"]}
+    recipe = recipe_of(files, encoder, tmp_path / "run", BASELINE, TEACHER, table)
+    assert [len(each.step.sources) for each in checked(recipe, tmp_path / "run")[0]] == [0, 0, 2]
+    monkeypatch.setattr(recipes, "load_task", lambda config: TAGGING)
+
+    def stop(step: Step, number: int, steps: int) -> None:
+        raise KeyError(f"{step.name} {number} of {steps}")
+
+    with pytest.raises(KeyError, match="teacher 1 of 2"):
+        next(run_recipe(recipe, tmp_path / "run", at_step=stop))
+    assert "step 'words' (baseline) is left out" in caplog.text
+    plan, _ = checked(recipe, tmp_path / "run")
+    assert plan[1].step.sources == ("teacher",)
+    alone = {**table, "from": ["words"]}
+    for steps in ([BASELINE], [BASELINE, TEACHER, alone]):
+        with pytest.raises(ConfigError, match="'baseline' takes tasks of"):
+            checked(recipe_of(files, encoder, tmp_path / "run", *steps), tmp_path / "run")
 
 
 def test_missing_data_of_more_tasks_are_found_before_the_first_step(

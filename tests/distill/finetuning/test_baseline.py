@@ -13,12 +13,14 @@ from sklearn.linear_model import LogisticRegression
 
 from bertender.comparison.accuracy import evaluate
 from bertender.core.errors import DataError, ModelError
+from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Split, Task
 from distill.finetuning.baseline import train_bag_of_words
 from distill.finetuning.config import BagOfWordsConfig
 from export.config import ExportConfig
 from export.exporter import export
+from tests.toy_heads import TWO_OF_TEXTS
 from tests.toys import pair_task, three_kinds, toy_task
 
 TASKS = {"two labels": toy_task(), "three labels": three_kinds(), "pairs": pair_task()}
@@ -54,6 +56,16 @@ def test_a_label_without_examples_is_refused(task: Task, tmp_path: Path) -> None
     fruit_only = Split(task.train.examples[::2], task.train.label_ids[::2])
     with pytest.raises(DataError, match="none of the 48 training examples is labelled 'tool'"):
         train_bag_of_words(replace(task, train=fruit_only), BagOfWordsConfig(), tmp_path / "words")
+
+
+def test_each_head_has_its_own_on_the_texts_that_it_labels(tmp_path: Path) -> None:
+    task = TWO_OF_TEXTS
+    artifact = train_bag_of_words(task, BagOfWordsConfig(), tmp_path / "words")
+    score, _ = evaluate(open_classifier(artifact), task.dev, task.metric)
+    assert score.value > 0.9
+    wrong = replace(task.train, label_ids=tuple((0, (NO_LABEL,)) for _ in task.train.label_ids))
+    with pytest.raises(DataError, match="is labelled 'length:long', 'topics:"):
+        train_bag_of_words(replace(task, train=wrong), BagOfWordsConfig(), tmp_path / "other")
 
 
 def test_it_cannot_be_exported(task: Task, tmp_path: Path) -> None:
