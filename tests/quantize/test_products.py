@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.faults import PRODUCT_FAULTS, planted
 from bertender.core.errors import GateError, ModelError
+from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
 from export.config import ExportConfig
 from export.exporter import export
@@ -18,6 +20,7 @@ from quantize.product_check import BOUNDS, WRONG, ProductFindings, check_product
 from quantize.quantizer import WRITERS
 from tests.quantize.contexts import compared, context_of, write
 from tests.toy_models import save_artifact, tiny_classifier
+from tests.toys import ranking_task
 
 LAYERS = 6
 SCHEME_SETTINGS = {
@@ -118,6 +121,43 @@ def test_four_bits_have_bounds_of_their_own(
     findings = compared(context.graph, tmp_path / "model.onnx", context.texts(64, ""))
     assert [each.kind for each in findings].count("4-bit") == 6 * LAYERS
     assert not [each for each in findings if each.failures]
+
+
+@pytest.fixture(scope="module", params=SCHEME_SETTINGS)
+def cancelling(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[QuantizationContext, Path]:
+    """Graphs with one output, a score of passages, in whose product the inputs cancel: whatever
+    pooled states have most of adds nothing to a score."""
+    folder, task = tmp_path_factory.mktemp(request.param), ranking_task()
+    model = tiny_classifier("bert", 1)
+    batch = open_classifier(save_artifact(model, task, folder / "encoder")).encode(
+        task.train.examples[:32]
+    )
+    with torch.no_grad():
+        inputs = {name: torch.as_tensor(array) for name, array in batch.arrays.items()}
+        pooled = model.bert(**inputs).pooler_output
+        most = torch.linalg.svd(pooled, full_matrices=False).Vh[:8]
+        model.classifier.weight -= model.classifier.weight @ most.T @ most
+    source = save_artifact(model, task, folder / "source")
+    floats = export(source, task, ExportConfig(), folder / "onnx")
+    context = context_of(floats, task, folder, **SCHEME_SETTINGS[request.param])
+    write(request.param, context, folder / "model.onnx")
+    return context, folder / "model.onnx"
+
+
+def test_a_product_whose_inputs_cancel_is_judged_by_its_weights(
+    cancelling: tuple[QuantizationContext, Path], tmp_path: Path
+) -> None:
+    context, graph = cancelling
+    texts, scorer = context.texts(64, ""), context.inventory.products[-1]
+    assert scorer.outputs == 1
+    assert not [each for each in compared(context.graph, graph, texts) if each.failures]
+    plant, _ = PRODUCT_FAULTS["weight scale x1.1"]
+    broken = planted(graph, plant, scorer, scorer, tmp_path / "broken.onnx")
+    failed = [each for each in compared(context.graph, broken, texts) if each.failures]
+    assert [each.node for each in failed] == [scorer.node]
+    assert failed[0].figures["weights_gain"] == pytest.approx(1.1, abs=0.01)
 
 
 def test_the_worst_few_are_recorded(
