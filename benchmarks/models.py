@@ -1,5 +1,7 @@
 """Finished models of one teacher: scored, and timed in turns unless `--untimed`.
 
+With `--served`, each is asked through `bertender serve` instead, by one caller, an example a call.
+
 Models whose names differ by a number at the end (`student-0`, `student-1`) were made by one command
 with several seeds, and are one row of a table.
 """
@@ -7,10 +9,13 @@ with several seeds, and are one row of a table.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from benchmarks.cells import (
@@ -27,16 +32,37 @@ from benchmarks.cells import (
     titled,
     two,
 )
-from benchmarks.harness import Noisy, Out, Row, Run, Threads, grouped, loaded, recorded, save_runs
+from benchmarks.harness import (
+    Noisy,
+    Out,
+    Row,
+    Run,
+    Threads,
+    grouped,
+    loaded,
+    recorded,
+    save_runs,
+    watched,
+)
 from benchmarks.making import check_choices, scored_row, task_facts
+from benchmarks.servers import ANY_PORTS
+from bertender import metrics
+from bertender.comparison.accuracy import decoded
 from bertender.comparison.compare import compare
-from bertender.comparison.records import CompareConfig
+from bertender.comparison.records import CompareConfig, percentiles
 from bertender.core.artifact import Artifact
 from bertender.core.progress import track
+from bertender.models.classifier import open_classifier
 from bertender.recipes.recorded_task import recorded_task
+from bertender.tasks.task import Task
+from serve.check import largest_difference, served_outputs
+from serve.client.endpoint import Endpoint
+from serve.config import ServeConfig
+from serve.server.server import serving
 
 SEEDS = re.compile(r"(-seed)?-\d+$")
 EVERY = "every n-th"
+SERVED = "served"
 RUNS_AS = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", None: "PyTorch"}
 TITLES = {
     "first-0": "student, 4 layers",
@@ -80,6 +106,9 @@ def run(
     untimed: Annotated[
         bool, typer.Option(help="scores alone, with the texts to choose by")
     ] = False,
+    served: Annotated[
+        bool, typer.Option(help="models alone, each behind `bertender serve`")
+    ] = False,
     processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
     threads: Threads = 0,
     noisy: Noisy = False,
@@ -87,6 +116,12 @@ def run(
     """Score models next to their teacher, and time them."""
     artifacts = loaded([teacher, *models])
     task = recorded_task(artifacts[0], {})
+    if served:
+        with watched(noisy or untimed, None if untimed else out) as meter:
+            rows = [served_row(each, task, untimed) for each in artifacts[1:]]
+        load = None if untimed else meter.load
+        save_runs([recorded("models", rows, load, part=SERVED, task=task.name)], out)
+        return
     if untimed:
         check_choices(artifacts[0], task)
         rows = [
@@ -107,6 +142,44 @@ def comparison_run(subject: str, comparison: Any, **about: Any) -> Run:
     del conditions["environment"], conditions["load"]
     more = {"constant": content["constant"], "noise_floor": content["noise_floor"]}
     return recorded(subject, content["rows"], load, **conditions, **more, **about)
+
+
+def served_row(artifact: Artifact, task: Task, untimed: bool) -> Row:
+    """Return a row of an artifact's score by the answers of its endpoint, and of one caller's time.
+
+    The score of the same file here, one example at a time, stands beside it.
+    """
+    asked = [task.problem.asked([example]) for example in task.dev.examples]
+    answers, single_ms = [], []
+    with (
+        serving(artifact, ServeConfig.parse(ANY_PORTS)) as server,
+        Endpoint(server.grpc_url) as endpoint,
+    ):
+        for texts in track(asked, f"ask {artifact.name}", len(asked)):
+            began = time.perf_counter()
+            answers.append(endpoint.classify(texts))
+            single_ms.append(1000 * (time.perf_counter() - began))
+    local = open_classifier(artifact)
+    pairs = [*map(partial(served_outputs, local), task.dev.examples, answers)]
+    served, own = (
+        metrics.score(
+            task.metric,
+            task.dev.label_ids,
+            decoded(local.problem, outputs, task.dev.examples),
+            label_count=len(task.labels),
+            labels=task.labels,
+        ).model_dump()
+        for outputs in zip(*pairs, strict=True)
+    )
+    latency = {"single": percentiles(np.array(single_ms)).model_dump(), "single_ms": single_ms}
+    return {
+        "name": artifact.name,
+        "digest": artifact.digest,
+        "score": served,
+        "score_of_file": own,
+        "max_abs_difference": largest_difference(pairs),
+        "latency": None if untimed else latency,
+    }
 
 
 def group_of(artifact: Artifact, teacher: Path) -> str:
@@ -169,17 +242,25 @@ def _ends(run: Run) -> list[Row]:
 
 def kinds_table(runs: Sequence[Run]) -> Table:
     """The models of each kind of problem: scores of all, size and time of teacher and 8 bits."""
-    by_task = {run.about["task"]: run for run in runs}
-    rows = [_of_kind(by_task[task], title) for task, title in KINDS.items() if task in by_task]
-    headings = ["Kind", *("Teacher", "Half of it", "Student / labels alone", "8 bits", "To 8 bits")]
-    note = (
-        "Brackets are 95 % intervals; the last column is from teacher to student of 8 bits, for "
-        f"one text. {machine(runs[0])}."
+    compared, served = (
+        {run.about["task"]: run for run in runs if run.about.get("part") == part}
+        for part in (None, SERVED)
     )
-    return Table(headings, rows, note)
+    rows = [
+        _of_kind(compared[task], served.get(task), title)
+        for task, title in KINDS.items()
+        if task in compared
+    ]
+    steps = ("Teacher", "Half of it", "Student / labels alone", "8 bits", "To 8 bits", "Served")
+    note = (
+        'Brackets are 95 % intervals; "to 8 bits" is from teacher to student of 8 bits, for one '
+        'text in process; "served" is the same file by `bertender serve`, for one caller of one '
+        f"example a call over gRPC. {machine(runs[0])}."
+    )
+    return Table(["Kind", *steps], rows, note)
 
 
-def _of_kind(run: Run, title: str) -> list[str]:
+def _of_kind(run: Run, served: Run | None, title: str) -> list[str]:
     named = {row["name"].removesuffix("-onnx"): row for row in run.rows}
     scores = {name: score(row["score"]) for name, row in named.items()}
     ends = named["teacher"], named["student-int8"]
@@ -193,7 +274,13 @@ def _of_kind(run: Run, title: str) -> list[str]:
         f"{scores['student']} / {scores['hard']}",
         scores["student-int8"],
         f"{megabytes} MB, {single} ms",
+        _served(served.rows[0]) if served else DASH,
     ]
+
+
+def _served(row: Row) -> str:
+    latency = row["latency"]
+    return score(row["score"]) + (f", {two(latency['single']['p50_ms'])} ms" if latency else "")
 
 
 def seeds_table(runs: Sequence[Run]) -> Table:

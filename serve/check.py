@@ -16,6 +16,8 @@ from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import check_installed
 from bertender.problems.problem import Outputs
 from bertender.text.batch import Example
+from serve.backend.batches import rows_of
+from serve.backend.fair_queue import FairQueue, Request
 from serve.client.endpoint import Classification, Endpoint
 from serve.config import SERVED_RUNTIMES, EndpointConfig, ServeCommandConfig, ServeConfig
 from serve.server.installation import find_installation
@@ -78,28 +80,61 @@ def check_endpoint(
 
 def _difference(local: Classifier, served: Sequence[Served]) -> float:
     """Return the largest difference of a logit; raise ServingError when a prediction is wrong."""
-    problem = local.problem
-    outputs = [local.outputs([row.text])[0] for row in served]
-    logits = [  # (rows, labels), where the local model predicts as well
-        problem.logits_at(own.places, row.answer.logits)
-        for row, own in zip(served, outputs, strict=True)
-    ]
-    pairs = zip(logits, outputs, strict=True)
-    difference = max(float(np.abs(mine - own.logits).max()) for mine, own in pairs)
+    pairs = [served_outputs(local, row.text, [row.answer]) for row in served]
+    difference = largest_difference(pairs)
     if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused too
         raise ServingError(
             f"the endpoint's logits differ from the local model's by {difference:g}, allowed "
             f"{LARGEST_DIFFERENCE:g}. Check that both run the same onnxruntime: bertender doctor."
         )
-    for row, own, mine in zip(served, outputs, logits, strict=True):
-        decoded = problem.decode(Outputs(mine.astype(np.float32), own.places), row.text)
-        name = problem.by_names(decoded, local.labels)
-        if row.answer.label != name:
-            raise ServingError(
-                f"the endpoint predicts {row.answer.label!r} for {row.text!r}, and its own logits "
-                f"are of {name!r}. Write the artifact again, then serve that."
-            )
     return difference
+
+
+def served_outputs(
+    local: Classifier, example: Example, answers: Sequence[Classification]
+) -> tuple[Outputs, Outputs]:
+    """Return the outputs of an example by an endpoint's answers, and those of the same file here.
+
+    Args:
+        local: the file that is served; an answer does not say what its logits are a prediction of.
+        example: what was asked.
+        answers: one, or one for each of its texts that were asked apart.
+
+    Raises:
+        ServingError: a label is not that of its own logits.
+    """
+    problem, own = local.problem, _in_buckets(local, example)
+    logits = [answer.logits for answer in answers]
+    found = problem.logits_at(own.places, logits if len(logits) > 1 else logits[0])
+    served = Outputs(found.astype(np.float32), own.places)
+    name = problem.by_names(problem.decode(served, example), local.labels)
+    if answers[0].label != name:
+        raise ServingError(
+            f"the endpoint predicts {answers[0].label!r} for {example!r}, and its own logits are "
+            f"of {name!r}. Write the artifact again, then serve that."
+        )
+    return served, own
+
+
+def _in_buckets(local: Classifier, example: Example) -> Outputs:
+    """Return the outputs of an example, its rows run together as an endpoint runs them that is
+    asked nothing else: dynamic 8 bits have one scale for all rows of a run."""
+    queue, batch = FairQueue(max_texts=1), local.encode([example])
+    request = Request(batch.examples, respond=lambda response: None)
+    queue.offer(request)
+    queue.tokenised(request, batch)
+    queue.close()
+    while taken := queue.take():
+        bucket, _ = taken
+        together = rows_of(batch, [row for _, row in bucket])
+        outputs = local.problem.row_outputs(local.predictor.logits(together), together)
+        queue.done(bucket, dict(zip(bucket, outputs, strict=True)))
+    return local.problem.joined([request.outputs[row] for row in range(request.rows)])
+
+
+def largest_difference(pairs: Sequence[tuple[Outputs, Outputs]]) -> float:
+    """Return the largest difference of a logit; NaN where one is."""
+    return float(np.max([np.abs(served.logits - own.logits).max() for served, own in pairs]))
 
 
 def try_repository(repository: Path, config: ServeCommandConfig) -> str | None:

@@ -15,12 +15,13 @@ from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.errors import ServingError
 from bertender.core.findings import Findings
 from bertender.core.machine import data_directory
-from bertender.models.classifier import open_classifier
+from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.onnx_session import ONNX_NAME
 from bertender.models.own_models import OWN_MODELS
+from bertender.problems.ranking import RANKING
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
-from bertender.text.batch import Example
+from bertender.text.batch import Batch, Example
 from distill.pretraining.vocabularies import train_wordpiece
 from export.config import ExportConfig
 from export.exporter import export
@@ -209,3 +210,19 @@ def test_an_endpoint_that_answers_otherwise_is_refused(
         return
     with pytest.raises(ServingError, match=said):
         check._difference(local, served_rows)
+
+
+def test_rows_of_an_example_run_as_they_do_behind_an_endpoint() -> None:
+    """Dynamic 8 bits have one scale for all rows of a run, so other runs have other logits."""
+    example = ("query", *(f"passage {number}" for number in range(5)))
+    tokens = {"attention_mask": np.ones((5, 100), dtype=np.int64)}
+    batch = Batch((example,), tokens, owners=np.zeros(5, dtype=np.int64))
+
+    def rows_together(rows: Batch) -> np.ndarray:
+        return np.full((len(rows), 1), len(rows), dtype=np.float32)
+
+    predictor = FakePredictor(rows_together)
+    local = Classifier("ranker", (), lambda examples: batch, predictor, 0, RANKING)
+    answer = check.Classification(label=tuple("12340"), score=None, logits=(1, 2, 2, 2, 2))
+    served_rows, own = check.served_outputs(local, example, [answer])
+    np.testing.assert_array_equal(served_rows.logits, own.logits)

@@ -25,6 +25,7 @@ from benchmarks import (
     training,
 )
 from benchmarks.harness import Run, grouped, read_runs, recorded
+from benchmarks.making import scored_row
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError
 from bertender.metrics.metric import Score
@@ -80,6 +81,17 @@ def test_models_are_timed_in_turns(
     first, second = models.table([run]).rows
     assert first[:2] == ["teacher", "PyTorch"] and second[1] == "ONNX Runtime"
     assert first[-1] == "-" and "x [" in second[-1]
+
+
+@pytest.mark.server
+def test_models_are_scored_behind_an_endpoint(
+    trained: Artifact, graph: Artifact, chosen_by: Task, tmp_path: Path
+) -> None:
+    models.run(trained.path, [graph.path], tmp_path / "models.json", untimed=True, served=True)
+    (row,) = only(tmp_path / "models.json").rows
+    local = scored_row(graph, chosen_by)
+    assert row["score"] == row["score_of_file"] == local["score"]
+    assert row["max_abs_difference"] < 1e-5 and row["latency"] is None
 
 
 def test_models_need_texts_to_choose_by(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from quantize.graph_check import failures_if_quantized
 from quantize.quantizer import quantize
 from serve.backend.fair_queue import Refusal
 from serve.backend.opening import open_served_model
+from serve.check import LARGEST_DIFFERENCE, largest_difference, served_outputs
 from serve.client.endpoint import Endpoint
 from serve.config import BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import model_config
@@ -344,6 +346,8 @@ def test_the_real_endpoint_answers_texts_and_examples_alike(
             assert [answer.label for answer in endpoint.classify(examples)] == [
                 answer.label for answer in answers
             ]
+            whole = task.dev.examples[:3]
+            stated = [endpoint.classify(task.problem.asked([example])) for example in whole]
         if runtime == DEFAULT_RUNTIME:
             asked = write_asked(task, examples, tmp_path)
             to_file = "--output", tmp_path / "answers.jsonl", "--url", server.http_url
@@ -361,6 +365,8 @@ def test_the_real_endpoint_answers_texts_and_examples_alike(
             assert "version 2 is serving" in succeed("deploy", eight_bits.path, *to_server).output
     local = open_classifier(graph)
     found = predict_outputs(local, examples)
+    pairs = [*map(partial(served_outputs, local), whole, stated)]
+    assert largest_difference(pairs) < LARGEST_DIFFERENCE
     for answer, example, own in zip(answers, examples, found, strict=True):
         assert same(answer.label, named(own, example, local))
 
