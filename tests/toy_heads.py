@@ -1,11 +1,12 @@
-"""Toy tasks of several heads: a label and tags of a sentence, a label and a set of a text."""
+"""Toy tasks of several heads: a label and tags of a sentence; a label, and a set or a number, of a
+text."""
 
 from __future__ import annotations
 
 from bertender.metrics.targets import NO_LABEL, HeadTargets
 from bertender.tasks.task import Split, Task
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import set_task
+from tests.toys import number_task, set_task
 
 HAS_COUNT = ("with", "without")
 
@@ -25,6 +26,13 @@ def _topics(split: Split, every: int = 0) -> Split:
         for row, (size, own) in enumerate(zip(sizes, split.label_ids, strict=True))
     )
     return Split(split.examples, targets)
+
+
+def _rated(split: Split) -> Split:
+    """Return texts with stars from 1 to 5, in halves, and a label: how many words a text has."""
+    sizes = [int(len(text.split()) > 3) for (text,) in split.examples]
+    stars = [1 + round((number - 200) / 5) / 2 for number in split.label_ids]
+    return Split(split.examples, tuple(map(HeadTargets, zip(sizes, stars, strict=True))))
 
 
 JOINT = Task(
@@ -48,4 +56,14 @@ TWO_OF_TEXTS = Task(
     _topics(SETS.train, every=5),
     _topics(SETS.dev),
     problem_type="length:single_label_classification,topics:multi_label_classification",
+)
+NUMBERS = number_task()
+RATED = Task(
+    "toy",
+    ("length:short", "length:long", "stars:number"),
+    "length:accuracy+stars:pearson",
+    ("text",),
+    _rated(NUMBERS.train),
+    _rated(NUMBERS.dev),
+    problem_type="length:single_label_classification,stars:regression",
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from bertender.problems import PROBLEMS
 from bertender.tasks.task import Task
 from bertender.text.batch import Example
-from tests.toy_heads import JOINT, TWO_OF_TEXTS
+from tests.toy_heads import JOINT, RATED, TWO_OF_TEXTS
 from tests.toy_tagging import TASK as TAGGING
 from tests.toys import (
     answer_task,
@@ -23,7 +23,7 @@ from tests.toys import (
 
 TOYS = (
     *(toy_task(), set_task(), number_task(), TAGGING, similarity_task(), answer_task()),
-    *(choice_task(), ranking_task(), JOINT, TWO_OF_TEXTS),
+    *(choice_task(), ranking_task(), JOINT, TWO_OF_TEXTS, RATED),
 )
 TASKS = {task.problem_type: task for task in TOYS}
 ALL = (*PROBLEMS, *(task.problem_type for task in TOYS if task.problem.heads))

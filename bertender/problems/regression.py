@@ -45,6 +45,7 @@ class Regression(TextProblem[float]):
     metrics = ("pearson", "spearman", "mean_absolute_error")
     response_tensors = (Tensor("NUMBER", "TYPE_FP32", (1,)),)
     names_labels = False
+    shares_encoder = True
     output = "number"
     model_settings: Mapping[str, Any] = {"problem_type": "regression"}
 

@@ -92,6 +92,7 @@ class SeveralHeads(Problem[HeadTargets]):
         for flag in ("takes_pairs", "takes_windows", "per_token", "labels_words", "separator"):
             setattr(self, flag, getattr(self.base, flag))
         self.has_thresholds = any(kind.has_thresholds for kind in heads.values())
+        self.names_labels = any(kind.names_labels for kind in heads.values())
         self.response_tensors = self._tensors()
         self.metrics = self._metrics()
 
@@ -512,6 +513,5 @@ def _check(heads: Mapping[str, Problem[Any]]) -> None:
         if not kind.shares_encoder:
             raise ConfigError(
                 f"head {name!r}: {kind.name} shares no encoder with other heads. It reads other "
-                "rows than the text alone, or learns in a unit of its own. Train a model of it "
-                "alone."
+                "rows than the text alone. Train a model of it alone."
             )

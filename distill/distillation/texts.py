@@ -33,7 +33,7 @@ from bertender.text.text_windows import windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset, token_dataset
-from bertender.training.heads import SPREAD, NumberHead, head_of, spread_of
+from bertender.training.heads import head_of
 from distill.distillation.config import DistillConfig, FilteredConfig, UnlabelledConfig
 from distill.distillation.start import Start
 from distill.losses.signals import Wanted, joined
@@ -213,10 +213,10 @@ class TrainingTexts:
     def targets(self, tokenizer: PreTrainedTokenizerBase) -> Sequence[Any]:
         """Return what a student, whose tokenizer is given, is to learn: the labels, or the numbers
         of the teachers where no text has one."""
-        head, targets = head_of(self.task.problem), self.learned.train.label_ids
-        if isinstance(head, NumberHead) and not any(map(is_labelled, targets)):
-            targets = tuple(head.averaged(self.logits(tokenizer)).flatten().tolist())
-        return targets
+        head = head_of(self.task.problem)
+        return head.known_targets(
+            self.learned.train.label_ids, lambda: head.averaged(self.logits(tokenizer))
+        )
 
     def cached(self, method: Method, student: PreTrainedModel) -> Wanted:
         """Return the outputs that are computed and cached before the training.
@@ -289,9 +289,10 @@ class TrainingTexts:
         if LOGITS in first:
             own = [first[LOGITS], *(each[LOGITS] for each in more)]
             first[LOGITS] = joined_logits(self.teachers, own, head_of(self.task.problem))
-        if SPREAD in examples.columns:
-            spread = spread_of(self.targets(tokenizer))
-            examples = examples.with_columns(**{SPREAD: [spread] * len(examples)})
+        units = head_of(self.task.problem).spreads(self.targets(tokenizer))
+        examples = examples.with_columns(
+            **{name: [each] * len(examples) for name, each in units.items()}
+        )
         if self.per_token and first:
             padding = examples.padding.with_others(**dict.fromkeys(first, 0))
             return TokenDataset({**examples.columns, **first}, padding)

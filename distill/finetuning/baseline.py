@@ -155,10 +155,9 @@ def _texts(split: Split, problem: Problem[Any]) -> list[str]:
 
 def check_labels_present(task: Task) -> None:
     """Raise DataError unless every label has a training example: the baseline learns no other."""
-    if not task.problem.names_labels:
-        return
     present = {label for target in task.train.label_ids for label in task.problem.labels_of(target)}
-    missing = [label for index, label in enumerate(task.labels) if index not in present]
+    known = {task.labels[number] for number in present}
+    missing = [label for label in task.problem.scored_labels(task.labels) if label not in known]
     if missing:
         raise DataError(
             f"task {task.name!r}: none of the {len(task.train)} training examples is labelled "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bertender.comparison.accuracy import (
     all_scores,
@@ -32,12 +34,13 @@ from bertender.tasks import loading
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig, check_metric, with_model_labels
 from bertender.training.examples import token_dataset
+from bertender.training.heads import SeveralHead, head_of
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
-from tests.toy_heads import JOINT, TWO_OF_TEXTS
-from tests.toy_models import other_vocabulary, save_encoder
+from tests.toy_heads import JOINT, RATED, TWO_OF_TEXTS
+from tests.toy_models import other_vocabulary, save_encoder, tiny_classifier
 from tests.toy_tagging import TASK as TAGGING
 from tests.toys import set_task, tiny_tokenizer, toy_task
 
@@ -45,7 +48,7 @@ SETTINGS: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision":
 KINDS = "single_label_classification,token_classification"
 
 
-@pytest.mark.parametrize("task", [JOINT, TWO_OF_TEXTS], ids=["words", "texts"])
+@pytest.mark.parametrize("task", [JOINT, TWO_OF_TEXTS, RATED], ids=["words", "texts", "numbers"])
 def test_logits_of_the_targets_decode_to_the_targets(task: Task) -> None:
     problem = task.problem
     assert isinstance(problem, SeveralHeads)
@@ -56,6 +59,8 @@ def test_logits_of_the_targets_decode_to_the_targets(task: Task) -> None:
         logits[0, first.start + target[0]] = 1.0
         if words:
             logits[np.arange(1, 1 + words), second.start + np.array(target[1])] = 1.0
+        elif task is RATED:
+            logits[0, second.start] = target[1]
         else:
             logits[0, second.start + np.array(target[1], dtype=int)] = 1.0
         outputs = Outputs(logits, np.arange(-1, words) if words else np.zeros(1, int))
@@ -133,9 +138,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         },
         "labels words: there is one such head at most, and it is the last",
     ),
-    "a number": (
-        {"problem_type": "regression,token_classification"},
-        "regression shares no encoder with other heads",
+    "a vector": (
+        {"problem_type": "sentence_embedding,token_classification"},
+        "sentence_embedding shares no encoder with other heads",
     ),
     "a name": (
         {"problem_type": "in tent:single_label_classification,tags:token_classification"},
@@ -301,6 +306,35 @@ def test_a_problem_type_is_read_back() -> None:
     assert "intent:none,slots:token_classification" not in PROBLEMS
     assert is_labelled(HeadTargets((NO_LABEL, ())))  # an empty set is a label
     assert not is_labelled(HeadTargets((NO_LABEL, (NO_LABEL,))))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((2000.0, 2001.0), "mean 2000 and standard deviation 0.5.* at most 25 of it"),
+        ((0.0, 500.0), "standard deviation 250.* must be 0.1 to 10"),
+        ((math.nan, math.nan), "no text has a number"),
+    ],
+)
+def test_numbers_beside_logits_are_as_large(numbers: tuple[float, ...], said: str) -> None:
+    targets = tuple(HeadTargets((row % 2, numbers[row % 2])) for row in range(len(RATED.train)))
+    task = replace(RATED, train=Split(RATED.train.examples, targets), dev=Split((), ()))
+    with pytest.raises(ConfigError, match=f"head 'stars'.*{said}"):
+        head_of(task.problem).configured(FinetuneConfig(), task)
+
+
+def test_a_new_number_begins_at_the_mean() -> None:
+    head, model = head_of(RATED.problem), tiny_classifier("bert", labels=3)
+    torch.nn.init.zeros_(model.classifier.bias)
+    head.begin(model, RATED.train.label_ids)
+    numbers = RATED.of_head("stars").train.label_ids
+    bias = model.classifier.bias.tolist()
+    assert bias == pytest.approx([0.0, 0.0, float(np.mean(numbers))])
+    head.begin(model, [HeadTargets((0, 9.0)), HeadTargets((0, 8.0))])
+    assert model.classifier.bias.tolist() == bias, "one that has learned keeps its own"
+    smooth = head.configured(FinetuneConfig(label_smoothing=0.1), RATED)
+    assert isinstance(smooth, SeveralHead)
+    assert smooth.heads["length"].label_loss.smoothing == 0.1
 
 
 def test_an_empty_set_is_a_list_of_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ from bertender.training.heads.losses import (
     precise,
     soft_labels,
 )
-from bertender.training.heads.numbers import NumberHead, exact_numbers, output_layer, spread_of
+from bertender.training.heads.numbers import NumberHead, exact_numbers, output_layer
 from bertender.training.heads.rankings import RankingHead
 from bertender.training.heads.several import SeveralHead
 from bertender.training.heads.texts import (
@@ -60,7 +60,6 @@ __all__ = [
     "pooled_rows",
     "precise",
     "soft_labels",
-    "spread_of",
 ]
 
 

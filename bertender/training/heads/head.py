@@ -91,6 +91,20 @@ class Head(ABC):
         """Return the columns of labels that have one value an example."""
         return {"labels": targets}
 
+    def known_targets(self, targets: Sequence[Any], logits: Callable[[], Any]) -> Sequence[Any]:
+        """Return targets, with what a teacher says of the training texts where nobody has labelled
+        any and their size must be known.
+
+        Args:
+            targets: of the training texts.
+            logits: returns those of the teacher on them.
+        """
+        return targets
+
+    def spreads(self, targets: Sequence[Any]) -> Mapping[str, float]:
+        """Return the units of the losses of numbers, by column; see SPREAD."""
+        return {}
+
     def begin(  # noqa: B027 - most heads are ready
         self,
         model: torch.nn.Module,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertender.core.errors import ConfigError
 from bertender.metrics.targets import is_labelled
 from bertender.problems.regression import REGRESSION
 from bertender.training.heads.head import SPREAD, Columns
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from bertender.training.heads.head import Divergence, TensorBatch
 
 
+SPREADS_OF_LOGITS = 0.1, 10.0
+"""Least and most standard deviation of numbers that learn well at the rate of logits."""
+MOST_SPREADS = 25
+"""From 0 to the mean of such numbers: bfloat16 has 8 bits, a tenth of a spread at this size."""
+
+
 class NumberHead(TextHead):
     """A number. Losses are in standard deviations of the numbers to learn, so that prices weigh as
     much as similarities do."""
@@ -28,11 +35,16 @@ class NumberHead(TextHead):
     softens = False
 
     def columns(self, targets: Sequence[float]) -> Columns:
-        spread = spread_of(targets)
-        return {
-            "labels": [float(target) for target in targets],
-            SPREAD: [spread] * len(targets),
-        }
+        units = {name: [unit] * len(targets) for name, unit in self.spreads(targets).items()}
+        return {"labels": [float(target) for target in targets], **units}
+
+    def known_targets(self, targets: Sequence[float], logits: Callable[[], Any]) -> Sequence[float]:
+        if any(map(is_labelled, targets)):
+            return targets
+        return tuple(logits().flatten().tolist())
+
+    def spreads(self, targets: Sequence[float]) -> Mapping[str, float]:
+        return {SPREAD: spread_of(targets)}
 
     def begin(
         self,
@@ -40,22 +52,7 @@ class NumberHead(TextHead):
         targets: Sequence[float],
         source: torch.nn.Module | None = None,
     ) -> None:
-        """Let a new head give numbers about the mean, as far from it as those to learn.
-
-        A head that the model has from its source and that has learned, whose bias is not 0 any
-        more, keeps its weights.
-        """
-        import torch
-
-        layer, known = output_layer(model, 1), output_layer(source or model, 1)
-        numbers = [number for number in targets if is_labelled(number)]
-        if layer is None or layer.bias is None or not numbers:
-            return
-        if known is not None and torch.equal(known.weight, layer.weight) and bool(known.bias.any()):
-            return
-        with torch.no_grad():
-            layer.weight *= spread_of(numbers)
-            layer.bias.fill_(float(np.mean(numbers)))
+        begin_numbers(model, {0: targets}, 1, source)
 
     def hard_loss(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         """Return the mean squared error."""
@@ -90,6 +87,62 @@ class NumberHead(TextHead):
     ) -> torch.Tensor:
         moved = (precise(numbers) - precise(wanted)) / batch[SPREAD][:, None]
         return moved.square()
+
+
+def begin_numbers(
+    model: torch.nn.Module,
+    targets: Mapping[int, Sequence[float]],
+    outputs: int,
+    source: torch.nn.Module | None,
+) -> None:
+    """Let a new head give numbers about the mean, as far from it as those to learn.
+
+    A head that the model has from its source and that has learned, whose bias is not 0 any more,
+    keeps its weights.
+
+    Args:
+        model: a classifier.
+        targets: those to learn, by the place of the number among the outputs.
+        outputs: of the model.
+        source: what it starts from; None for itself.
+    """
+    import torch
+
+    layer, known = output_layer(model, outputs), output_layer(source or model, outputs)
+    if layer is None or layer.bias is None:
+        return
+    if known is not None and torch.equal(known.weight, layer.weight) and bool(known.bias.any()):
+        return
+    for row, own in targets.items():
+        if numbers := [number for number in own if is_labelled(number)]:
+            with torch.no_grad():
+                layer.weight[row] *= spread_of(numbers)
+                layer.bias[row] = float(np.mean(numbers))
+
+
+def check_size(numbers: Sequence[float], name: str) -> None:
+    """Raise ConfigError for numbers that cannot be learned beside logits.
+
+    A number is a row of the layer that gives the logits of other heads too. The rows learn at one
+    rate, and compute in bfloat16 where the others do.
+
+    Args:
+        numbers: those to learn.
+        name: of their head.
+    """
+    if not numbers:
+        raise ConfigError(
+            f"head {name!r}: no text has a number of it, so that their size is not known. Give "
+            "some that do."
+        )
+    mean, spread = float(np.mean(numbers)), spread_of(numbers)
+    least, most = SPREADS_OF_LOGITS
+    if not least <= spread <= most or abs(mean) > MOST_SPREADS * spread:
+        raise ConfigError(
+            f"head {name!r}: its numbers have mean {mean:.4g} and standard deviation {spread:.4g}. "
+            f"Beside other heads the deviation must be {least:g} to {most:g}, and the mean at most "
+            f"{MOST_SPREADS} of it. Shift and scale the column, or train a model of it alone."
+        )
 
 
 def spread_of(numbers: Sequence[float]) -> float:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from bertender.core.errors import ConfigError
-from bertender.metrics.targets import NO_LABEL, is_labelled
+from bertender.metrics.targets import NO_LABEL, HeadTargets, is_labelled
 from bertender.models.classifier import model_inputs
 from bertender.problems.several_heads import SeveralHeads
 from bertender.tasks.task import Split, Task
 from bertender.training.config import TaskTrainingConfig
 from bertender.training.heads.head import POOLING, PREDICTING, ROWS, Columns, Head
+from bertender.training.heads.numbers import NumberHead, begin_numbers, check_size
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +35,12 @@ class SeveralHead(Head):
         heads: the head of each kind by its name.
     """
 
-    learns_classes = True
-
     def __init__(self, kind: SeveralHeads, heads: Mapping[str, Head]) -> None:
         self.kind = kind
         self.problem = kind.name
         self.heads = dict(heads)
+        self.learns_classes = any(head.learns_classes for head in heads.values())
+        self.softens = any(head.softens for head in heads.values())
         self.padding = {
             column if column in OF_ALL else _column(name, column): value
             for name, head in heads.items()
@@ -75,10 +77,55 @@ class SeveralHead(Head):
     def joined(self, logits: torch.Tensor, batch: TensorBatch) -> torch.Tensor:
         return self.heads[self.kind.base_name].joined(logits, batch)
 
+    def known_targets(self, targets: Sequence[Any], logits: Callable[[], Any]) -> Sequence[Any]:
+        columns = [*zip(*targets, strict=True)]
+        for place, (name, head) in enumerate(self.heads.items()):
+            own = functools.partial(self._of_head, name, logits)
+            columns[place] = tuple(head.known_targets(columns[place], own))
+        return tuple(map(HeadTargets, zip(*columns, strict=True)))
+
+    def _of_head(self, name: str, logits: Callable[[], Any]) -> torch.Tensor:
+        """Return the logits of one head of texts on all texts, given those of all heads."""
+        import torch
+
+        found, own = logits(), self.kind.slices[name]
+        return torch.stack([each[0] for each in found])[:, own] if self.per_token else found[:, own]
+
+    def spreads(self, targets: Sequence[Any]) -> Mapping[str, float]:
+        return {
+            _column(name, column): unit
+            for (name, head), own in zip(
+                self.heads.items(), zip(*targets, strict=True), strict=True
+            )
+            for column, unit in head.spreads(own).items()
+        }
+
+    def begin(
+        self,
+        model: torch.nn.Module,
+        targets: Sequence[Any],
+        source: torch.nn.Module | None = None,
+    ) -> None:
+        numbers = {
+            self.kind.slices[name].start: [target[place] for target in targets]
+            for place, (name, head) in enumerate(self.heads.items())
+            if isinstance(head, NumberHead)
+        }
+        if numbers:
+            outputs = max(own.stop for own in self.kind.slices.values())
+            begin_numbers(model, numbers, outputs, source)
+
     def configured(self, config: TaskTrainingConfig, task: Task) -> Self:
+        for name, head in self.heads.items():
+            if isinstance(head, NumberHead):
+                own = task.of_head(name)
+                check_size((own.train if len(own.train) else own.choices).label_ids, name)
+        if not self.learns_classes:
+            return super().configured(config, task)
         head = copy.copy(self)
         head.heads = {
-            name: own.configured(config, task.of_head(name)) for name, own in self.heads.items()
+            name: own.configured(config, task.of_head(name)) if own.learns_classes else own
+            for name, own in self.heads.items()
         }
         return head
 
@@ -145,7 +192,11 @@ class SeveralHead(Head):
         return tuple(found)
 
     def entropy(self, logits: torch.Tensor) -> torch.Tensor:
-        return self._mean(lambda head, own, name: head.entropy(own), logits)
+        import torch
+
+        # a number is sure of nothing
+        own = [head.entropy(own) for _, head, own in self._split(logits) if head.softens]
+        return torch.stack(own).mean(0)
 
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
         logits = self.logits(model(**model_inputs(model, batch)), batch)
