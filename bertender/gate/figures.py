@@ -104,7 +104,7 @@ class PairedLogits:
     @cached_property
     def decides(self) -> BoolArray:
         """Which rows have decisions (rows,): where those of a reply decide together, the first."""
-        if self.problem.decides_by_row:
+        if self.problem.decides_within != "example":
             return np.ones(len(self), dtype=bool)
         return np.diff(self.replies, prepend=-1) > 0
 
@@ -112,13 +112,15 @@ class PairedLogits:
         self, decide: Callable[[Outputs], npt.NDArray[Any]], logits: FloatArray
     ) -> npt.NDArray[Any]:
         """Return what some logits decide (rows, decisions); 0 where a row has no decisions."""
-        if self.problem.decides_by_row or not len(self):
+        within = self.problem.decides_within
+        if within == "row" or not len(self):
             return decide(Outputs(logits, self.places))
-        starts = np.flatnonzero(self.decides)
-        replies = zip(np.split(logits, starts[1:]), np.split(self.places, starts[1:]), strict=True)
-        decided = np.concatenate([decide(Outputs(*own)) for own in replies])
+        together = self.replies if within == "example" else self.case_ids
+        starts = np.flatnonzero(np.diff(together, prepend=-1))
+        groups = zip(np.split(logits, starts[1:]), np.split(self.places, starts[1:]), strict=True)
+        decided = np.concatenate([decide(Outputs(*own)) for own in groups])
         whole = np.zeros((len(self), *decided.shape[1:]), dtype=decided.dtype)
-        whole[starts] = decided
+        whole[self.decides] = decided
         return whole
 
     @cached_property

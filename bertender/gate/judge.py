@@ -219,7 +219,7 @@ def judged_of(paired: PairedLogits, tolerance: Tolerance) -> BoolArray:
     """
     decided = decided_by(paired, tolerance)
     own = ~paired.edge_rows
-    if tolerance.tie_spreads is None or paired.problem.decides_by_row or not own.any():
+    if tolerance.tie_spreads is None or paired.problem.decides_within != "example" or not own.any():
         return decided
     return np.asarray(decided | (paired.gaps / 2 > np.quantile(np.abs(paired.moved[own]), 0.95)))
 

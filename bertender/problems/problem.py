@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -152,8 +152,9 @@ class Problem(ABC, Generic[Target]):
     """What a message calls one of a model's outputs."""
     window: int | None = None
     """Tokens of a window, by default; None where an example has none, and longer texts are cut."""
-    decides_by_row: bool = True
-    """Each row of an example's logits decides alone; else all of them together."""
+    decides_within: Literal["row", "example", "texts"] = "row"
+    """What has decisions: each row of outputs alone; the rows of an example together; or each row
+    among those of other texts, all of which `decisions` must be given."""
     places_are_labels: bool = False
     """Labels are the numbers of choices, which another text has in each example. A model has one
     score, for any number of them."""
@@ -370,7 +371,8 @@ class Problem(ABC, Generic[Target]):
     def decisions(self, outputs: Outputs) -> IntArray:
         """Return the decisions of each row, (rows, decisions).
 
-        Where the rows of an example decide together, the outputs are of one, and so is the row.
+        Where the rows of an example decide together, the outputs are of one, and so is the row;
+        where texts are compared, they are of all texts.
         """
         return np.asarray(outputs.logits.argmax(axis=1), dtype=np.int64)[:, None]
 

@@ -96,7 +96,7 @@ class QuestionAnswering(Problem[Answers]):
     per_token = True
     window = 384
     names_labels = False
-    decides_by_row = False
+    decides_within = "example"
     tokenizer_settings: Mapping[str, Any] = {}
     model_settings: Mapping[str, Any] = {"problem_type": None}
 

@@ -77,7 +77,7 @@ class Ranking(TextProblem[Relevances]):
     reads_pairs = True
     takes_list = True
     names_labels = False
-    decides_by_row = False
+    decides_within = "example"
     model_settings: Mapping[str, Any] = {
         "problem_type": None,
         # CrossEncoder would put a sigmoid over the scores

@@ -73,6 +73,7 @@ class SentenceEmbedding(TextProblem[Any]):
     takes_windows = False
     reads_pairs = True
     gives_vectors = True
+    decides_within = "texts"
     model_settings: Mapping[str, Any] = {"problem_type": None}
 
     def label_columns(self, column: str) -> tuple[str, ...]:
@@ -169,7 +170,7 @@ class SentenceEmbedding(TextProblem[Any]):
                 "pairs: --text-column and --pair-column."
             )
         vectors = np.stack([np.asarray(each.vectors, dtype=np.float64) for each in predictions])
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=2, keepdims=True), LEAST)
+        vectors /= _lengths(vectors)[:, :, None]
         numbers: dict[str, int] = {}
         places = np.array([numbers.setdefault(each.texts[1], len(numbers)) for each in predictions])
         candidates = vectors[np.unique(places, return_index=True)[1], 1]
@@ -182,11 +183,25 @@ class SentenceEmbedding(TextProblem[Any]):
         return np.stack([cosines, ranks], axis=1)
 
     def decisions(self, outputs: Outputs) -> IntArray:
-        """Return none: a vector is near another one, and not right or wrong."""
-        return np.empty((len(outputs.logits), 0), dtype=np.int64)
+        """Return the row that is nearest to each, (rows, 1)."""
+        return _nearest(outputs.logits)[0][:, :1]
 
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
-        return np.empty((len(outputs.logits), 0))
+        """Return how far each row is from another nearest one, (rows, 1).
+
+        Where each number of all vectors moves by so much, in directions of its own, the two largest
+        cosines of a row move apart or together by their distance: in the root mean square, since
+        hundreds of small steps hardly ever all go one way.
+        """
+        lengths = _lengths(outputs.logits)
+        rows, cosines = _nearest(outputs.logits)
+        if len(rows) < 3:  # there is no other to take
+            return np.full((len(rows), 1), np.inf)
+        first, second = rows.T
+        directions = outputs.logits / lengths[:, None]
+        turned = np.linalg.norm(directions[first] - directions[second], axis=1)
+        steps = np.sqrt((turned / lengths) ** 2 + lengths[first] ** -2 + lengths[second] ** -2)
+        return np.asarray((cosines[:, 0] - cosines[:, 1]) / steps)[:, None]
 
     def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the vectors: all that moves one changes its cosines."""
@@ -226,6 +241,29 @@ class SentenceEmbedding(TextProblem[Any]):
     def read_response(self, tensors: Tensors, row: int, example: Example) -> dict[str, Any]:
         vector = tuple(tensors["EMBEDDING"][row].tolist())
         return {"label": None, "score": None, "logits": vector}
+
+
+def _lengths(vectors: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    return np.asarray(np.maximum(np.linalg.norm(vectors, axis=-1), LEAST))
+
+
+def _nearest(vectors: npt.NDArray[Any]) -> tuple[IntArray, npt.NDArray[np.float64]]:
+    """Return the two other rows that are nearest to each, and their cosines, (rows, 2).
+
+    A row that is missing has the cosine -inf.
+    """
+    directions = np.asarray(vectors, dtype=np.float64) / _lengths(vectors)[:, None]
+    rows = np.empty((len(vectors), 2), dtype=np.int64)
+    cosines = np.empty(rows.shape)
+    for start in range(0, len(vectors), RANKED_AT_ONCE):
+        own = np.arange(start, min(start + RANKED_AT_ONCE, len(vectors)))
+        found = directions[own] @ directions.T
+        used = own
+        for place in range(2):
+            found[own - start, used] = -np.inf
+            used = rows[own, place] = found.argmax(axis=1)
+            cosines[own, place] = found[own - start, used]
+    return rows, cosines
 
 
 SENTENCE_EMBEDDING = SentenceEmbedding()

@@ -18,6 +18,7 @@ from bertender.cli.asking import lines_of
 from bertender.comparison.accuracy import constant_row, evaluate, found_constant
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError
+from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
 from bertender.metrics import score
 from bertender.models.classifier import open_classifier
 from bertender.models.importing import open_artifact
@@ -26,6 +27,7 @@ from bertender.problems.problem import Outputs
 from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING, Vectors
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Split, Task, TaskConfig
+from bertender.text.batch import Batch
 from bertender.training.examples import token_dataset
 from bertender.training.heads import HEADS
 from bertender.training.heads.vector_losses import in_batch, ordered_cosines
@@ -37,6 +39,7 @@ from distill.finetuning.finetune import finetune_by_name
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
 from serve.client.endpoint import Classification
+from tests.fake_predictor import FakePredictor
 from tests.toy_models import save_encoder
 from tests.toys import similarity_task, tiny_tokenizer
 
@@ -149,6 +152,52 @@ def test_vectors_that_have_collapsed_find_nothing_and_are_named() -> None:
     recall = score("recall_at_10", [math.inf] * 120, predictions)
     assert recall.value < 0.1
     assert constant_row(task).score.value == 0
+
+
+def test_a_decision_is_the_nearest_other_text() -> None:
+    vectors = 3 * unit(0, 20, 30, 180)
+    own = Outputs(vectors, np.arange(4))
+    assert SENTENCE_EMBEDDING.decisions(own)[:, 0].tolist() == [1, 2, 1, 2]
+    margins = SENTENCE_EMBEDDING.margins(own)[:, 0]
+    assert margins.argmin() == 1 and margins.min() == pytest.approx(0.09, abs=0.01)
+    tied = Outputs(unit(0, 40, -40), np.arange(3))
+    assert SENTENCE_EMBEDDING.margins(tied)[0, 0] == pytest.approx(0, abs=1e-6)
+    two = Outputs(unit(0, 40), np.arange(2))
+    assert SENTENCE_EMBEDDING.decisions(two)[:, 0].tolist() == [1, 0]
+    assert np.isinf(SENTENCE_EMBEDDING.margins(two)).all()
+
+
+@pytest.mark.parametrize("moved", [0.2, 1.0])
+def test_a_margin_is_how_far_vectors_move_before_another_is_nearest(moved: float) -> None:
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(300, 64))
+    own = Outputs(vectors, np.arange(300))
+    margins = SENTENCE_EMBEDDING.margins(own)[:, 0]
+    noise = moved * np.median(margins)
+    other = Outputs(vectors + noise * generator.normal(size=vectors.shape), np.arange(300))
+    before, after = (SENTENCE_EMBEDDING.decisions(each)[:, 0] for each in (own, other))
+    turned = before != after
+    assert turned.mean() > 0.02
+    assert turned[margins > 3 * noise].mean() < 0.02
+
+
+@pytest.mark.parametrize("some", [False, True])
+def test_what_moves_all_vectors_alike_leaves_each_its_neighbours(
+    teacher: Artifact, some: bool
+) -> None:
+    task, sound = similarity_task(8, 60), open_classifier(teacher)
+    examples, truth = labelled_sample(task, task.dev, 60, 0)
+
+    def turned(batch: Batch) -> Any:
+        """All vectors in other directions, or those of texts with plums alone."""
+        plums = [["plum" in text] for example in batch.examples for text in example]
+        vectors = sound.predictor.logits(batch)
+        return np.where(plums, -vectors, vectors) if some else np.roll(vectors, 1, axis=1)
+
+    candidate = replace(sound, predictor=FakePredictor(turned))
+    parity = check_parity(sound, candidate, examples, TOLERANCES["float32"], truth=truth)
+    assert any("max_abs_difference" in failure for failure in parity.failures)
+    assert any("decided_agreement_high" in failure for failure in parity.failures) == some
 
 
 def test_a_metric_of_other_pairs_is_undefined() -> None:
