@@ -244,9 +244,29 @@ def constant_row(task: Task) -> ConstantRow:
 
 
 def found_constant(task: Task, split: Split, predictions: Sequence[Any]) -> ConstantFindings | None:
-    """Return the answer that is given everywhere; None where answers differ, or should not."""
-    found = task.problem.same_everywhere(predictions, split.label_ids, task.labels)
-    return found and ConstantFindings(label=found.answer, share=found.share, n=found.labels)
+    """Return the answer that is given everywhere; None where answers differ, or should not.
+
+    Of several heads with one it is that of a head which has learned nothing, before one that says
+    what skewed data say; of several such, the least right.
+    """
+    constants, truth, labels = [], split.label_ids, task.labels
+    for found in task.problem.same_everywhere(predictions, truth, labels):
+        metric = _metric_of(task, found.head) if found.head else task.metric
+        value = None
+        if not METRICS[metric].reads_logits:
+            own = score(metric, truth, predictions, label_count=len(labels), labels=labels)
+            value = own.value
+        constants.append(
+            ConstantFindings(
+                label=found.answer, share=found.share, n=found.labels, metric=metric, score=value
+            )
+        )
+    return min(constants, key=lambda each: (not is_fault(each), each.share), default=None)
+
+
+def _metric_of(task: Task, head: str) -> str:
+    """Return the score of one of several heads."""
+    return f"{head}{OF_HEAD}{task.of_head(head).metric}"
 
 
 def score_findings(
@@ -271,15 +291,11 @@ def score_findings(
     )
 
 
-def is_fault(constant: ConstantFindings, score: float) -> bool:
-    """Return whether a model of one label has learned nothing, rather than what skewed data say.
-
-    Args:
-        constant: what was found.
-        score: of the model on the same texts, by the task's metric.
-    """
+def is_fault(constant: ConstantFindings) -> bool:
+    """Return whether a model of one label has learned nothing, rather than what skewed data say."""
     others = round((1 - constant.share) * constant.n)
-    return others >= FEWEST_OTHERS and (constant.share < SKEWED or score <= 0)
+    worthless = constant.score is not None and constant.score <= 0
+    return others >= FEWEST_OTHERS and (constant.share < SKEWED or worthless)
 
 
 def warn_early(task: Task, split: Split, predictions: Sequence[Any], config: JudgedConfig) -> None:
@@ -309,39 +325,40 @@ def check_varied(
         settings: that the message names.
         advice: what to try next.
     """
+    for own, found in _of_several_answers(scores, task):
+        floor = constant_row(own)
+        least, high = floor.score.value, floor.score.high
+        if found <= (0.0 if floor.score.undefined else high):
+            logger.warning(
+                "task %s: the model has %s %.4g on the held-out texts, and the answer %r to "
+                "all of them %.4g, or by chance up to %.4g: it has learned next to nothing. "
+                "Try %s",
+                *(own.name, own.metric, found, floor.label, least, high, advice),
+            )
     constant = scores.constant
-    if constant is None:
-        for own, found in _scored(scores, task):
-            floor = constant_row(own)
-            value, high = floor.score.value, floor.score.high
-            if found <= (0.0 if floor.score.undefined else high):
-                logger.warning(
-                    "task %s: the model has %s %.4g on the held-out texts, and the answer %r to "
-                    "all of them %.4g, or by chance up to %.4g: it has learned next to nothing. "
-                    "Try %s",
-                    *(own.name, own.metric, found, floor.label, value, high, advice),
-                )
     if constant is None or config.allow_constant:
         return
-    if not is_fault(constant, scores.score):
+    if not is_fault(constant):
         logger.warning("task %s: on the held-out texts, the model %s", task.name, constant.words)
         return
+    value = scores.score if constant.score is None else constant.score
     raise ConstantError(
         f"{config.as_set(settings)}: on the held-out texts of task {task.name!r}, the model "
-        f"{constant.words}. It has learned nothing ({task.metric} {scores.score:.4g}), and is not "
+        f"{constant.words}. It has learned nothing ({constant.metric} {value:.4g}), and is not "
         f"written. Try {advice}. If it is what you want all the same, allow_constant writes it "
         "without training again."
     )
 
 
-def _scored(scores: ScoreFindings, task: Task) -> Iterator[tuple[Task, float]]:
-    """Yield a task and its score; of several heads the task of each that has one."""
-    if not task.problem.heads:
+def _of_several_answers(scores: ScoreFindings, task: Task) -> Iterator[tuple[Task, float]]:
+    """Yield a task and its score, unless one answer was found; of several heads those of each."""
+    if not (task.problem.heads or scores.constant):
         yield task, scores.score
+    constant = scores.constant.metric if scores.constant else None
     for name in task.problem.heads:
-        own = task.of_head(name)
-        if (found := (scores.scores or {}).get(f"{name}{OF_HEAD}{own.metric}")) is not None:
-            yield own, found
+        metric = _metric_of(task, name)
+        if metric != constant and (found := (scores.scores or {}).get(metric)) is not None:
+            yield task.of_head(name), found
 
 
 def check_teacher_varied(
@@ -362,9 +379,9 @@ def check_teacher_varied(
     _, predictions = evaluate(classifier, few, task.metric)
     if len(few) > 1 and found_constant(task, few, predictions) is None:
         return
-    found, predictions = evaluate(classifier, texts, task.metric)
+    _, predictions = evaluate(classifier, texts, task.metric)
     constant = found_constant(task, texts, predictions)
-    if constant and is_fault(constant, found.value):
+    if constant and is_fault(constant):
         raise ConstantError(
             f"the teacher {path} {constant.words}: nothing can be learned from it. Give another "
             f"teacher, or train this one again.{otherwise}"

@@ -254,7 +254,7 @@ class Training:
             unlabelled=unlabelled,
             score=score,
             minutes=built.seconds / 60,
-            constant=constant.label if constant and is_fault(constant, score) else None,
+            constant=constant.label if constant and is_fault(constant) else None,
         )
 
     def chain(self, candidate: Candidate, last: Round) -> Built:

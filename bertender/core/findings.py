@@ -38,6 +38,12 @@ class ConstantFindings(Part):
     label: str
     share: float = Field(description="of the true labels that it is")
     n: int = Field(description="true labels: one a text, or one a word where words have labels")
+    metric: str | None = Field(
+        None, description="that of the task, or of its head that predicts so; None in older cards"
+    )
+    score: float | None = Field(
+        None, description="by that metric; None in older cards, and where it reads logits"
+    )
 
     @property
     def words(self) -> str:

@@ -113,13 +113,13 @@ class MultiLabelClassification(TextProblem[LabelSet]):
 
     def same_everywhere(
         self, predictions: Sequence[LabelSet], targets: Sequence[LabelSet], labels: Sequence[str]
-    ) -> Constant | None:
+    ) -> tuple[Constant, ...]:
         found = set(predictions)
         if len(found) != 1 or len(set(targets)) < 2:
-            return None
+            return ()
         (answer,) = found
         share = sum(target == answer for target in targets) / len(targets)
-        return Constant(_in_words(answer, labels), share, len(targets))
+        return (Constant(_in_words(answer, labels), share, len(targets)),)
 
     def decode(self, outputs: Outputs, example: Example) -> LabelSet:
         return tuple(np.flatnonzero(outputs.logits[0] > 0).tolist())

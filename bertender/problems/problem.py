@@ -91,6 +91,8 @@ class Constant(NamedTuple):
     """Of the true labels that it is."""
     labels: int
     """True labels: one a text, or one a word where words have labels."""
+    head: str = ""
+    """That gives it; empty where a model has one."""
 
 
 class Tensor(NamedTuple):
@@ -307,8 +309,9 @@ class Problem(ABC, Generic[Target]):
     @abstractmethod
     def same_everywhere(
         self, predictions: Sequence[Target], targets: Sequence[Target], labels: Sequence[str]
-    ) -> Constant | None:
-        """Return the one answer of all predictions, where the targets are several."""
+    ) -> tuple[Constant, ...]:
+        """Return the one answer of all predictions, where the targets are several; of several
+        heads, that of each head that has one."""
 
     @abstractmethod
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
@@ -481,14 +484,14 @@ def most_frequent(label_ids: Iterable[int]) -> int:
 
 def one_label(
     predicted: Iterable[int], truth: Iterable[int], labels: Sequence[str]
-) -> Constant | None:
+) -> tuple[Constant, ...]:
     """Return the one label of all predictions, where the true labels are several."""
     found, counts = set(predicted), Counter(truth)
     del counts[NO_LABEL]
     if len(found) != 1 or len(counts) < 2:
-        return None
+        return ()
     (label,) = found
-    return Constant(labels[label], counts[label] / counts.total(), counts.total())
+    return (Constant(labels[label], counts[label] / counts.total(), counts.total()),)
 
 
 def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -150,12 +150,12 @@ class QuestionAnswering(Problem[Answers]):
 
     def same_everywhere(
         self, predictions: Sequence[Answers], targets: Sequence[Answers], labels: Sequence[str]
-    ) -> Constant | None:
+    ) -> tuple[Constant, ...]:
         """Return no answer where nothing else is predicted; of a context, answers differ."""
         if any(predictions) or not any(targets):
-            return None
+            return ()
         share = sum(not target for target in targets) / len(targets)
-        return Constant(NO_ANSWER_NAME, share, len(targets))
+        return (Constant(NO_ANSWER_NAME, share, len(targets)),)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
         """Return one word of each, and a context of several windows."""

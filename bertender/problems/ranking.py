@@ -239,7 +239,7 @@ class Ranking(TextProblem[Relevances]):
         predictions: Sequence[Relevances],
         targets: Sequence[Relevances],
         labels: Sequence[str],
-    ) -> Constant | None:
+    ) -> tuple[Constant, ...]:
         """Return the order in which passages came, where a model gives those of a query one score.
 
         Its share is that of the queries whose first passage is one of the most relevant.
@@ -251,9 +251,9 @@ class Ranking(TextProblem[Relevances]):
         ]
         largest = max((float(np.abs(own).max()) for own, _ in pairs), default=0.0)
         if not pairs or any(np.ptp(own) > SAME * largest for own, _ in pairs):
-            return None
+            return ()
         right = sum(true[0] == max(true) for _, true in pairs)
-        return Constant(AS_GIVEN, right / len(pairs), len(pairs))
+        return (Constant(AS_GIVEN, right / len(pairs), len(pairs)),)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
         """Return a query and two passages of one word, and with one of more than so many tokens."""

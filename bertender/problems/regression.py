@@ -88,13 +88,13 @@ class Regression(TextProblem[float]):
 
     def same_everywhere(
         self, predictions: Sequence[float], targets: Sequence[float], labels: Sequence[str]
-    ) -> Constant | None:
+    ) -> tuple[Constant, ...]:
         spread = float(np.std(targets))
         if len(predictions) < 2 or not spread or np.ptp(predictions) > SAME * spread:
-            return None
+            return ()
         answer = float(np.mean(predictions))
         share = float(np.mean(np.abs(np.subtract(targets, answer)) <= SAME * spread))
-        return Constant(f"{answer:.4g}", share, len(targets))
+        return (Constant(f"{answer:.4g}", share, len(targets)),)
 
     def decode(self, outputs: Outputs, example: Example) -> float:
         return float(outputs.logits[0, 0])

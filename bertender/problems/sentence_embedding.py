@@ -130,12 +130,12 @@ class SentenceEmbedding(TextProblem[Any]):
 
     def same_everywhere(
         self, predictions: Any, targets: Sequence[float], labels: Sequence[str]
-    ) -> Constant | None:
+    ) -> tuple[Constant, ...]:
         """Return that all pairs have the cosine 1: the vectors of all texts have collapsed."""
         cosines = np.asarray(predictions)[:, 0]
         if len(cosines) < 2 or cosines.min() < 1 - SAME:
-            return None
-        return Constant(COLLAPSED, 0.0, len(cosines))
+            return ()
+        return (Constant(COLLAPSED, 0.0, len(cosines)),)
 
     def encoder(
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None

@@ -285,17 +285,19 @@ class SeveralHeads(Problem[HeadTargets]):
         predictions: Sequence[HeadTargets],
         targets: Sequence[HeadTargets],
         labels: Sequence[str],
-    ) -> Constant | None:
-        """Return the one answer of the head that has one; of several such, the least right."""
+    ) -> tuple[Constant, ...]:
         constants: list[Constant] = []
         for place, (name, kind) in enumerate(self.heads.items()):
             rows = [row for row, true in enumerate(targets) if is_labelled(true[place])]
             predicted, true = (
                 [each[row][place] for row in rows] for each in (predictions, targets)
             )
-            if rows and (found := kind.same_everywhere(predicted, true, self.own_labels[name])):
-                constants.append(found._replace(answer=f"{name}{OF_HEAD}{found.answer}"))
-        return min(constants, key=lambda each: each.share, default=None)
+            if rows:
+                constants += (
+                    each._replace(answer=f"{name}{OF_HEAD}{each.answer}", head=name)
+                    for each in kind.same_everywhere(predicted, true, self.own_labels[name])
+                )
+        return tuple(constants)
 
     def edge_examples(self, examples: Sequence[Example], tokens: int) -> tuple[Example, Example]:
         return self.base.edge_examples(examples, tokens)

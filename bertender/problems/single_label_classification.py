@@ -94,7 +94,7 @@ class SingleLabelClassification(TextProblem[int]):
 
     def same_everywhere(
         self, predictions: Sequence[int], targets: Sequence[int], labels: Sequence[str]
-    ) -> Constant | None:
+    ) -> tuple[Constant, ...]:
         return one_label(map(int, predictions), targets, labels)
 
     def decode(self, outputs: Outputs, example: Example) -> int:

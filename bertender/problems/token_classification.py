@@ -157,7 +157,7 @@ class TokenClassification(Problem[Tags]):
 
     def same_everywhere(
         self, predictions: Sequence[Tags], targets: Sequence[Tags], labels: Sequence[str]
-    ) -> Constant | None:
+    ) -> tuple[Constant, ...]:
         predicted, truth = map(itertools.chain.from_iterable, (predictions, targets))
         return one_label(predicted, truth, labels)
 

@@ -37,12 +37,17 @@ def always(label: int) -> Any:
 
 def test_the_label_is_found_with_its_share() -> None:
     found = found_constant(TASK, TASK.dev, np.ones(len(EXAMPLES), dtype=np.int64))
-    assert found == ConstantFindings(label="yes", share=sum(TRUE) / len(TRUE), n=len(TRUE))
+    share = sum(TRUE) / len(TRUE)
+    assert found == ConstantFindings(
+        label="yes", share=share, n=len(TRUE), metric="accuracy", score=share
+    )
 
 
 def test_a_tag_is_counted_by_words() -> None:
     found = found_constant(TAGGED, TAGGED.dev, ((0, 0, 0), (0,)))
-    assert found == ConstantFindings(label="O", share=0.75, n=4)
+    assert found is not None
+    assert (found.label, found.share, found.n) == ("O", 0.75, 4)
+    assert (found.metric, found.score) == ("entity_f1", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_nothing_is_said_of_what_is_sound(task: Task, true: Any, predicted: Any)
     ids=["halves", "quarters", "most", "few texts", "skewed", "worth nothing", "few others"],
 )
 def test_what_is_a_fault(share: float, n: int, score: float, fault: bool) -> None:
-    assert is_fault(ConstantFindings(label="a", share=share, n=n), score) is fault
+    assert is_fault(ConstantFindings(label="a", share=share, n=n, score=score)) is fault
 
 
 def test_of_a_sound_teacher_few_texts_are_read() -> None:
