@@ -91,7 +91,7 @@ def _warn_of_changed_data(artifact: Artifact, task: Task) -> None:
             "%s: the %s examples%s have changed since the artifact was made. What is made now "
             "is of other data than it is",
             artifact.path,
-            {"train": "training", "dev": "held-out"}[name],
+            {"train": "training", "dev": "held-out", "selection": "validation"}[name],
             f" ({task.source[name]})" if task.source.get(name) else "",
         )
 

@@ -27,6 +27,8 @@ from bertender.tasks.labelled import check_classes, label_names, read_labelled
 from bertender.tasks.named import TASKS
 from bertender.tasks.rows import SkippedRows, open_table, stop
 from bertender.tasks.task import (
+    DEFAULT_SHARES,
+    Parted,
     Split,
     Task,
     TaskConfig,
@@ -78,12 +80,17 @@ def load_task(config: TaskConfig, *, has_model: bool = False) -> Task:
             *(config.task, row.labels, row.metric, row.text_columns, *row.load()),
             problem_type=row.problem_type,
         )
+        if config.select != 0:
+            task = replace(task, selection=row.load_choices())
     if config.metric is not None:
         task = replace(task, metric=check_metric(config.metric, task.problem, _targets(task)))
-    splits = {"train": task.train, "dev": task.dev}
+    splits = {"train": task.train, "dev": task.dev, "selection": task.selection}
     data = {name: split.digest() for name, split in splits.items() if len(split)}
     # first, so that a text is on the same side whatever max_train is
-    if len(task.train):
+    if len(task.selection):  # a file of its own
+        share = DEFAULT_SHARES["training"] if config.select is None else config.select
+        parts = Parted(task.train, task.selection, share)
+    elif len(task.train):
         parts = part(task.train, config.select, task.name, task.problem)
         task = replace(task, train=parts.train)
     else:

@@ -66,6 +66,11 @@ class NamedTask(ABC):
         """Return the held-out split alone; errors as in `load`."""
         return self.load()[1]
 
+    def load_choices(self) -> Split:
+        """Return the texts of a file to choose by; none where there is no such file, and a share of
+        the training texts is set apart."""
+        return Split((), ())
+
     @property
     def has_unlabelled(self) -> bool:
         """Whether texts without labels may come with the task."""
@@ -193,6 +198,8 @@ class TextsTask(NamedTask):
     """Of each split, the training one first: the first file that is there is read."""
     hub: tuple[HubSplit, HubSplit | None]
     """Where a split is read that has no local file; None where the hub's has no labels."""
+    choice_files: tuple[TextFile, ...] = ()
+    """Of texts to choose by, which are unlike the training ones: the first that is there."""
     unlabelled_file: str = ""
     """In the folder of local data sets."""
 
@@ -212,6 +219,10 @@ class TextsTask(NamedTask):
 
     def load_held_out(self) -> Split:
         return self._split(self.files[1], self.hub[1])
+
+    def load_choices(self) -> Split:
+        found = ((path, file) for file in self.choice_files if (path := file.path))
+        return next((file.read(path, self) for path, file in found), Split((), ()))
 
     def _split(self, files: Sequence[TextFile], hub: HubSplit | None) -> Split:
         for file in files:
@@ -426,6 +437,7 @@ def _inference(
     hub: HubSplit | None,
     metric: str = "accuracy",
     scored_too: tuple[str, ...] = (),
+    choice_files: tuple[TextFile, ...] = (),
 ) -> TextsTask:
     """Return a task that learns from MNLI (Williams et al. 2018, arXiv:1704.05426).
 
@@ -436,6 +448,15 @@ def _inference(
         files=(MNLI_TRAIN, held_out),
         hub=(HubSplit("mnli", "train"), hub),
         scored_too=scored_too,
+        choice_files=choice_files,
+    )
+
+
+def _xnli(language: str, official: str, name: str) -> tuple[TextFile, ...]:
+    """Return files of XNLI: the official one, of all languages, or one of a language."""
+    return (
+        TextFile(f"XNLI/xnli.{official}.tsv", PAIR, "gold_label", only=("language", language)),
+        TextFile(f"XNLI/xnli.{name}.{language}.tsv", INFERENCE, names=("0", "1", "2")),
     )
 
 
@@ -551,11 +572,9 @@ TASKS: Mapping[str, NamedTask] = {
     **{
         f"xnli-{language}": _inference(
             f"The same in {name}; it learns from MNLI's English (XNLI)",
-            (
-                TextFile("XNLI/xnli.test.tsv", PAIR, "gold_label", only=("language", language)),
-                TextFile(f"XNLI/xnli.test.{language}.tsv", INFERENCE, names=("0", "1", "2")),
-            ),
+            _xnli(language, "test", "test"),
             HubSplit(language, "test", "facebook/xnli"),
+            choice_files=_xnli(language, "dev", "validation"),
         )
         for language, name in XNLI_LANGUAGES.items()
     },

@@ -172,7 +172,8 @@ class TaskConfig(Config):
         ge=0,
         le=0.5,
         description="share of the training texts to choose settings on, by a hash of the text; "
-        "nothing learns from them, and with 0 the held-out texts choose and score",
+        "nothing learns from them, and with 0 the held-out texts choose and score. Tasks with a "
+        "validation file (xnli-de) choose on that",
     )
     max_train: int | None = Field(None, ge=1, description="use only so many training examples")
     max_select: int = Field(2000, ge=1, description="use only so many of the texts to choose on")
@@ -241,7 +242,8 @@ class Task:
     dev: Split
     source: dict[str, Any] = field(default_factory=dict)
     selection: Split = Split((), ())
-    """Texts of the training file that nothing learns from; empty where none are set apart."""
+    """Texts of the training file, or of one of their own, that nothing learns from; empty where
+    none are set apart."""
     reserved: tuple[Example, ...] = ()
     """Held-out texts and texts to choose by, beyond `max_dev` and `max_select`: nothing learns from
     them either."""

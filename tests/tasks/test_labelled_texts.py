@@ -129,6 +129,22 @@ def test_a_wrong_label_in_local_files(official_files: Path, name: str) -> None:
         row.load()
 
 
+def test_a_validation_file_chooses(official_files: Path) -> None:
+    task = load_task(TaskConfig(task="xnli-de"))
+    assert task.chosen_on == "selection"
+    assert task.selection.examples == (
+        ("Es schneit.", "de contradiction."),
+        ("Es schneit.", "de entailment."),
+    )
+    assert task.selection.label_ids == (2, 0)
+    again = load_task(TaskConfig.parse(task.source))
+    assert (again.selection, again.train) == (task.selection, task.train)
+    assert load_task(TaskConfig(task="xnli-de", select=0)).chosen_on == "dev"
+    (official_files / "XNLI" / "xnli.dev.tsv").unlink()
+    without = load_task(TaskConfig(task="xnli-de"))
+    assert without.train == task.train and not len(without.selection), "too few"
+
+
 def test_a_missing_split(official_files: Path) -> None:
     (official_files / "RTE" / "dev.tsv").unlink()
     with pytest.raises(HubUnreachableError, match=r"^RTE/dev.tsv is not on this machine"):

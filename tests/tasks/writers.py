@@ -104,6 +104,14 @@ OFFICIAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
             for label in ("neutral", "contradiction", "entailment")
         ),
     ),
+    "XNLI/xnli.dev.tsv": (
+        "language\tgold_label\tsentence1\tsentence2\tpairID\n",
+        tuple(
+            f"{language}\t{label}\tEs schneit.\t{language} {label}.\t1\n"
+            for language in ("ar", "de", "en", "fr", "zh")
+            for label in ("contradiction", "entailment")
+        ),
+    ),
     **{
         f"AG_News/{name}.csv": (
             "",
