@@ -361,7 +361,7 @@ def _compare_group(
     # with drawn signs, no product is small because its inputs cancel: of one output, such as a
     # score of passages, that would leave rounding alone. Without a sign, what a wrong zero point
     # adds to each weight adds up
-    signs = np.random.default_rng(0).choice(np.float32([-1, 1]), size=values.shape)
+    signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), values.shape)
     given = (values, values * signs, np.abs(values))
     rows = zip(group.parts, *map(outputs, given), strict=True)
     for part, (wanted, actual, _), (_, signed, same_signed), (_, unsigned, same_unsigned) in rows:
