@@ -1,27 +1,28 @@
 """Exporting: a torch artifact to an onnx artifact, behind the parity gate.
 
-Optimum writes the graphs of the architectures that it knows. Those of OWN_MODELS are traced here,
-or written as Optimum writes those of their origin.
+PyTorch's tracer writes the graph of any architecture; what it got wrong is found by the gate, which
+runs other texts and lengths than the traced one.
 """
 
 from __future__ import annotations
 
 import copy
-import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from inspect import signature
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
 import torch
 from onnx import helper, numpy_helper
-from optimum.exporters.onnx import onnx_export_from_model
-from optimum.exporters.tasks import TasksManager
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, masking_utils
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
@@ -29,25 +30,21 @@ from bertender.core.findings import Findings, GraphFindings
 from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.gate.judge import parity_sample
 from bertender.models.classifier import input_names, load_torch_classifier, problem_of
-from bertender.models.families import family_name, padding_embedding
+from bertender.models.families import FAMILIES, family_name, padding_embedding
 from bertender.models.graphs import LOGITS, RUNTIME_DOMAIN, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, SESSION_CONFIG
-from bertender.models.own_models import PRUNABLE, TABLE_MODELS
-from bertender.problems import PROBLEMS
+from bertender.models.own_models import TABLE_MODELS
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from export.config import ExportConfig
 from export.precision import OPTIMIZATIONS, PRECISIONS, fit_half_range
 
-ONNX_EXPORTER_LOG = "optimum.exporters.onnx"
 LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"
-SEGMENTS = "token_type_ids"
 LOWEST_OPSET = 14
-TRACED_TOKENS = 9
-
-GraphWriter = Callable[[str, PreTrainedModel, Path, int | None, Sequence[str]], None]
-"""(the exporter's name of the task, model, directory, opset, token columns that the graph reads)
-writes model.onnx and config.json; without an opset the lowest."""
+"""The first with all that attention of today is written in."""
+TRACED = 2
+"""Examples that are run to write a graph."""
+TRIED, TRIED_TOKENS = ("input_ids", "attention_mask"), 9
 
 
 def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Artifact:
@@ -55,7 +52,7 @@ def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Art
     agree with those of its source.
 
     The directory opens with Optimum's ORTModelForSequenceClassification as it is, unless its
-    architecture is one of OWN_MODELS: Optimum then reports that it does not know it.
+    architecture is one of OWN_MODELS, which Optimum reports that it does not know.
 
     Raises:
         ConfigError: a setting would change nothing.
@@ -97,15 +94,19 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     optimization.prepare(model)
     tokenizer = load_tokenizer(source.path)
     names = [name for name in input_names(model) if name in tokenizer.model_input_names]
-    write = OWN_WRITERS.get(source.card.family, write_by_optimum)
-    with _quiet_exporter():
-        write(problem_of(source).onnx_task, model, directory, config.opset, names)
     tokenizer.save_pretrained(directory)
     encode = problem_of(source).encoder(load_tokenizer(directory))
     examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
-    numbers = precision.examine(path, encode, examples, allow=config.overflow == "allow")
+    tokens = encode(examples[:TRACED]).arrays
+    write_traced(
+        model, {name: torch.from_numpy(tokens[name]) for name in names}, path, config.opset
+    )
+    model.config.save_pretrained(directory)
     traced = onnx.load(path)
     drop_aliases(traced)
+    drop_unread(traced)
+    save_graph(traced, path, config.external_above_mb)
+    numbers = precision.examine(path, encode, examples, allow=config.overflow == "allow")
     fit_half_range(traced)
     add_column_outputs(traced, problem_of(source).column_outputs)
     save_graph(traced, path, config.external_above_mb)
@@ -126,12 +127,23 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
 
 
 def check_architecture(model: PreTrainedModel, config: ExportConfig) -> None:
-    """Raise ModelError where a model's architecture has no export, or not the optimized one."""
-    model_type = model.config.model_type
-    exported = TasksManager.get_supported_model_type_for_task
-    known = (model_type in exported(row.onnx_task, "onnx") for row in PROBLEMS.values())
-    if model_type not in OWN_WRITERS and not any(known):
-        raise _not_exported(model, "Optimum has no ONNX classifier of this architecture")
+    """Raise ModelError where a model's architecture has no export, or not the optimized one.
+
+    Args:
+        model: a real one, or one without weights that is made later. Where its architecture is no
+            row of FAMILIES, a layer of the latter is tried.
+        config: settings of the export.
+    """
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise _not_exported(model, "it has a decoder beside its encoder")
+    known = family_name(model.config) in {*FAMILIES, *TABLE_MODELS}
+    if not known and model.device.type == "meta":
+        settings = copy.copy(model.config)
+        settings.num_hidden_layers = 1
+        names = [name for name in input_names(model) if name in TRIED]
+        tokens = {name: torch.ones(TRACED, TRIED_TOKENS, dtype=torch.long) for name in names}
+        with TemporaryDirectory() as folder:
+            write_traced(type(model)(settings), tokens, Path(folder) / ONNX_NAME, None)
     OPTIMIZATIONS[config.optimize].accepts(model)
 
 
@@ -200,114 +212,91 @@ def drop_aliases(model: onnx.ModelProto) -> None:
     graph.node.extend(remaining)
 
 
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Keep the exporter's advice and the tracer's warnings from the user.
+def drop_unread(model: onnx.ModelProto) -> None:
+    """Take the inputs that no node reads from a graph, in place.
 
-    Tracing warns of every shape that becomes a constant. The parity gate, which runs other shapes
-    than the traced one, is the check that counts.
+    Tokenizers give token types to models without any, too.
     """
-    exporter = logging.getLogger(ONNX_EXPORTER_LOG)
-    level = exporter.level
-    exporter.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=TracerWarning)
-            warnings.filterwarnings("ignore", category=DeprecationWarning)
-            warnings.filterwarnings("ignore", message=LSTM_WARNING)
-            yield
-    finally:
-        exporter.setLevel(level)
-
-
-def write_by_optimum(
-    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None, names: Sequence[str]
-) -> None:
-    """Write model.onnx and config.json of a model whose architecture Optimum knows.
-
-    Optimum goes by the architecture: a BERT's graph reads token types, and a RoBERTa's does not.
-    But a model may know one alone, whose tokenizer may give none (an MPNet's student is a BERT),
-    and some RoBERTas have two.
-
-    Args:
-        onnx_task: Optimum's name of the task.
-        model: what to trace; `export_model_type` in its config stands for its type.
-        directory: where to write.
-        opset: None for the lowest.
-        names: the token columns that the graph reads.
-
-    Raises:
-        ModelError: Optimum does not know the architecture, or not for this task.
-    """
-    model_type = getattr(model.config, "export_model_type", None) or model.config.model_type
-    try:
-        constructor = TasksManager.get_exporter_config_constructor(
-            "onnx", task=onnx_task, model_type=model_type, library_name="transformers"
-        )
-        usual, settings = constructor(model.config, task=onnx_task), None
-        if (SEGMENTS in names) is not (SEGMENTS in usual.inputs):
-            read = {name: axes for name, axes in usual.inputs.items() if name != SEGMENTS}
-            read |= {SEGMENTS: read["input_ids"]} if SEGMENTS in names else {}
-            kind = type("OfTheModel", (type(usual),), {"inputs": property(lambda _: read)})
-            settings = {"model": kind(model.config, task=onnx_task)}
-        onnx_export_from_model(
-            model,
-            directory,
-            task=onnx_task,
-            do_validation=False,
-            opset=opset,
-            custom_onnx_configs=settings,
-        )
-    except ValueError as error:
-        raise _not_exported(model, str(error).split(". ")[0]) from None
+    read = {name for node in model.graph.node for name in node.input}
+    remaining = [entry for entry in model.graph.input if entry.name in read]
+    del model.graph.input[:]
+    model.graph.input.extend(remaining)
 
 
 def write_traced(
-    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None, names: Sequence[str]
+    model: PreTrainedModel, tokens: Mapping[str, torch.Tensor], path: Path, opset: int | None
 ) -> None:
-    """Write the graph of one run over a text, with batch and length left open.
+    """Write the graph of one run of a model, with batch and length left open.
 
-    The model must do the same whatever the values of its tokens are; the parity gate, which runs
-    other texts than the traced one, is the check that counts.
+    Args:
+        model: what to run; it must do the same whatever the values of its tokens are.
+        tokens: by the columns that the model reads, each (batch, seq).
+        path: of the graph.
+        opset: the operators' version; None for the lowest.
+
+    Raises:
+        ModelError: the model cannot be traced.
     """
     # no module around the model, whose name would stand before those of all nodes and weights:
     # schemes that train find the model's parts by them
     traced, whole = copy.copy(model.eval()), type(model).forward
+    # what a decoder keeps for a next token is no tensor
+    settings = {"use_cache": False} if "use_cache" in signature(whole).parameters else {}
 
     def forward(*columns: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = whole(traced, **dict(zip(names, columns, strict=True))).logits
+        given = dict(zip(tokens, columns, strict=True))
+        logits: torch.Tensor = whole(traced, **given, **settings).logits
         return logits
 
     traced.forward = forward
-    tokens = {0: "batch", 1: "seq"}
-    torch.onnx.export(
-        traced,
-        tuple(torch.ones(1, TRACED_TOKENS, dtype=torch.long) for _ in names),
-        str(directory / ONNX_NAME),
-        input_names=names,
-        output_names=["logits"],
-        dynamic_axes={**dict.fromkeys(names, tokens), "logits": {0: "batch"}},
-        opset_version=opset or LOWEST_OPSET,
-        dynamo=False,  # the exporter that Optimum takes for all other models
-    )
-    model.config.save_pretrained(directory)
+    axes = {0: "batch", 1: "seq"}
+    with _tracing(), torch.no_grad():
+        try:
+            of_tokens = forward(*tokens.values()).dim() == 3
+            torch.onnx.export(
+                traced,
+                tuple(tokens.values()),
+                str(path),
+                input_names=list(tokens),
+                output_names=[LOGITS],
+                dynamic_axes={
+                    **dict.fromkeys(tokens, axes),
+                    LOGITS: axes if of_tokens else {0: "batch"},
+                },
+                opset_version=opset or LOWEST_OPSET,
+                dynamo=False,  # its graphs are those that fusions know
+            )
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise _not_exported(model, str(error).strip().split("\n")[0]) from error
 
 
-def write_as_its_origin(
-    onnx_task: str, model: PreTrainedModel, directory: Path, opset: int | None, names: Sequence[str]
-) -> None:
-    """Write the graph of a pruned model as Optimum writes those of its origin."""
-    row = PRUNABLE[family_name(model.config)]
-    plain, plain.config = copy.copy(model), copy.copy(model.config)
-    # Optimum asks a model's class which library it is of
-    plain.__class__, _ = row.classes_of(model)
-    plain.config.export_model_type = model.config.pruned_from
-    write_by_optimum(onnx_task, plain, directory, opset, names)
-    model.config.save_pretrained(directory)
+@contextmanager
+def _tracing() -> Iterator[None]:
+    """Let all that a model computes be traced, and keep the tracer's warnings from the user.
+
+    It warns of every shape that becomes a constant. transformers before 5 makes the masks of
+    decoders by a vmap, which is not traced; the same of whole tensors is.
+    """
+    with warnings.catch_warnings(), ExitStack() as changes:
+        warnings.filterwarnings("ignore", category=TracerWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message=LSTM_WARNING)
+        warnings.filterwarnings("ignore", message="Constant folding")
+        if hasattr(masking_utils, "_vmap_for_bhqkv"):
+            changes.enter_context(patch.object(masking_utils, "_vmap_for_bhqkv", _of_whole))
+            changes.enter_context(
+                patch.object(masking_utils, "TransformGetItemToIndex", nullcontext)
+            )
+        yield
 
 
-OWN_WRITERS: Mapping[str, GraphWriter] = {
-    **dict.fromkeys(TABLE_MODELS, write_traced),
-    **{row.config.model_type: write_as_its_origin for row in PRUNABLE.values()},
-}
-"""model_type of a row of OWN_MODELS -> what writes its graph."""
+def _of_whole(
+    masked: Callable[..., torch.Tensor], bh_indices: bool = True
+) -> Callable[..., torch.Tensor]:
+    """Return a mask (batch, heads, queries, keys) of the numbers of each, by a function of all."""
+
+    def mask(batch: Any, heads: Any, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        whole = batch[:, None, None, None], heads[:, None, None], queries[:, None], keys
+        return masked(*whole)
+
+    return mask

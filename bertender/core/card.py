@@ -27,7 +27,6 @@ RECORDED_LIBRARIES = (
     "onnxruntime",
     "onnxruntime-gpu",
     "openvino",
-    "optimum-onnx",
     "scikit-learn",
 )
 

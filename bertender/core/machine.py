@@ -63,8 +63,6 @@ RECORDED_VERSIONS = (
     "tokenizers",
     "datasets",
     "accelerate",
-    "optimum",
-    "optimum-onnx",
     "onnx",
     "onnxruntime",
     "onnxruntime-gpu",

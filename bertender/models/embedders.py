@@ -125,8 +125,6 @@ def _derived(config: type[PretrainedConfig], encoder: Any) -> type[PreTrainedMod
         "config_class": config,
         "encoder_class": encoder,
         "forward": forward,
-        # Optimum asks a model's class which library it is of
-        "__module__": encoder.__module__,
     }
     name = f"{encoder.__name__.removesuffix('Model')}ForSentenceEmbedding"
     kind: type[PreTrainedModel] = type(name, (Embedder, encoder.__bases__[0]), own)

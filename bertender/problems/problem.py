@@ -127,8 +127,6 @@ class Problem(ABC, Generic[Target]):
     """Rows of METRICS, the default first."""
     model_class: str
     """The class of transformers that loads a model with this head."""
-    onnx_task: str
-    """The exporter's name for it."""
     column_outputs: tuple[str, ...] = ()
     """Outputs of a graph besides the logits: a column of them each, by the names that other
     libraries read."""

@@ -84,7 +84,6 @@ class QuestionAnswering(Problem[Answers]):
         "unanswered_accuracy",
     )
     model_class = "AutoModelForQuestionAnswering"
-    onnx_task = "token-classification"  # two logits a token
     column_outputs = ("start_logits", "end_logits")
     response_tensors = (
         Tensor("LABEL", "TYPE_STRING", (1,)),

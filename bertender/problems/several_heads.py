@@ -85,7 +85,7 @@ class SeveralHeads(Problem[HeadTargets]):
         """The head whose kind says how texts are read: the one that labels words is the last."""
         self.name = BETWEEN.join(f"{name}{OF_HEAD}{kind.name}" for name, kind in heads.items())
         self.columns = Columns(self.base.columns.texts, BETWEEN.join(heads))
-        self.model_class, self.onnx_task = self.base.model_class, self.base.onnx_task
+        self.model_class = self.base.model_class
         self.tokenizer_settings = self.base.tokenizer_settings
         # none of transformers' own losses is that of several heads
         self.model_settings = {**self.base.model_settings, "problem_type": None}

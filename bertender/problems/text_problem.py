@@ -33,7 +33,6 @@ class TextProblem(Problem[Target]):
 
     columns = Columns(("text",), "label")
     model_class = "AutoModelForSequenceClassification"
-    onnx_task = "text-classification"
     takes_pairs = True
     takes_windows = True
     tokenizer_settings: Mapping[str, Any] = {}

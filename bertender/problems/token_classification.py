@@ -81,7 +81,6 @@ class TokenClassification(Problem[Tags]):
     columns = Columns(("words",), "tags")
     metrics = ("entity_f1", "tag_accuracy")
     model_class = "AutoModelForTokenClassification"
-    onnx_task = "token-classification"
     response_tensors = (
         Tensor("LABEL", "TYPE_STRING", (-1,)),
         Tensor("SCORE", "TYPE_FP32", (-1,)),
