@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from inspect import signature
 from pathlib import Path
@@ -42,9 +42,8 @@ from export.precision import OPTIMIZATIONS, PRECISIONS, fit_half_range
 LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"
 LOWEST_OPSET = 14
 """The first with all that attention of today is written in."""
-TRACED = 2
-"""Examples that are run to write a graph."""
-TRIED, TRIED_TOKENS = ("input_ids", "attention_mask"), 9
+TRACED = 2, 9
+"""Texts, and tokens of each, that are run to write a graph."""
 
 
 def export(source: Artifact, task: Task, config: ExportConfig, out: Path) -> Artifact:
@@ -97,16 +96,12 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     tokenizer.save_pretrained(directory)
     encode = problem_of(source).encoder(load_tokenizer(directory))
     examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
-    tokens = encode(examples[:TRACED]).arrays
-    write_traced(
-        model, {name: torch.from_numpy(tokens[name]) for name in names}, path, config.opset
-    )
+    write_traced(model, names, path, config.opset)
     model.config.save_pretrained(directory)
+    numbers = precision.examine(path, encode, examples, allow=config.overflow == "allow")
     traced = onnx.load(path)
     drop_aliases(traced)
     drop_unread(traced)
-    save_graph(traced, path, config.external_above_mb)
-    numbers = precision.examine(path, encode, examples, allow=config.overflow == "allow")
     fit_half_range(traced)
     add_column_outputs(traced, problem_of(source).column_outputs)
     save_graph(traced, path, config.external_above_mb)
@@ -140,10 +135,9 @@ def check_architecture(model: PreTrainedModel, config: ExportConfig) -> None:
     if not known and model.device.type == "meta":
         settings = copy.copy(model.config)
         settings.num_hidden_layers = 1
-        names = [name for name in input_names(model) if name in TRIED]
-        tokens = {name: torch.ones(TRACED, TRIED_TOKENS, dtype=torch.long) for name in names}
         with TemporaryDirectory() as folder:
-            write_traced(type(model)(settings), tokens, Path(folder) / ONNX_NAME, None)
+            path = Path(folder) / ONNX_NAME
+            write_traced(type(model)(settings), input_names(model), path, None)
     OPTIMIZATIONS[config.optimize].accepts(model)
 
 
@@ -224,13 +218,13 @@ def drop_unread(model: onnx.ModelProto) -> None:
 
 
 def write_traced(
-    model: PreTrainedModel, tokens: Mapping[str, torch.Tensor], path: Path, opset: int | None
+    model: PreTrainedModel, names: Sequence[str], path: Path, opset: int | None
 ) -> None:
     """Write the graph of one run of a model, with batch and length left open.
 
     Args:
         model: what to run; it must do the same whatever the values of its tokens are.
-        tokens: by the columns that the model reads, each (batch, seq).
+        names: the columns of tokens that it is given; the graph may leave some out.
         path: of the graph.
         opset: the operators' version; None for the lowest.
 
@@ -244,23 +238,24 @@ def write_traced(
     settings = {"use_cache": False} if "use_cache" in signature(whole).parameters else {}
 
     def forward(*columns: torch.Tensor) -> torch.Tensor:
-        given = dict(zip(tokens, columns, strict=True))
+        given = dict(zip(names, columns, strict=True))
         logits: torch.Tensor = whole(traced, **given, **settings).logits
         return logits
 
     traced.forward = forward
+    tokens = tuple(torch.ones(TRACED, dtype=torch.long) for _ in names)
     axes = {0: "batch", 1: "seq"}
     with _tracing(), torch.no_grad():
         try:
-            of_tokens = forward(*tokens.values()).dim() == 3
+            of_tokens = forward(*tokens).dim() == 3
             torch.onnx.export(
                 traced,
-                tuple(tokens.values()),
+                tokens,
                 str(path),
-                input_names=list(tokens),
+                input_names=list(names),
                 output_names=[LOGITS],
                 dynamic_axes={
-                    **dict.fromkeys(tokens, axes),
+                    **dict.fromkeys(names, axes),
                     LOGITS: axes if of_tokens else {0: "batch"},
                 },
                 opset_version=opset or LOWEST_OPSET,

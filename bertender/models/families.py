@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.models.distilbert.modeling_distilbert import MultiHeadSelfAttention
+from transformers.models.distilbert import modeling_distilbert
 from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
 
 from bertender.core.errors import ConfigError, ModelError, nearest_hint
@@ -109,39 +110,38 @@ def _from_the_first(config: PretrainedConfig, layers: Sequence[int]) -> tuple[in
     return (0, *layers[1:])
 
 
-class _DistilBertAttention(MultiHeadSelfAttention):
-    """DistilBERT's attention with its mask added, as in BERT, where it fills scores in.
+def _add_distilbert_masks(model: PreTrainedModel) -> None:
+    """Let DistilBERT's attention add its mask, as in BERT, where transformers before 5 fills it in.
 
-    The optimizer no longer recognises masks that are filled in. After the softmax both are equal.
+    The optimizer does not recognise masks that are filled in. After the softmax both are equal.
     """
-
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor,
-        head_mask: torch.Tensor | None = None,
-        output_attentions: bool = False,
-    ) -> tuple[torch.Tensor, ...]:
-        """Return the contexts (batch, seq, hidden) of tokens; mask is (batch, seq)."""
-        width = self.attention_head_size
-        shape = (query.shape[0], -1, self.n_heads, width)
-        queries, keys, values = (
-            layer(query).view(shape).transpose(1, 2)  # (batch, heads, seq, head_dim)
-            for layer in (self.q_lin, self.k_lin, self.v_lin)
-        )
-        hidden = (1.0 - mask[:, None, None, :].to(query.dtype)) * torch.finfo(query.dtype).min
-        scores = queries @ keys.transpose(-1, -2) / math.sqrt(width) + hidden
-        contexts = (scores.softmax(-1) @ values).transpose(1, 2).contiguous()
-        joined = contexts.view(query.shape[0], -1, self.n_heads * width)
-        return (self.out_lin(joined),)
-
-
-def _sum_distilbert_masks(model: PreTrainedModel) -> None:
+    former = getattr(modeling_distilbert, "MultiHeadSelfAttention", None)
     for module in model.modules():
-        if isinstance(module, MultiHeadSelfAttention):
-            module.__class__ = _DistilBertAttention
+        if former is not None and isinstance(module, former):
+            module.forward = partial(_with_mask_added, module)
+
+
+def _with_mask_added(
+    attention: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    head_mask: torch.Tensor | None = None,
+    output_attentions: bool = False,
+) -> tuple[torch.Tensor, ...]:
+    """Return the contexts (batch, seq, hidden) of tokens; mask is (batch, seq)."""
+    width = attention.attention_head_size
+    shape = (query.shape[0], -1, attention.n_heads, width)
+    queries, keys, values = (
+        layer(query).view(shape).transpose(1, 2)  # (batch, heads, seq, head_dim)
+        for layer in (attention.q_lin, attention.k_lin, attention.v_lin)
+    )
+    hidden = (1.0 - mask[:, None, None, :].to(query.dtype)) * torch.finfo(query.dtype).min
+    scores = queries @ keys.transpose(-1, -2) / math.sqrt(width) + hidden
+    contexts = (scores.softmax(-1) @ values).transpose(1, 2).contiguous()
+    joined = contexts.view(query.shape[0], -1, attention.n_heads * width)
+    return (attention.out_lin(joined),)
 
 
 GLOBAL_EVERY = "global_attn_every_n_layers"
@@ -151,7 +151,10 @@ def _modernbert_scores(
     attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
     """Turn queries and keys by their positions first; local layers do so at a rate of their own."""
-    cos, sin = attention.rotary_emb(query, position_ids=call["kwargs"]["position_ids"])
+    turns = call.get("position_embeddings")
+    if turns is None:  # transformers before 5
+        turns = attention.rotary_emb(query, position_ids=call["kwargs"]["position_ids"])
+    cos, sin = turns
     return scaled_scores(attention, call, *apply_rotary_pos_emb(query, key, cos, sin))
 
 
@@ -167,6 +170,9 @@ def _modernbert_settings(
 
     Its first layer is the first of the whole, which alone has no norm before its attention.
     """
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return None if layers[0] else {"layer_types": [kinds[layer] for layer in layers]}
     whole = [layer % getattr(config, GLOBAL_EVERY) == 0 for layer in layers]
     for every in (getattr(config, GLOBAL_EVERY), *range(1, len(layers) + 1)):
         if layers[0] == 0 and whole == [place % every == 0 for place in range(len(layers))]:
@@ -175,7 +181,12 @@ def _modernbert_settings(
 
 
 def _modernbert_nearest(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
-    """Return layers with the least distance to some in sum that alternate as the whole model's."""
+    """Return layers with the least distance to some in sum that alternate as the whole model's.
+
+    The config of transformers before 5 has no other models than those that alternate.
+    """
+    if getattr(config, "layer_types", None):
+        return _from_the_first(config, layers)
     every, depth = getattr(config, GLOBAL_EVERY), config.num_hidden_layers
     # last layer -> the least distance that ends there, its layers
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
@@ -312,7 +323,7 @@ DISTILBERT = Family(
     feed_forward=FeedForward.plain("ffn.lin1", "ffn.lin2"),
     norms=Norms.after("sa_layer_norm", "output_layer_norm"),
     language_head=LanguageHead(("vocab_transform", "vocab_layer_norm"), "vocab_projector.bias"),
-    fusion=Fusion(prepare=_sum_distilbert_masks),
+    fusion=Fusion(prepare=_add_distilbert_masks),
     pruning=Pruning(distilbert_heads, width="hidden_dim"),
 )
 
