@@ -40,8 +40,6 @@ from export.config import ExportConfig
 from export.precision import OPTIMIZATIONS, PRECISIONS, fit_half_range
 
 LSTM_WARNING = "Exporting a model to ONNX with a batch_size other than 1"
-LOWEST_OPSET = 14
-"""The first with all that attention of today is written in."""
 TRACED = 2, 9
 """Texts, and tokens of each, that are run to write a graph."""
 
@@ -137,7 +135,7 @@ def check_architecture(model: PreTrainedModel, config: ExportConfig) -> None:
         settings.num_hidden_layers = 1
         with TemporaryDirectory() as folder:
             path = Path(folder) / ONNX_NAME
-            write_traced(type(model)(settings), input_names(model), path, None)
+            write_traced(type(model)(settings), input_names(model), path, config.opset)
     OPTIMIZATIONS[config.optimize].accepts(model)
 
 
@@ -217,16 +215,14 @@ def drop_unread(model: onnx.ModelProto) -> None:
     model.graph.input.extend(remaining)
 
 
-def write_traced(
-    model: PreTrainedModel, names: Sequence[str], path: Path, opset: int | None
-) -> None:
+def write_traced(model: PreTrainedModel, names: Sequence[str], path: Path, opset: int) -> None:
     """Write the graph of one run of a model, with batch and length left open.
 
     Args:
         model: what to run; it must do the same whatever the values of its tokens are.
         names: the columns of tokens that it is given; the graph may leave some out.
         path: of the graph.
-        opset: the operators' version; None for the lowest.
+        opset: the operators' version.
 
     Raises:
         ModelError: the model cannot be traced.
@@ -258,7 +254,7 @@ def write_traced(
                     **dict.fromkeys(names, axes),
                     LOGITS: axes if of_tokens else {0: "batch"},
                 },
-                opset_version=opset or LOWEST_OPSET,
+                opset_version=opset,
                 dynamo=False,  # its graphs are those that fusions know
             )
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
