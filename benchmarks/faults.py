@@ -296,9 +296,14 @@ ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
         SENTENCE_EMBEDDING.name,
         lambda logits, batch: np.roll(logits, 1, axis=-1),
     ),
+    "vectors twice as long": (SENTENCE_EMBEDDING.name, lambda logits, batch: 2 * logits),
     "answers one token late": (
         QUESTION_ANSWERING.name,
         lambda logits, batch: np.roll(logits, 1, axis=1),
+    ),
+    "ends one token late": (
+        QUESTION_ANSWERING.name,
+        lambda logits, batch: np.stack([logits[..., 0], np.roll(logits[..., 1], 1, axis=1)], -1),
     ),
     "no answer 9 logits too likely": (
         QUESTION_ANSWERING.name,
@@ -307,6 +312,10 @@ ANSWER_FAULTS: Mapping[str, tuple[str, Callable[[Any, Batch], Any]]] = {
     "labels of all heads permuted": (
         SEVERAL_HEADS,
         lambda logits, batch: np.roll(logits, 1, axis=-1),
+    ),
+    "last label of the last head 9 logits too likely": (
+        SEVERAL_HEADS,
+        lambda logits, batch: logits + 9 * (np.arange(logits.shape[-1]) == logits.shape[-1] - 1),
     ),
     "choices permuted": (
         MULTIPLE_CHOICE.name,
