@@ -371,6 +371,16 @@ def test_the_real_endpoint_answers_texts_and_examples_alike(
         assert same(answer.label, named(own, example, local))
 
 
+@pytest.mark.slow
+def test_tune_asks_a_server_with_texts_of_every_kind(
+    graph: Artifact, task: Task, tmp_path: Path
+) -> None:
+    asked = write_asked(task, task.problem.asked(task.dev.examples[:3]), tmp_path)
+    load = ("--concurrency", "1", "--duration-s", "1", "--warmup-s", "0.1", "--noisy")
+    one = ("--settings", "one-instance", "--rounds", "3")
+    assert "one-instance" in succeed("tune", graph.path, "--input", asked, *one, *load).output
+
+
 def named(outputs: Outputs, example: Example, model: Classifier) -> Any:
     return model.problem.by_names(model.problem.decode(outputs, example), model.labels)
 
