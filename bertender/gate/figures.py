@@ -397,7 +397,7 @@ class Truth:
         the metric is of others; itself for no name."""
         if not name:
             return self
-        usual = kind.usual_metric(labels_of_head(self.labels, name), ())
+        usual, *_ = kind.metrics_of(labels_of_head(self.labels, name), ())
         return replace(self, metric=f"{name}{OF_HEAD}{of_one_head(self.metric, name) or usual}")
 
 

@@ -403,7 +403,7 @@ def _write(
             problem_type=problem.name,
             labels=head.labels,
             text_columns=head.text_columns,
-            metric=problem.usual_metric(head.labels, ()),
+            metric=problem.metrics_of(head.labels, ())[0],
             fitted=dict(problem.unfitted([()])),
         ),
         stage=IMPORT_STAGE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bertender.problems.problem import FILL_IN, NOT_TEXT, CellError, shown, usable_cell
+from bertender.problems.reading import FILL_IN, NOT_TEXT, CellError, shown, usable_cell
 from bertender.text.batch import is_blank
 
 Answers = tuple[tuple[str, int], ...]

@@ -16,18 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.metrics.targets import NO_LABEL
-from bertender.problems.problem import (
-    CellError,
-    Columns,
-    Constant,
-    IntArray,
-    Outputs,
-    Tensor,
-    Tensors,
-    checked_text,
-    shown,
-    usable_cell,
-)
+from bertender.problems.problem import Constant, IntArray, Outputs, Tensor, Tensors
+from bertender.problems.reading import CellError, Columns, checked_text, shown, usable_cell
 from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import Example
 
@@ -130,10 +120,6 @@ class MultiLabelClassification(TextProblem[LabelSet]):
 
     def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
         return np.asarray(np.abs(outputs.logits))
-
-    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the logits: each has a probability of its own."""
-        return logits
 
     def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
         """Return the mean over texts of the KL divergence of all their labels."""

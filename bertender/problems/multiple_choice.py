@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bertender.problems.problem import (
+from bertender.problems.problem import Outputs, Tensor
+from bertender.problems.reading import (
     CellError,
     Columns,
-    Outputs,
-    Tensor,
     checked_text,
     shown,
     text_of_cell,

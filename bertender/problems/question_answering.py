@@ -27,7 +27,6 @@ from bertender.problems.answers import (
     trimmed,
 )
 from bertender.problems.problem import (
-    Columns,
     Constant,
     FloatArray,
     IntArray,
@@ -35,11 +34,10 @@ from bertender.problems.problem import (
     Problem,
     Tensor,
     Tensors,
-    squared_in_variances,
-    text_of_cell,
 )
+from bertender.problems.reading import Columns, text_of_cell
 from bertender.problems.spans import SPAN_OUTPUTS, Span, read_spans, span_tensors
-from bertender.text.batch import NO_WORD, Batch, Example, Tokenize, keep_text
+from bertender.text.batch import NO_WORD, Batch, Example, Tokenize
 from bertender.text.context_windows import MOST_CHARACTERS, NO_ANSWER, TokenizeWindows, span_of
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ THRESHOLD = "no_answer"
 """How far the logits of an answer must be above those of none."""
 LONGEST_ANSWER = 30
 """Tokens; as in the code of Devlin et al."""
-NOTHING = np.finfo(np.float32).min
+NOTHING = float(np.finfo(np.float32).min)
 """In a response, for the logits of tokens that a text does not have."""
 
 
@@ -91,12 +89,12 @@ class QuestionAnswering(Problem[Answers]):
         Tensor("LOGITS", "TYPE_FP32", (-1, None)),
         *SPAN_OUTPUTS,
     )
+    beyond = NOTHING
     takes_pairs = True
     per_token = True
     window = 384
     names_labels = False
     decides_within = "example"
-    tokenizer_settings: Mapping[str, Any] = {}
     model_settings: Mapping[str, Any] = {"problem_type": None}
 
     def __init__(self, threshold: float | None = None) -> None:
@@ -127,19 +125,12 @@ class QuestionAnswering(Problem[Answers]):
         """Return the names of the two logits of a token."""
         return ("start", "end")
 
-    def number(self, label: Answers, numbers: Mapping[str, int]) -> Answers:
-        return label
-
     def unlabelled(self, example: Example) -> tuple[int, ...]:
         return (NO_LABEL,)
 
     def by_names(self, target: Answers, labels: Sequence[str]) -> str:
         """Return the text of the first answer; empty for none."""
         return target[0][0] if target else ""
-
-    def labels_of(self, target: Answers) -> tuple[int, ...]:
-        """Return no labels: answers are no classes that a sample could lose."""
-        return ()
 
     def constant(
         self, targets: Sequence[Answers], labels: Sequence[str]
@@ -167,9 +158,6 @@ class QuestionAnswering(Problem[Answers]):
         self, tokenizer: PreTrainedTokenizerBase | FileTokenizer, max_length: int | None = None
     ) -> Tokenize:
         return TokenizeWindows(tokenizer, max_length)
-
-    def keep_text(self, examples: Sequence[Example]) -> Batch:
-        return keep_text(examples)
 
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int, ...]:
         return (*_places_of(batch).shape, labels)
@@ -235,13 +223,6 @@ class QuestionAnswering(Problem[Answers]):
             return np.zeros((1, 2))
         return np.asarray(cells[-1:] - cells[-2:-1]) / 2
 
-    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the logits: what they are compared with are those of other tokens."""
-        return logits
-
-    def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
-        return squared_in_variances(reference, candidate)
-
     def to_example(self, texts: tuple[str, ...]) -> Example:
         if len(texts) != 2:
             raise DataError(
@@ -305,19 +286,6 @@ class QuestionAnswering(Problem[Answers]):
     def logits_at(self, places: Sequence[int] | IntArray, logits: Any) -> npt.NDArray[Any]:
         """Return all: a response has those of the tokens that have places, and of no other."""
         return np.asarray(np.atleast_2d(np.array(logits)))
-
-    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
-        """Return (batch, tokens, 2), as long as the most tokens of all responses."""
-        longest = max(tensors["LOGITS"].shape[1] for tensors in responses)
-        padded = [
-            np.pad(
-                tensors["LOGITS"],
-                ((0, 0), (0, longest - tensors["LOGITS"].shape[1]), (0, 0)),
-                constant_values=NOTHING,
-            )
-            for tensors in responses
-        ]
-        return np.concatenate(padded)
 
     def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
         """Return one line for a question."""

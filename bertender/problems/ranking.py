@@ -19,18 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.metrics.ranking import ranked
-from bertender.problems.problem import (
+from bertender.problems.problem import Constant, FloatArray, IntArray, Outputs, Tensor, Tensors
+from bertender.problems.reading import (
     CellError,
     Columns,
-    Constant,
-    FloatArray,
-    IntArray,
-    Outputs,
-    Tensor,
-    Tensors,
     checked_text,
     shown,
-    squared_in_variances,
     text_of_cell,
     usable_cell,
 )
@@ -56,7 +50,7 @@ MOST_TRAINED = 16
 SAME = 1e-5
 """Of the largest score: scores that differ by less are equal."""
 AS_GIVEN = "the order given"
-NOTHING = np.finfo(np.float32).min
+NOTHING = float(np.finfo(np.float32).min)
 """In a response, for the scores of passages that a query does not have."""
 NO_PASSAGE = -1
 """Instead of the number of such a passage."""
@@ -73,6 +67,8 @@ class Ranking(TextProblem[Relevances]):
         Tensor("SCORES", "TYPE_FP32", (-1,)),
         Tensor("ORDER", "TYPE_INT32", (-1,)),
     )
+    logits_tensor = "SCORES"
+    beyond = NOTHING
     takes_windows = False
     reads_pairs = True
     takes_list = True
@@ -214,19 +210,12 @@ class Ranking(TextProblem[Relevances]):
         """Return the name of the one output."""
         return ("relevance",)
 
-    def number(self, label: Relevances, numbers: Mapping[str, int]) -> Relevances:
-        return label
-
     def unlabelled(self, example: Example) -> Relevances:
         return (math.nan,) * (len(example) - 1)
 
     def by_names(self, target: Relevances, labels: Sequence[str]) -> tuple[str, ...]:
         """Return the numbers of the passages, from 0, the best first."""
         return tuple(map(str, ranked(target).tolist()))
-
-    def labels_of(self, target: Relevances) -> tuple[int, ...]:
-        """Return no labels: relevances are no classes that a sample could lose."""
-        return ()
 
     def constant(
         self, targets: Sequence[Relevances], labels: Sequence[str]
@@ -294,13 +283,6 @@ class Ranking(TextProblem[Relevances]):
         first, *others = np.sort(outputs.logits[:, 0])[::-1][:2].tolist()
         return np.array([[(first - others[0]) / 2 if others else 0.0]])
 
-    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the scores: what one is compared with are those of other passages."""
-        return logits
-
-    def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
-        return squared_in_variances(reference, candidate)
-
     def response(
         self,
         outputs: Sequence[Outputs],
@@ -343,19 +325,6 @@ class Ranking(TextProblem[Relevances]):
 
     def logits_at(self, places: Sequence[int] | IntArray, logits: Any) -> npt.NDArray[Any]:
         return np.asarray(logits)[list(places)][:, None]
-
-    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
-        """Return (batch, passages), as wide as the most of all responses."""
-        most = max(tensors["SCORES"].shape[1] for tensors in responses)
-        padded = [
-            np.pad(
-                tensors["SCORES"],
-                ((0, 0), (0, most - tensors["SCORES"].shape[1])),
-                constant_values=NOTHING,
-            )
-            for tensors in responses
-        ]
-        return np.concatenate(padded)
 
     def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
         """Return a line for each passage, the best first, and an empty one."""

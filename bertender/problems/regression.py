@@ -14,18 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertender.problems.problem import (
-    FILL_IN,
-    CellError,
-    Constant,
-    IntArray,
-    Outputs,
-    Tensor,
-    Tensors,
-    shown,
-    squared_in_variances,
-    usable_cell,
-)
+from bertender.problems.problem import Constant, Outputs, Tensor, Tensors
+from bertender.problems.reading import FILL_IN, CellError, shown, usable_cell
 from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import Example
 
@@ -44,6 +34,7 @@ class Regression(TextProblem[float]):
     summary = "a text, or a pair of texts, has a number"
     metrics = ("pearson", "spearman", "mean_absolute_error")
     response_tensors = (Tensor("NUMBER", "TYPE_FP32", (1,)),)
+    logits_tensor = "NUMBER"
     names_labels = False
     shares_encoder = True
     output = "number"
@@ -66,18 +57,8 @@ class Regression(TextProblem[float]):
         """Return the name of the one output."""
         return ("number",)
 
-    def number(self, label: float, numbers: Mapping[str, int]) -> float:
-        return label
-
     def unlabelled(self, example: Example) -> float:
         return math.nan
-
-    def by_names(self, target: float, labels: Sequence[str]) -> float:
-        return target
-
-    def labels_of(self, target: float) -> tuple[int, ...]:
-        """Return no labels: numbers are no classes that a sample could lose."""
-        return ()
 
     def constant(
         self, targets: Sequence[float], labels: Sequence[str]
@@ -102,17 +83,6 @@ class Regression(TextProblem[float]):
     def gather(self, predictions: Sequence[float]) -> npt.NDArray[np.float64]:
         return np.asarray(predictions, dtype=np.float64)
 
-    def decisions(self, outputs: Outputs) -> IntArray:
-        """Return none: a number is near another one, and not right or wrong."""
-        return np.empty((len(outputs.logits), 0), dtype=np.int64)
-
-    def margins(self, outputs: Outputs) -> npt.NDArray[np.float64]:
-        return np.empty((len(outputs.logits), 0))
-
-    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the numbers: all that moves one changes the answer."""
-        return logits
-
     def scale(self, logits: npt.NDArray[np.float64]) -> float:
         """Return how far a number is from the mean, at most: a shift by a share of the numbers
         themselves would be many spreads of numbers about 1000."""
@@ -127,9 +97,6 @@ class Regression(TextProblem[float]):
         spread = max(float(logits.std()), LEAST_SPREAD * float(np.abs(logits).max()))
         return spread, spread
 
-    def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
-        return squared_in_variances(reference, candidate)
-
     def response(
         self,
         outputs: Sequence[Outputs],
@@ -138,9 +105,6 @@ class Regression(TextProblem[float]):
         texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
         return {"NUMBER": np.concatenate([each.logits for each in outputs])}
-
-    def joined_logits(self, responses: Sequence[Tensors]) -> npt.NDArray[np.float32]:
-        return np.concatenate([tensors["NUMBER"] for tensors in responses])
 
     def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
         """Return one line for a text, with its number."""

@@ -18,16 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.core.errors import DataError
-from bertender.problems.problem import (
-    LEAST_SPREAD,
-    Columns,
-    Constant,
-    FloatArray,
-    IntArray,
-    Outputs,
-    Tensor,
-    Tensors,
-)
+from bertender.problems.problem import Constant, FloatArray, IntArray, Outputs, Tensor, Tensors
+from bertender.problems.reading import Columns
 from bertender.problems.regression import REGRESSION
 from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import Batch, Example, TokenizeEach, owners_of, to_examples
@@ -69,11 +61,13 @@ class SentenceEmbedding(TextProblem[Any]):
     metrics = ("cosine_spearman", "recall_at_1", "recall_at_10")
     model_class = "AutoModelForSentenceEmbedding"
     response_tensors = (Tensor("EMBEDDING", "TYPE_FP32", (-1,)),)
+    logits_tensor = "EMBEDDING"
     names_labels = False
     takes_windows = False
     reads_pairs = True
     gives_vectors = True
     decides_within = "texts"
+    least_spread = 0.0
     model_settings: Mapping[str, Any] = {"problem_type": None}
 
     def label_columns(self, column: str) -> tuple[str, ...]:
@@ -87,9 +81,6 @@ class SentenceEmbedding(TextProblem[Any]):
         """Return the name of the one output."""
         return ("embedding",)
 
-    def number(self, label: float, numbers: Mapping[str, int]) -> float:
-        return label
-
     def unlabelled(self, example: Example) -> float:
         return math.nan
 
@@ -97,15 +88,7 @@ class SentenceEmbedding(TextProblem[Any]):
         """Return a number as it is, and None for vectors, which have no name."""
         return target if isinstance(target, float) else None
 
-    def labels_of(self, target: float) -> tuple[int, ...]:
-        """Return no labels: numbers are no classes that a sample could lose."""
-        return ()
-
-    def usual_metric(self, labels: Sequence[str], targets: Sequence[float]) -> str:
-        """Return recall where the pairs have no numbers."""
-        return self.metrics_of(targets)[0]
-
-    def metrics_of(self, targets: Sequence[float]) -> tuple[str, ...]:
+    def metrics_of(self, labels: Sequence[str], targets: Sequence[float]) -> tuple[str, ...]:
         """Return all, or recall alone where the pairs have no numbers."""
         without = bool(len(targets)) and all(map(math.isinf, targets))
         return self.metrics[without:]
@@ -203,17 +186,6 @@ class SentenceEmbedding(TextProblem[Any]):
         steps = np.sqrt((turned / lengths) ** 2 + lengths[first] ** -2 + lengths[second] ** -2)
         return np.asarray((cosines[:, 0] - cosines[:, 1]) / steps)[:, None]
 
-    def probable(self, logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the vectors: all that moves one changes its cosines."""
-        return logits
-
-    def size_and_spread(self, logits: npt.NDArray[np.float64]) -> tuple[float, float]:
-        """Return the units of differences, as for logits; without LEAST_SPREAD_LOGITS."""
-        average = float(np.sqrt(np.square(logits.mean(axis=0)).mean()))
-        spread = float(np.sqrt(logits.var(axis=0).mean()))
-        spread = max(spread, LEAST_SPREAD * float(np.hypot(average, spread)))
-        return average + spread, spread
-
     def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
         """Return one minus the cosine, the mean over texts."""
         first, second = (np.asarray(each, dtype=np.float64) for each in (reference, candidate))
@@ -229,9 +201,6 @@ class SentenceEmbedding(TextProblem[Any]):
         texts: Sequence[Example],
     ) -> dict[str, npt.NDArray[Any]]:
         return {"EMBEDDING": np.concatenate([each.logits for each in outputs])}
-
-    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
-        return np.concatenate([tensors["EMBEDDING"] for tensors in responses])
 
     def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
         """Return one line of JSON for a text; the labels are the numbers of its vector."""

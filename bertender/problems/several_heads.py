@@ -9,6 +9,7 @@ others read the first token.
 from __future__ import annotations
 
 import copy
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,11 +22,9 @@ import numpy.typing as npt
 from bertender.core.errors import ConfigError
 from bertender.metrics import METRICS
 from bertender.metrics.by_label import Parts
-from bertender.metrics.heads import OF_HEAD, labels_of_head
+from bertender.metrics.heads import AND, OF_HEAD, labels_of_head
 from bertender.metrics.targets import HeadTargets, is_labelled
 from bertender.problems.problem import (
-    CellError,
-    Columns,
     Constant,
     FloatArray,
     IntArray,
@@ -34,6 +33,7 @@ from bertender.problems.problem import (
     Tensor,
     Tensors,
 )
+from bertender.problems.reading import CellError, Columns
 from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import NO_WORD, Batch, Example, Tokenize
 
@@ -126,23 +126,16 @@ class SeveralHeads(Problem[HeadTargets]):
         return tuple(labels or -1 if size is None else size for size in tensor.sizes)
 
     def _metrics(self) -> tuple[str, ...]:
-        return self.mean_of_usual(), *(
-            f"{name}{OF_HEAD}{metric}"
+        """Return the mean of the heads' usual scores, and the scores of each."""
+        of_heads = [
+            [
+                f"{name}{OF_HEAD}{metric}"
+                for metric in kind.metrics_of(self.own_labels.get(name, ()), ())
+                if not METRICS[metric].reads_logits
+            ]
             for name, kind in self.heads.items()
-            for metric in kind.metrics
-            if not METRICS[metric].reads_logits
-        )
-
-    def mean_of_usual(self) -> str:
-        """Return the name of the mean of the heads' usual scores."""
-        usual = (
-            f"{name}{OF_HEAD}{kind.usual_metric(self.own_labels.get(name, ()), ())}"
-            for name, kind in self.heads.items()
-        )
-        return "+".join(usual)
-
-    def usual_metric(self, labels: Sequence[str], targets: Sequence[HeadTargets]) -> str:
-        return self.of_labels(labels).mean_of_usual()
+        ]
+        return AND.join(own[0] for own in of_heads), *itertools.chain(*of_heads)
 
     def settings_to_learn(self, labels: Sequence[str]) -> Mapping[str, Any]:
         return self.base.settings_to_learn(labels_of_head(labels, self.base_name))

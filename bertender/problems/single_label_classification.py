@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from bertender.problems.problem import (
-    FILL_IN,
-    CellError,
     Constant,
     IntArray,
     Outputs,
@@ -20,16 +18,14 @@ from bertender.problems.problem import (
     Tensors,
     most_frequent,
     one_label,
-    shown,
-    softmax_of_largest,
-    text_of_cell,
-    usable_cell,
 )
+from bertender.problems.reading import FILL_IN, CellError, shown, text_of_cell, usable_cell
+from bertender.problems.softmax import Softmax, softmax_of_largest
 from bertender.problems.text_problem import TextProblem
 from bertender.text.batch import Example
 
 
-class SingleLabelClassification(TextProblem[int]):
+class SingleLabelClassification(Softmax, TextProblem[int]):
     """A text, or a pair of texts, has one label."""
 
     name = "single_label_classification"

@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from bertender.problems.problem import (
-    Columns,
-    FloatArray,
-    Outputs,
-    Problem,
-    Tensors,
-)
-from bertender.text.batch import Batch, Example, Tokenize, keep_text
+from bertender.problems.problem import FloatArray, Outputs, Problem
+from bertender.problems.reading import Columns
+from bertender.text.batch import Batch, Example, Tokenize
 from bertender.text.text_windows import TokenizeLong, pooled, windows_of
 
 if TYPE_CHECKING:
@@ -35,7 +30,6 @@ class TextProblem(Problem[Target]):
     model_class = "AutoModelForSequenceClassification"
     takes_pairs = True
     takes_windows = True
-    tokenizer_settings: Mapping[str, Any] = {}
     windows: str | None = None
     """How the logits of a text's windows are joined; None where longer texts are cut."""
 
@@ -70,9 +64,6 @@ class TextProblem(Problem[Target]):
         problem.windows = windows_of(tokenizer)
         return problem
 
-    def keep_text(self, examples: Sequence[Example]) -> Batch:
-        return keep_text(examples)
-
     def logits_shape(self, batch: Batch, labels: int) -> tuple[int | None, ...]:
         return sum(batch.counts), labels
 
@@ -85,15 +76,6 @@ class TextProblem(Problem[Target]):
     def row_outputs(self, logits: FloatArray, batch: Batch) -> list[Outputs]:
         place = np.zeros(1, dtype=np.int64)
         return [Outputs(row[None], place) for row in logits]
-
-    def to_example(self, texts: tuple[str, ...]) -> Example:
-        return texts
-
-    def to_texts(self, example: Example) -> tuple[str, ...]:
-        return example
-
-    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
-        return np.concatenate([tensors["LOGITS"] for tensors in responses])
 
     def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
         """Return one line for a text, with all its labels."""

@@ -19,8 +19,6 @@ from bertender.metrics.by_label import Parts
 from bertender.metrics.tags import entities
 from bertender.metrics.targets import NO_LABEL
 from bertender.problems.problem import (
-    CellError,
-    Columns,
     Constant,
     FloatArray,
     IntArray,
@@ -29,13 +27,11 @@ from bertender.problems.problem import (
     Tensor,
     Tensors,
     WordParts,
-    checked_text,
     most_frequent,
     one_label,
-    shown,
-    softmax_of_largest,
-    usable_cell,
 )
+from bertender.problems.reading import CellError, Columns, checked_text, shown, usable_cell
+from bertender.problems.softmax import Softmax, softmax_of_largest
 from bertender.problems.spans import (
     SPAN_OUTPUTS,
     SPAN_TENSORS,
@@ -73,7 +69,7 @@ Tags = tuple[int, ...]
 """The number of the tag of each word."""
 
 
-class TokenClassification(Problem[Tags]):
+class TokenClassification(Softmax, Problem[Tags]):
     """Each word of a sentence has a tag."""
 
     name = "token_classification"
@@ -123,9 +119,9 @@ class TokenClassification(Problem[Tags]):
         types = sorted({tag[len(BEGIN) :] for tag in tags})
         return (OUTSIDE, *(prefix + entity for entity in types for prefix in (BEGIN, INSIDE)))
 
-    def usual_metric(self, labels: Sequence[str], targets: Sequence[Tags]) -> str:
-        """Return the F1 of entities, or the share of words where tags mark none."""
-        return "entity_f1" if are_entity_tags(labels) else "tag_accuracy"
+    def metrics_of(self, labels: Sequence[str], targets: Sequence[Tags]) -> tuple[str, ...]:
+        """Return the F1 of entities first, or the share of words where tags mark none."""
+        return self.metrics if are_entity_tags(labels) else self.metrics[::-1]
 
     def number(self, label: Sequence[str], numbers: Mapping[str, int]) -> Tags:
         return tuple(numbers[tag] for tag in label)
@@ -277,15 +273,6 @@ class TokenClassification(Problem[Tags]):
             "score": tuple(tensors["SCORE"][row, :count].tolist()),
             "logits": tuple(tuple(word) for word in tensors["LOGITS"][row, :count].tolist()),
         }
-
-    def joined_logits(self, responses: Sequence[Tensors]) -> FloatArray:
-        """Return (batch, words, labels), as long as the longest sentence of all responses."""
-        longest = max(tensors["LOGITS"].shape[1] for tensors in responses)
-        padded = [
-            np.pad(tensors["LOGITS"], ((0, 0), (0, longest - tensors["LOGITS"].shape[1]), (0, 0)))
-            for tensors in responses
-        ]
-        return np.concatenate(padded)
 
     def lines(self, labels: Sequence[str], scores: Sequence[str], example: Example) -> list[str]:
         """Return a line for each word, and then an empty one."""

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from bertender.core.errors import DataError, RowError
 from bertender.metrics.targets import is_labelled
 from bertender.problems.multi_label_classification import MULTI_LABEL, YES_OR_NO
-from bertender.problems.problem import CellError, Columns, Problem, shown
+from bertender.problems.problem import Problem
+from bertender.problems.reading import CellError, Columns, shown
 from bertender.problems.regression import REGRESSION
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.rows import OnBadRow, SkippedRows, Table, lines_of, open_table, stop

@@ -18,8 +18,9 @@ from bertender.core.errors import ConfigError, HubUnreachableError, UnknownNameE
 from bertender.metrics.heads import AND, OF_HEAD
 from bertender.metrics.targets import HeadTargets
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import Columns, Problem
+from bertender.problems.problem import Problem
 from bertender.problems.question_answering import QUESTION_ANSWERING
+from bertender.problems.reading import Columns
 from bertender.problems.several_heads import BETWEEN, head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
@@ -337,7 +338,7 @@ def load_files(config: TaskConfig, *, has_model: bool = False) -> Task:
     return Task(
         name=name,
         labels=labels,
-        metric=problem.usual_metric(labels, (train if len(train) else dev).label_ids),
+        metric=problem.metrics_of(labels, (train if len(train) else dev).label_ids)[0],
         text_columns=problem.text_names(Columns(text_columns, label_column), beside),
         train=train,
         dev=dev,

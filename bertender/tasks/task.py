@@ -80,7 +80,7 @@ def check_metric(name: str, problem: Problem[Any], targets: Sequence[Any]) -> st
             f"metric={name}: nothing is chosen by it, as {reason}. It is shown with all scores. "
             f"Choose by {', '.join(choosing)}."
         )
-    if not is_mean and name not in (possible := problem.metrics_of(targets)):
+    if not is_mean and name not in (possible := problem.metrics_of((), targets)):
         raise ConfigError(
             f"metric={name}: it says nothing of these data (do their pairs have numbers?). Choose "
             f"by {', '.join(each for each in choosing if each in possible)}."
@@ -280,7 +280,7 @@ class Task:
             self,
             name=f"{self.name}:{name}",
             labels=labels,
-            metric=of_one_head(self.metric, name) or problem.usual_metric(labels, ()),
+            metric=of_one_head(self.metric, name) or problem.metrics_of(labels, ())[0],
             problem_type=problem.name,
             train=own(self.train),
             dev=own(self.dev),

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertender.core.errors import DataError
-from bertender.problems.problem import CellError
+from bertender.problems.reading import CellError
 from bertender.problems.tag_schemes import UnusableTagError, scheme_of
 from bertender.tasks.conll import TAGS, WORDS, read_conll, split_at_blanks
 from bertender.tasks.labelled import cell_error

@@ -1,0 +1,195 @@
+"""Reading: how examples of a kind of problem are read from data files, and their labels."""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from bertender.metrics.targets import NO_LABEL
+from bertender.text.batch import Example, is_blank
+
+FILL_IN = "Fill it in, or leave the row out"
+NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+"""NUL, and halves of surrogate pairs, which JSON can hold and no tokenizer takes."""
+SHOWN_CHARACTERS = 60
+"""Of a value in a message: a cell may hold a list of a thousand numbers."""
+
+Target = TypeVar("Target")
+
+
+class CellError(Exception):
+    """A cell of a data file that cannot be used; the reader of the file adds file and row."""
+
+    def __init__(self, column: str, problem: str) -> None:
+        super().__init__(f"column {column!r}: {problem}")
+        self.column = column
+        self.problem = problem
+
+
+class Columns(NamedTuple):
+    """Names of the columns of a data file."""
+
+    texts: tuple[str, ...]
+    label: str
+
+
+class Reading(ABC, Generic[Target]):
+    """The data of a kind of problem.
+
+    `Target` is what an example is labelled with: the number of a label, one for each word, a truth
+    for each label, or a number.
+    """
+
+    columns: Columns
+    """Of data files, where the user names no others."""
+
+    @abstractmethod
+    def read(self, values: Mapping[str, object], columns: Columns) -> tuple[Example, Any]:
+        """Return the example of a row of a file, and its label or labels as they stand there.
+
+        Raises:
+            CellError: a cell cannot be used.
+        """
+
+    @abstractmethod
+    def label_names(self, found: Sequence[Any]) -> tuple[str, ...]:
+        """Return the labels of a task, in the order of the logits, given those of all its rows."""
+
+    # labels: what is here is for data that name none, such as numbers
+
+    names_labels: bool = True
+    """Its data name labels; numbers and answers name none."""
+    places_are_labels: bool = False
+    """Labels are the numbers of choices, which another text has in each example. A model has one
+    score, for any number of them."""
+
+    def number(self, label: Any, numbers: Mapping[str, int]) -> Target:
+        """Return the target of a row's label: by default the label itself, which names none.
+
+        Raises:
+            KeyError: `numbers` lacks a name.
+        """
+        target: Target = label
+        return target
+
+    def by_names(self, target: Target, labels: Sequence[str]) -> Any:
+        """Return a target by the names of its labels: by default itself, which has none."""
+        return target
+
+    def labels_of(self, target: Target) -> Sequence[int]:
+        """Return the numbers of a target's labels: by default none, as numbers and answers are no
+        classes that a sample could lose."""
+        return ()
+
+    def unlabelled(self, example: Example) -> Any:
+        """Return the target of an example that nobody has labelled."""
+        return NO_LABEL
+
+    # columns of a file
+
+    takes_pairs: bool = False
+    """An example may have a second text."""
+    reads_pairs: bool = False
+    """Its data are pairs of texts, whose columns have usual names, and may have no labels."""
+    takes_list: bool = False
+    """An example ends in any number of texts, which an endpoint takes as a list."""
+    labels_words: bool = False
+    """An example is a sentence of words, each with a label; its files are read as such."""
+
+    def usual_columns(self, there: Sequence[str]) -> Columns:
+        """Return the columns to read where the user names none, given those of a file."""
+        return self.columns
+
+    def more_columns(self, named: str | None, there: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of more texts, given what the user has named and a file's columns."""
+        return () if named is None else (named,)
+
+    def label_columns(self, column: str) -> tuple[str, ...]:
+        """Return the columns that have the labels, given what the user has named."""
+        return (column,)
+
+    def text_names(self, columns: Columns, example: Example) -> tuple[str, ...]:
+        """Return a name for each text of an example, given the columns that it was read from."""
+        return columns.texts
+
+    def read_texts(self, values: Mapping[str, object], columns: Sequence[str]) -> Example:
+        """Return the texts of a row of a file without labels.
+
+        Raises:
+            CellError: a cell cannot be used.
+        """
+        return tuple(self.text_of_cell(values, column) for column in columns)
+
+    def text_of_cell(self, values: Mapping[str, object], column: str) -> str:
+        """Return the text to classify in a cell; CellError where there is none."""
+        return text_of_cell(values, column)
+
+    # rows of a file that are one example together, and examples that are set beside others
+
+    def part_of(self, values: Mapping[str, object], columns: Sequence[str]) -> str | None:
+        """Return what rows of a file have in common that are one example together; None for a row
+        that is one alone."""
+        return None
+
+    def whole(self, parts: Sequence[tuple[Example, Any]], columns: Columns) -> tuple[Example, Any]:
+        """Return the example, and its label, of the rows that `part_of` says belong together.
+
+        Raises:
+            CellError: they cannot be one.
+        """
+        (own,) = parts
+        return own
+
+    def to_learn(self, example: Example, target: Target) -> tuple[Example, Target]:
+        """Return what is learned from of an example of the training file."""
+        return example, target
+
+    def told_apart_by(self, example: Example) -> Example:
+        """Return the texts by which examples are set apart: those with equal ones stay together."""
+        return example
+
+    def check_beside(self, example: Example, first: Example, columns: Columns) -> None:
+        """Raise CellError where an example cannot be one of a task with this first one."""
+
+
+def text_of_cell(values: Mapping[str, object], column: str) -> str:
+    """Return the text of a cell without the white space around it.
+
+    Raises:
+        CellError: it is missing, empty, nothing that can be seen, or not text.
+    """
+    text = checked_text(usable_cell(values, column), column)
+    if is_blank(text):
+        raise CellError(column, f"{shown(text)} has no character that can be seen. {FILL_IN}")
+    return text
+
+
+def checked_text(value: object, column: str) -> str:
+    """Return a value without the white space around it, or raise CellError where it is not text."""
+    if not isinstance(value, str):
+        raise CellError(column, f"{shown(value)} is not text. Give a string")
+    if NOT_TEXT.search(value):
+        raise CellError(column, "characters that are not text (is it UTF-16, or binary?)")
+    text = value.strip()
+    if not text:
+        raise CellError(column, f"empty. {FILL_IN}")
+    return text
+
+
+def usable_cell(values: Mapping[str, object], column: str) -> object:
+    """Return a cell; CellError where it is not there or holds nothing."""
+    if column not in values:
+        raise CellError(column, f"missing; this row has {', '.join(map(repr, values))}")
+    value = values[column]
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise CellError(column, f"missing value ({value}). {FILL_IN}")
+    return value
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it, shortened where it is long."""
+    whole = repr(value)
+    return whole if len(whole) <= SHOWN_CHARACTERS else f"{whole[:SHOWN_CHARACTERS]}..."
