@@ -269,8 +269,8 @@ def test_scores_with_and_without_answers_are_apart() -> None:
     found = [score(name, task.dev.label_ids, predictions).value for name in task.problem.metrics]
     share = sum(not target for target in task.dev.label_ids) / len(task.dev)
     assert found == pytest.approx([share, share, 0, 0, 1])
-    constant = task.problem.same_everywhere(predictions, task.dev.label_ids, task.labels)
-    assert constant is not None and constant.share == pytest.approx(share)
+    (constant,) = task.problem.same_everywhere(predictions, task.dev.label_ids, task.labels)
+    assert constant.share == pytest.approx(share)
 
 
 def test_tokens_that_are_no_part_of_a_context_have_no_place() -> None:
