@@ -31,6 +31,7 @@ from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.gate.judge import parity_sample
 from bertender.models.classifier import input_names, load_torch_classifier, problem_of
 from bertender.models.families import FAMILIES, family_name, padding_embedding
+from bertender.models.family import BEFORE_5
 from bertender.models.graphs import LOGITS, RUNTIME_DOMAIN, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, SESSION_CONFIG
 from bertender.models.own_models import TABLE_MODELS
@@ -273,7 +274,7 @@ def _tracing() -> Iterator[None]:
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", message=LSTM_WARNING)
         warnings.filterwarnings("ignore", message="Constant folding")
-        if hasattr(masking_utils, "_vmap_for_bhqkv"):
+        if BEFORE_5:
             changes.enter_context(patch.object(masking_utils, "_vmap_for_bhqkv", _of_whole))
             changes.enter_context(
                 patch.object(masking_utils, "TransformGetItemToIndex", nullcontext)

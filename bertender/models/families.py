@@ -16,6 +16,7 @@ from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_
 
 from bertender.core.errors import ConfigError, ModelError, nearest_hint
 from bertender.models.family import (
+    BEFORE_5,
     Arguments,
     Family,
     FeedForward,
@@ -115,9 +116,8 @@ def _add_distilbert_masks(model: PreTrainedModel) -> None:
 
     The optimizer does not recognise masks that are filled in. After the softmax both are equal.
     """
-    former = getattr(modeling_distilbert, "MultiHeadSelfAttention", None)
     for module in model.modules():
-        if former is not None and isinstance(module, former):
+        if BEFORE_5 and isinstance(module, modeling_distilbert.MultiHeadSelfAttention):
             module.forward = partial(_with_mask_added, module)
 
 
@@ -342,7 +342,10 @@ MODERNBERT = Family(
     settings_of_layers=_modernbert_settings,
     nearest_layers=_modernbert_nearest,
     # other attention drops the padding, and compiled parts pass hooks by
-    loading={"attn_implementation": "sdpa", "reference_compile": False},
+    loading={
+        "attn_implementation": "sdpa",
+        **({"reference_compile": False} if BEFORE_5 else {}),
+    },
     scores=_modernbert_scores,
     fusion=Fusion(obstacle="its attention turns queries and keys by their positions"),
     pruning=Pruning(_modernbert_heads),

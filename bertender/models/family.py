@@ -15,11 +15,15 @@ from functools import partial
 from typing import Any, Self, cast
 
 import torch
+import transformers
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
+
+BEFORE_5 = int(transformers.__version__.partition(".")[0]) < 5
+"""Whether transformers is the major before 5, which has other parts and settings of models."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from bertender.core.hub import open_pretrained
 from bertender.models.answering import answering, answering_class
 from bertender.models.embedders import EMBEDDERS, AutoModelForSentenceEmbedding, embedder_of
 from bertender.models.families import FAMILIES, encoder_layers, family_name, family_of
-from bertender.models.family import Fusion, Pruning
+from bertender.models.family import BEFORE_5, Fusion, Pruning
 from bertender.models.table_models import (
     BiLstmConfig,
     BiLstmForSequenceClassification,
@@ -104,7 +104,12 @@ class Prunable:
     def of(cls, name: str, pruning: Pruning) -> Self:
         """Derive the pruned form of an architecture."""
         config = CONFIG_MAPPING[name]
-        own = {"model_type": f"bertender-pruned-{name}", "pruned_from": name}
+        own = {
+            "model_type": f"bertender-pruned-{name}",
+            "pruned_from": name,
+            # transformers 5 gives a config without one an __init__ of its annotated settings
+            "__init__": _PrunedConfig.__init__,
+        }
         kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
         origins: Any = (
             MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config],
@@ -172,9 +177,9 @@ NEVER_SEEN = Fusion(obstacle="no pattern is known for its layers")
 
 OUTPUTS: Mapping[str, bool] = {
     "return_dict": True,
-    "torchscript": False,
     "output_attentions": False,
     "output_hidden_states": False,
+    **({"torchscript": False} if BEFORE_5 else {}),
 }
 """Settings of what a model returns, which some configs have otherwise."""
 

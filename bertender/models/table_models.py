@@ -148,6 +148,11 @@ class StaticConfig(TableConfig):
     # transformers knows no more than this of a type that it does not have
     model_type = "bertender-static"
 
+    # transformers 5 gives a config without one an __init__ of its annotated settings
+    def __init__(self, **settings: Any) -> None:
+        """Take the settings of a `TableConfig`."""
+        super().__init__(**settings)
+
 
 class StaticEncoder(nn.Module):
     """The table of vectors, and the weights."""
