@@ -331,5 +331,5 @@ def byte_level_tokenizer() -> RobertaTokenizerFast:
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     words = " " + " ".join((*FRUIT, *TOOLS))
     trainer.train_from_iterator([words] * 20, vocab_size=400, special_tokens=special)
-    trainer.post_processor = RobertaProcessing(sep=("</s>", 2), cls=("<s>", 0))
+    trainer.post_processor = RobertaProcessing(("</s>", 2), ("<s>", 0))
     return RobertaTokenizerFast(tokenizer_object=trainer._tokenizer, model_max_length=64)

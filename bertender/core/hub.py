@@ -199,7 +199,7 @@ def _located(source: Path | str, name: str, commit: str | None, is_local: bool) 
         return path if path.is_file() else None
     if Path(source).is_file():  # transformers takes it for a config, whatever its name
         return Path(source)
-    from transformers.utils.hub import TRANSFORMERS_CACHE
+    from transformers.utils import hub
 
     try:
         return Path(
@@ -207,7 +207,8 @@ def _located(source: Path | str, name: str, commit: str | None, is_local: bool) 
                 str(source),
                 name,
                 revision=commit,
-                cache_dir=TRANSFORMERS_CACHE,
+                # which an older variable of transformers before 5 may set
+                cache_dir=getattr(hub, "TRANSFORMERS_CACHE", constants.HF_HUB_CACHE),
                 local_files_only=is_local,
             )
         )

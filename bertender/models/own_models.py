@@ -277,6 +277,10 @@ def load_pretrained(
             "is computed with it is lost. Take the weights of an earlier checkpoint, or download "
             "them again."
         )
+    # transformers names the shapes of each, too
+    report["mismatched_keys"] = [
+        each if isinstance(each, str) else each[0] for each in report["mismatched_keys"]
+    ]
     return with_logits(model, auto_class), report
 
 

@@ -77,6 +77,7 @@ class TableConfig(PretrainedConfig):
         self.dropout = dropout
         self.texts = texts
         self.opens_with = "bertender"
+        self.pad_token_id: int | None = settings.get("pad_token_id")
         super().__init__(**settings)
 
 

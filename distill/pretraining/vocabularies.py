@@ -185,9 +185,7 @@ def train_byte_level_bpe(
         passages, vocab_size=vocabulary_size, special_tokens=list(OF_BPE), show_progress=False
     )
     start, end = ((token, trainer.token_to_id(token)) for token in ("<s>", "</s>"))
-    trainer.post_processor = processors.RobertaProcessing(
-        sep=end, cls=start, add_prefix_space=False
-    )
+    trainer.post_processor = processors.RobertaProcessing(end, start, add_prefix_space=False)
     return RobertaTokenizerFast(tokenizer_object=trainer._tokenizer, model_max_length=max_length)
 
 
