@@ -101,6 +101,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     traced = onnx.load(path)
     drop_aliases(traced)
     drop_unread(traced)
+    count_heads(traced)
     fit_half_range(traced)
     add_column_outputs(traced, problem_of(source).column_outputs)
     save_graph(traced, path, config.external_above_mb)
@@ -216,6 +217,35 @@ def drop_unread(model: onnx.ModelProto) -> None:
     model.graph.input.extend(remaining)
 
 
+def count_heads(model: onnx.ModelProto) -> None:
+    """Write the number of heads into the shapes of queries, keys and values, in place.
+
+    transformers 5 leaves it open, (batch, seq, -1, head_dim), and fusions read it.
+    """
+    writers = {name: node for node in model.graph.node for name in node.output}
+    vectors = {each.name: each.dims[0] for each in model.graph.initializer if len(each.dims) == 1}
+    for node in [*model.graph.node]:
+        source, shape = (writers.get(name) for name in (*node.input, "", "")[:2])
+        if node.op_type != "Reshape" or source is None or source.op_type != "Add":
+            continue
+        width = next((vectors[name] for name in source.input if name in vectors), 0)
+        if not width or shape is None or shape.op_type != "Concat" or len(shape.input) != 4:
+            continue
+        open_size, size = (_number(writers.get(name)) for name in shape.input[2:])
+        if open_size == -1 and size and width % size == 0:
+            heads = numpy_helper.from_array(np.array([width // size]), f"{node.name}/heads")
+            model.graph.initializer.append(heads)
+            shape.input[2] = heads.name
+
+
+def _number(node: onnx.NodeProto | None) -> int | None:
+    """Return the number of a constant of one; None of any other node."""
+    if node is None or node.op_type != "Constant":
+        return None
+    value = numpy_helper.to_array(node.attribute[0].t)
+    return int(value.reshape(-1)[0]) if value.size == 1 else None
+
+
 def write_traced(model: PreTrainedModel, names: Sequence[str], path: Path, opset: int) -> None:
     """Write the graph of one run of a model, with batch and length left open.
 
@@ -279,6 +309,9 @@ def _tracing() -> Iterator[None]:
             changes.enter_context(
                 patch.object(masking_utils, "TransformGetItemToIndex", nullcontext)
             )
+        else:
+            masks = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS
+            changes.enter_context(patch.dict(masks._global_mapping, eager=_mask_of_tokens))
         yield
 
 
@@ -291,4 +324,26 @@ def _of_whole(
         whole = batch[:, None, None, None], heads[:, None, None], queries[:, None], keys
         return masked(*whole)
 
+    return mask
+
+
+def _mask_of_tokens(
+    *sizes: Any,
+    mask_function: Any = None,
+    attention_mask: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    **others: Any,
+) -> torch.Tensor:
+    """Return what is added to scores, (batch, 1, queries, keys).
+
+    Where all queries read the same keys it has the form of transformers before 5, which fusions
+    know.
+    """
+    if mask_function is masking_utils.bidirectional_mask_function and attention_mask is not None:
+        length = attention_mask.shape[1]
+        hidden = 1.0 - attention_mask[:, None, None, :].expand(-1, 1, length, -1).to(dtype)
+        return hidden.masked_fill(hidden.bool(), torch.finfo(dtype).min)
+    mask: torch.Tensor = masking_utils.eager_mask(
+        *sizes, mask_function=mask_function, attention_mask=attention_mask, dtype=dtype, **others
+    )
     return mask
