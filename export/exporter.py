@@ -327,23 +327,17 @@ def _of_whole(
     return mask
 
 
-def _mask_of_tokens(
-    *sizes: Any,
-    mask_function: Any = None,
-    attention_mask: torch.Tensor | None = None,
-    dtype: torch.dtype = torch.float32,
-    **others: Any,
-) -> torch.Tensor:
+def _mask_of_tokens(**settings: Any) -> torch.Tensor:
     """Return what is added to scores, (batch, 1, queries, keys).
 
     Where all queries read the same keys it has the form of transformers before 5, which fusions
     know.
     """
-    if mask_function is masking_utils.bidirectional_mask_function and attention_mask is not None:
-        length = attention_mask.shape[1]
-        hidden = 1.0 - attention_mask[:, None, None, :].expand(-1, 1, length, -1).to(dtype)
+    masks: Any = masking_utils
+    padding, dtype = settings["attention_mask"], settings.get("dtype", torch.float32)
+    if settings["mask_function"] is masks.bidirectional_mask_function and padding is not None:
+        queries = padding[:, None, None, :].expand(-1, 1, padding.shape[1], -1)
+        hidden: torch.Tensor = 1.0 - queries.to(dtype)
         return hidden.masked_fill(hidden.bool(), torch.finfo(dtype).min)
-    mask: torch.Tensor = masking_utils.eager_mask(
-        *sizes, mask_function=mask_function, attention_mask=attention_mask, dtype=dtype, **others
-    )
+    mask: torch.Tensor = masks.eager_mask(**settings)
     return mask

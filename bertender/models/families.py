@@ -118,7 +118,7 @@ def _add_distilbert_masks(model: PreTrainedModel) -> None:
     """
     for module in model.modules():
         if BEFORE_5 and isinstance(module, modeling_distilbert.MultiHeadSelfAttention):
-            module.forward = partial(_with_mask_added, module)
+            module.forward = partial(_with_mask_added, module)  # type: ignore[method-assign]
 
 
 def _with_mask_added(

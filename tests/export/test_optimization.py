@@ -122,7 +122,9 @@ def test_attention_that_is_not_recognised_is_an_error_that_says_what_wrote_it(
 ) -> None:
     """As in a release of transformers that writes it otherwise."""
     monkeypatch.setattr(OPTIMIZATIONS["fused"], "run", OPTIMIZATIONS["basic"].run)
-    said = r"written as 'eager' by transformers [45]\.[0-9.]+, is not a pattern that onnxruntime 1\."
+    said = (
+        r"written as 'eager' by transformers [45]\.[0-9.]+, is not a pattern that onnxruntime 1\."
+    )
     with pytest.raises(ModelError, match=said):
         export(teacher, task, ExportConfig(optimize="fused"), tmp_path / "onnx")
     assert not any(tmp_path.iterdir())
