@@ -87,6 +87,7 @@ class MeanOfHeads(Metric):
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self.metrics = tuple(metrics)
+        self.only_shown = next((each.only_shown for each in metrics if each.only_shown), "")
 
     def undefined(self, label_ids: Rows, predictions: Rows, known: LabelSet) -> str | None:
         found = (each.undefined(label_ids, predictions, known) for each in self.metrics)

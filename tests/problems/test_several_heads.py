@@ -372,6 +372,12 @@ def test_a_metric_is_of_a_head_or_a_mean(metric: str) -> None:
         check_metric(f"{metric}x", task.problem, task.dev.label_ids)
 
 
+def test_an_error_is_no_part_of_a_mean_to_choose_by() -> None:
+    metric = "length:accuracy+stars:mean_absolute_error"
+    with pytest.raises(ConfigError, match="less is better"):
+        check_metric(metric, RATED.problem, RATED.dev.label_ids)
+
+
 def test_a_good_head_does_not_hide_one_that_learned_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
