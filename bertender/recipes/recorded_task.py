@@ -86,13 +86,15 @@ def _warn_of_changed_data(artifact: Artifact, task: Task) -> None:
     """Say which of an artifact's files have other examples now than when it was made."""
     before = artifact.card.task.data
     changed = [name for name, digest in task.data.items() if before.get(name, digest) != digest]
+    kinds = {"train": "training", "dev": "held-out", "selection": "validation"}
     for name in changed:
+        head, _, split = name.rpartition(" ")  # of several named tasks, each has files
+        path = task.source.get(name)
         logger.warning(
-            "%s: the %s examples%s have changed since the artifact was made. What is made now "
+            "%s: the %s examples%s%s have changed since the artifact was made. What is made now "
             "is of other data than it is",
-            artifact.path,
-            {"train": "training", "dev": "held-out", "selection": "validation"}[name],
-            f" ({task.source[name]})" if task.source.get(name) else "",
+            *(artifact.path, kinds[split]),
+            *(f" of {head}" if head else "", f" ({path})" if path else ""),
         )
 
 

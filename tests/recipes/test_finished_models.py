@@ -16,11 +16,13 @@ from bertender.core.errors import ConfigError, ParityError
 from bertender.models.families import FAMILIES
 from bertender.models.importing import open_artifact
 from bertender.recipes.recorded_task import recorded_task
-from bertender.tasks.task import Split, Task
+from bertender.tasks.loading import load_task
+from bertender.tasks.task import Split, Task, TaskConfig
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
 from tests.front import fail
-from tests.toy_models import save_classifier, save_encoder
+from tests.tasks.writers import write_texts
+from tests.toy_models import save_artifact, save_classifier, save_encoder, tiny_classifier
 from tests.toys import toy_task
 
 
@@ -187,6 +189,20 @@ def test_data_that_have_changed_are_said(
     recorded_task(made, {})
     assert f"the training examples ({train}) have changed" in caplog.text
     assert "the held-out examples" not in caplog.text
+
+
+def test_changed_data_of_one_of_several_tasks_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BERTENDER_DATA", str(tmp_path))
+    write_texts(tmp_path)
+    task = load_task(TaskConfig(task="sst2,cola"))
+    made = save_artifact(tiny_classifier("bert", len(task.labels)), task, tmp_path / "made")
+    train = tmp_path / "SST-2/train.tsv"
+    train.write_text(train.read_text(encoding="utf-8") + "a new film\t1\n", encoding="utf-8")
+    recorded_task(made, {})
+    assert "the training examples of sst2 have changed" in caplog.text
+    assert "of cola have changed" not in caplog.text
 
 
 def test_a_task_of_other_labels_names_the_map(finished: Path, tmp_path: Path) -> None:
