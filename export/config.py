@@ -33,7 +33,7 @@ class ExportConfig(GateConfig):
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     opset: int = Field(
-        18,  # the first with a layer norm as one operator, as fusions of attention want it
+        18,  # from 17 on, a layer norm is one operator, as fusions of attention want it
         ge=14,
         le=20,  # the exporter's first with every operator of these models, and its last
         description="ONNX operator set",
