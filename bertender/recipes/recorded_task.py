@@ -72,7 +72,7 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     _check_not_chosen_on(artifact, config)
     task = load_task(config, has_model=bool(record.labels))
     if is_own and not changes.keys() & {*CONTENT}:
-        _warn_of_changed_data(artifact, task)
+        _warn_of_changed_data(artifact, task, config)
     # texts of another task, which an artifact may be checked on, stay as they are where it has a
     # task of its own: each command says whether it takes them
     if not record.labels or task.problem_type != record.problem_type:
@@ -82,19 +82,22 @@ def recorded_task(artifact: Artifact, changes: Mapping[str, Any]) -> Task:
     return with_model_labels(task, record.labels, config.label_map, artifact.name)
 
 
-def _warn_of_changed_data(artifact: Artifact, task: Task) -> None:
-    """Say which of an artifact's files have other examples now than when it was made."""
+def _warn_of_changed_data(artifact: Artifact, task: Task, config: TaskConfig) -> None:
+    """Say which of an artifact's files have other examples now than when it was made, or are not
+    there: without its validation file, texts that it has learned from would be set apart."""
     before = artifact.card.task.data
     changed = [name for name, digest in task.data.items() if before.get(name, digest) != digest]
+    if config.select != 0:
+        changed += [name for name in before.keys() - task.data if name.endswith("selection")]
     kinds = {"train": "training", "dev": "held-out", "selection": "validation"}
     for name in changed:
         head, _, split = name.rpartition(" ")  # of several named tasks, each has files
         path = task.source.get(name)
         logger.warning(
-            "%s: the %s examples%s%s have changed since the artifact was made. What is made now "
-            "is of other data than it is",
-            *(artifact.path, kinds[split]),
-            *(f" of {head}" if head else "", f" ({path})" if path else ""),
+            "%s: the %s examples%s%s %s since the artifact was made. What is made now is of other "
+            "data than it is",
+            *(artifact.path, kinds[split], f" of {head}" if head else ""),
+            *(f" ({path})" if path else "", "have changed" if name in task.data else "have gone"),
         )
 
 
@@ -106,7 +109,7 @@ def _check_not_chosen_on(artifact: Artifact, config: TaskConfig) -> None:
     source = artifact.card.task.source
     before = source.get("select")
     dev = None if config.dev is None else str(config.dev.absolute())
-    if source.get("train") or not before or source.get("dev") != dev:
+    if source.get("train") or not before or dev is None or source.get("dev") != dev:
         return
     if config.train is not None or config.select not in (None, before):
         setting = f"select={config.select:g}" if config.train is None else f"train={config.train}"

@@ -205,6 +205,22 @@ def test_changed_data_of_one_of_several_tasks_are_said(
     assert "of cola have changed" not in caplog.text
 
 
+def test_a_validation_file_that_has_gone_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BERTENDER_DATA", str(tmp_path))
+    write_texts(tmp_path)
+    task = load_task(TaskConfig(task="xnli-de"))
+    made = save_artifact(tiny_classifier("bert", len(task.labels)), task, tmp_path / "made")
+    recorded_task(made, {})
+    (tmp_path / "XNLI/xnli.dev.tsv").unlink()
+    monkeypatch.setattr("bertender.tasks.task.LEAST_TEXTS", 0)  # there are 9
+    recorded_task(made, {"select": 0})
+    assert "since the artifact was made" not in caplog.text
+    recorded_task(made, {})
+    assert "the validation examples have gone since" in caplog.text
+
+
 def test_a_task_of_other_labels_names_the_map(finished: Path, tmp_path: Path) -> None:
     dev = write_rows(tmp_path / "dev.csv", toy_task(2, 60).dev, ("sweet", "hard"))
     with pytest.raises(ConfigError, match="--label-map"):
