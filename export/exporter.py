@@ -32,7 +32,7 @@ from bertender.gate.judge import parity_sample
 from bertender.models.classifier import input_names, load_torch_classifier, problem_of
 from bertender.models.families import FAMILIES, family_name, padding_embedding
 from bertender.models.family import BEFORE_5
-from bertender.models.graphs import LOGITS, RUNTIME_DOMAIN, save_graph
+from bertender.models.graphs import LOGITS, RUNTIME_DOMAIN, nodes_of, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, SESSION_CONFIG
 from bertender.models.own_models import TABLE_MODELS
 from bertender.tasks.task import Task
@@ -198,20 +198,20 @@ def drop_aliases(model: onnx.ModelProto) -> None:
         source = origin.get(node.input[0], node.input[0]) if node.input else ""
         if node.op_type == "Identity" and source in constants and node.output[0] not in outputs:
             origin[node.output[0]] = source
-            continue
-        for place, name in enumerate(node.input):
-            node.input[place] = origin.get(name, name)
-        remaining.append(node)
+        else:
+            remaining.append(node)
     del graph.node[:]
     graph.node.extend(remaining)
+    for node in nodes_of(graph):
+        node.input[:] = [origin.get(name, name) for name in node.input]
 
 
 def drop_unread(model: onnx.ModelProto) -> None:
-    """Take the inputs that no node reads from a graph, in place.
+    """Take the inputs that no node reads, nor one of a branch, from a graph, in place.
 
     Tokenizers give token types to models without any, too.
     """
-    read = {name for node in model.graph.node for name in node.input}
+    read = {name for node in nodes_of(model.graph) for name in node.input}
     remaining = [entry for entry in model.graph.input if entry.name in read]
     del model.graph.input[:]
     model.graph.input.extend(remaining)

@@ -176,12 +176,12 @@ class ForeignGraph:
     def precision(self) -> str:
         """The data type of its weights, the fewest bits that some have."""
         graph = self.model.graph
-        operators = {node.op_type for node in _nodes(graph)}
+        operators = {node.op_type for node in nodes_of(graph)}
         for operator, precision in FEWER_BITS.items():
             if operator in operators:
                 bits = [
                     each.i
-                    for node in _nodes(graph)
+                    for node in nodes_of(graph)
                     for each in node.attribute
                     if each.name == "bits"
                 ]
@@ -194,7 +194,7 @@ class ForeignGraph:
     @property
     def optimize(self) -> str:
         """`fused` where it has operators that ONNX Runtime alone knows."""
-        operators = {node.op_type for node in _nodes(self.model.graph)}
+        operators = {node.op_type for node in nodes_of(self.model.graph)}
         return "fused" if operators & FUSED else "none"
 
     def parameters(self) -> int:
@@ -274,15 +274,15 @@ class ForeignGraph:
 
     def _rename(self, old: str, new: str) -> None:
         """Give a tensor another name, in branches too."""
-        for node in _nodes(self.model.graph):
+        for node in nodes_of(self.model.graph):
             node.output[:] = [new if name == old else name for name in node.output]
             node.input[:] = [new if name == old else name for name in node.input]
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield every node of a graph, those of its branches included."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
+                yield from nodes_of(attribute.g)

@@ -188,6 +188,38 @@ def test_only_single_finite_numbers_beyond_float16_are_brought_into_it(
     assert (numpy_helper.to_array(written.initializer[0]) == np.float32(value)).all()
 
 
+def test_what_branches_read_stays() -> None:
+    """An input that only they read, and a constant by another name."""
+    then, otherwise = (
+        helper.make_graph(
+            [helper.make_node(kind, ["read", "alias"], [kind])],
+            kind,
+            [],
+            [helper.make_tensor_value_info(kind, onnx.TensorProto.FLOAT, [1])],
+        )
+        for kind in ("Add", "Mul")
+    )
+    choose = helper.make_node("If", ["which"], ["y"], then_branch=then, else_branch=otherwise)
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["constant"], ["alias"]), choose],
+        "graph",
+        [
+            helper.make_tensor_value_info("which", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("read", onnx.TensorProto.FLOAT, [1]),
+            helper.make_tensor_value_info("unread", onnx.TensorProto.FLOAT, [1]),
+        ],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.ones(1, np.float32), "constant")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx_export.drop_aliases(model)
+    onnx_export.drop_unread(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    assert [each.name for each in session.get_inputs()] == ["which", "read"]
+    given = {"which": np.array(True), "read": np.full(1, 2, np.float32)}
+    assert session.run(None, given)[0] == 3
+
+
 def test_the_bias_of_large_numbers_is_no_mask() -> None:
     """A model of prices has one bias, of their mean."""
     output = helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, None)
