@@ -18,7 +18,6 @@ import torch
 from tokenizers.normalizers import Replace, Sequence
 from tokenizers.processors import TemplateProcessing
 from transformers import (
-    AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -26,11 +25,10 @@ from transformers import (
 )
 
 from bertender.core.card import CARD_NAME, read_card
-from bertender.core.hub import open_pretrained
 from bertender.models.classifier import input_names
 from bertender.models.families import most_tokens
 from bertender.text.batch import Example, batched
-from bertender.text.tokenizer import longest_input
+from bertender.text.tokenizer import load_by_transformers, longest_input
 
 logger = logging.getLogger(__name__)
 
@@ -90,12 +88,9 @@ def fitting_tokenizer(
 
 def _load(source: str, **settings: Any) -> PreTrainedTokenizerBase:
     try:
-        tokenizer: PreTrainedTokenizerBase = open_pretrained(
-            AutoTokenizer, source, local_files_only=Path(source).is_dir(), **settings
-        )
+        return load_by_transformers(source, local_files_only=Path(source).is_dir(), **settings)
     except TypeError:  # it looks for the file of a tokenizer without asking whether there is one
         raise ValueError("it has no tokenizer") from None
-    return tokenizer
 
 
 def gap_settings(config: PretrainedConfig) -> dict[str, Any]:

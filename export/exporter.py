@@ -288,7 +288,7 @@ def write_traced(model: PreTrainedModel, names: Sequence[str], path: Path, opset
                 opset_version=opset,
                 dynamo=False,  # its graphs are those that fusions know
             )
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except Exception as error:  # an unknown architecture may raise any
             raise _not_exported(model, str(error).strip().split("\n")[0]) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -212,7 +213,11 @@ def _saved_tokenizer() -> TemporaryDirectory[str]:
 def other_vocabulary(folder: Path) -> Path:
     """A plain encoder whose tokens have other numbers than the teacher's."""
     encoder = save_encoder("bert", folder)
-    pieces = (encoder / "vocab.txt").read_text().splitlines()
-    (encoder / "vocab.txt").write_text("\n".join([*pieces[:5], *reversed(pieces[5:])]) + "\n")
-    (encoder / "tokenizer.json").unlink()
+    path = encoder / "tokenizer.json"
+    description = json.loads(path.read_text())
+    pieces = sorted(description["model"]["vocab"], key=description["model"]["vocab"].get)
+    turned = [*pieces[:5], *reversed(pieces[5:])]
+    description["model"]["vocab"] = {piece: number for number, piece in enumerate(turned)}
+    path.write_text(json.dumps(description))
+    (encoder / "vocab.txt").unlink(missing_ok=True)  # transformers 5 writes none
     return encoder

@@ -59,15 +59,12 @@ def load_tokenizer(
         ModelError: there is no tokenizer, or its files cannot be read; HubCodeError where the
             config next to it names code of the hub.
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerBase
     from transformers.utils import logging as transformers_logging
-
-    from bertender.core.hub import open_pretrained
 
     quiet = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        tokenizer = open_pretrained(AutoTokenizer, directory, local_files_only=True, **settings)
+        tokenizer = load_by_transformers(directory, local_files_only=True, **settings)
     except HubCodeError:
         raise
     except Exception as error:  # of a damaged tokenizer.json, tokenizers raises Exception itself
@@ -77,8 +74,26 @@ def load_tokenizer(
         ) from None
     finally:
         transformers_logging.set_verbosity(quiet)
-    assert isinstance(tokenizer, PreTrainedTokenizerBase)
     tokenizer.model_max_length = max_length or tokenizer.model_max_length
+    return tokenizer
+
+
+def load_by_transformers(source: Path | str, **settings: Any) -> PreTrainedTokenizerBase:
+    """Open the tokenizer of a folder or a hub name by transformers.
+
+    Raises:
+        HubCodeError: the config next to it names code of the hub.
+        ValueError: it has special tokens alone, as transformers 5 makes one where files are missing
+            (OSError by transformers before).
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+    from bertender.core.hub import open_pretrained
+
+    tokenizer = open_pretrained(AutoTokenizer, source, **settings)
+    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    if len(tokenizer) <= len({*tokenizer.all_special_ids}):
+        raise ValueError("there are no files of a tokenizer, which would know no word")
     return tokenizer
 
 

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from huggingface_hub import constants
-from huggingface_hub.utils import reset_sessions
 
 from bertender.core.hub import PROBE_SECONDS, hub_knows
+from tests.online import forget_sessions
 
 
 class _Hub(BaseHTTPRequestHandler):
@@ -30,10 +30,10 @@ class _Hub(BaseHTTPRequestHandler):
 def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the hub library use the network, which the tests otherwise forbid it."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    reset_sessions()
+    forget_sessions()
     yield
     monkeypatch.undo()
-    reset_sessions()
+    forget_sessions()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def own_logits(folder: Path) -> np.ndarray:
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype="float32").eval()
     tokenizer = tiny_tokenizer()
     taken = [
-        name for name in tokenizer.model_input_names if name in model.forward.__code__.co_varnames
+        name for name in tokenizer.model_input_names if name in signature(model.forward).parameters
     ]
     rows = []
     for (text,) in TEXTS:
@@ -379,7 +380,7 @@ def test_a_tokenizer_without_padding_takes_that_of_the_config(pads: bool, tmp_pa
     plain = {name: settings[name] for name in kept}
     path.write_text(json.dumps({**plain, "tokenizer_class": "PreTrainedTokenizerFast"}))
     for name in ("vocab.txt", "special_tokens_map.json"):
-        (folder / name).unlink()
+        (folder / name).unlink(missing_ok=True)  # transformers 5 writes neither
     if not pads:
         with pytest.raises(ModelError, match="names a token to pad with"):
             open_artifact(folder)

@@ -15,7 +15,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from huggingface_hub import constants
-from huggingface_hub.utils._http import reset_sessions
 
 from bertender.core.errors import DataError, HubUnreachableError
 from bertender.core.hub import PROBE_SECONDS, hub_knows
@@ -23,6 +22,7 @@ from bertender.tasks.loading import load_task, scored_too
 from bertender.tasks.named import TASKS, HubSplit, TextsTask
 from bertender.tasks.task import TaskConfig, with_model_labels
 from bertender.text.batch import Example
+from tests.online import forget_sessions
 from tests.tasks.writers import write_texts
 
 ROWS = {name: row for name, row in TASKS.items() if isinstance(row, TextsTask)}
@@ -230,9 +230,9 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let huggingface_hub connect: it keeps a session a thread, and offline ones refuse to."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    reset_sessions()
+    forget_sessions()
     yield
-    reset_sessions()
+    forget_sessions()
 
 
 @pytest.mark.usefixtures("online")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import BertTokenizerFast
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from transformers import PreTrainedTokenizerFast
 
 from bertender.core.errors import ModelError
 from distill.augmentation.bilstm import CLOSED_CLASSES, WordClasses
@@ -86,9 +87,10 @@ def test_only_words_of_one_piece_have_a_number() -> None:
     assert WholeWords.of(tokenizer).numbered([], tokenizer) == {}
 
 
-def test_a_vocabulary_without_words_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n")
-    tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
+def test_a_vocabulary_without_words_is_refused() -> None:
+    pieces = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b")
+    model = WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model))
     with pytest.raises(ModelError, match="0 tokens that are words"):
         WholeWords.of(tokenizer)
 

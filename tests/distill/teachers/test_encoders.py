@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import constants
-from huggingface_hub.utils import reset_sessions
 from safetensors.torch import load_file, save_file
 
 from bertender.core.errors import DamagedArtifactError, HubUnreachableError, ModelError
@@ -23,6 +22,7 @@ from bertender.core.hub import PROBE_SECONDS, hub_knows
 from bertender.text.tokenizer import load_tokenizer
 from distill.teachers import encoders
 from distill.teachers.encoders import PACKAGED, find_encoder, load_classifier
+from tests.online import forget_sessions
 from tests.toy_models import VOCABULARY, save_encoder
 
 LABELS = ("no", "yes")
@@ -107,7 +107,7 @@ def go_online(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
     monkeypatch.setattr(encoders, "hub_knows", partial(hub_knows, seconds=0.5))
-    reset_sessions()  # the session that refuses everything offline was kept
+    forget_sessions()  # the session that refuses everything offline was kept
 
 
 def test_a_hub_that_never_answers_is_given_up_within_seconds(
@@ -121,7 +121,7 @@ def test_a_hub_that_never_answers_is_given_up_within_seconds(
     connection, _ = silent_server.accept()
     with connection:
         assert b"GET /api/models/some/model" in connection.recv(1000)
-    reset_sessions()
+    forget_sessions()
 
 
 def test_a_hub_that_refuses_connections_is_unreachable(
@@ -132,7 +132,7 @@ def test_a_hub_that_refuses_connections_is_unreachable(
     go_online(monkeypatch, port)
     with pytest.raises(HubUnreachableError):
         find_encoder("some/model")
-    reset_sessions()
+    forget_sessions()
 
 
 def test_the_head_is_new_and_carries_the_labels(tmp_path: Path) -> None:
