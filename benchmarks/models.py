@@ -92,9 +92,12 @@ KINDS = {
     "stsb": "a number: STS-B",
     "semeval2018-ec": "a set: SemEval-2018 emotions",
     "ncbi": "tags of words: NCBI-disease",
+    "tydiqa-train": "an answer: TyDiQA",
     "commonsenseqa": "one of five choices: CommonsenseQA",
+    "squad-ranking": "a ranking: SQuAD questions, 10 paragraphs",
     "stsb-embedding": "a vector: STS-B",
     "snips-joint": "intent and slots: SNIPS",
+    "sst2,ag_news": "two tasks at once: SST-2 and AG News",
 }
 """Task -> the kind of problem, in the order of the table."""
 
