@@ -254,11 +254,11 @@ def kinds_table(runs: Sequence[Run]) -> Table:
         for task, title in KINDS.items()
         if task in compared
     ]
-    steps = ("Teacher", "Half of it", "Student / labels alone", "8 bits", "To 8 bits", "Served")
+    steps = ("Teacher", "Half of it", "Student / labels alone", "8 bits", "Served")
     note = (
-        'Brackets are 95 % intervals; "to 8 bits" is from teacher to student of 8 bits, for one '
-        'text in process; "served" is the same file by `bertender serve`, for one caller of one '
-        f"example a call over gRPC. {machine(runs[0])}."
+        'Brackets are 95 % intervals; "8 bits" is the student\'s; milliseconds are those of one '
+        'text in process; "served" is the file of 8 bits by `bertender serve`, for one caller of '
+        f"one example a call over gRPC. {machine(runs[0])}."
     )
     return Table(["Kind", *steps], rows, note)
 
@@ -266,19 +266,22 @@ def kinds_table(runs: Sequence[Run]) -> Table:
 def _of_kind(run: Run, served: Run | None, title: str) -> list[str]:
     named = {row["name"].removesuffix("-onnx"): row for row in run.rows}
     scores = {name: score(row["score"]) for name, row in named.items()}
-    ends = named["teacher"], named["student-int8"]
-    megabytes = " to ".join(two(each["size"]["artifact_size_bytes"] / 1e6) for each in ends)
-    single = " to ".join(two(each["latency"]["single"]["p50_ms"]) for each in ends)
-    metric = "mean of both" if "+" in (own := ends[0]["score"]["metric"]) else own
+    teacher, last = named["teacher"], named["student-int8"]
+    own = teacher["score"]["metric"]
+    metric = "mean of both" if "+" in own else METRICS.get(own, own.replace("_", " "))
     return [
-        f"{title}, {METRICS.get(metric, metric.replace('_', ' '))}",
-        scores["teacher"],
+        f"{title}, {metric}",
+        f"{scores['teacher']}, {_cost(teacher)}",
         scores["pruned"],
         f"{scores['student']} / {scores['hard']}",
-        scores["student-int8"],
-        f"{megabytes} MB, {single} ms",
+        f"{scores['student-int8']}, {_cost(last)}",
         _served(served.rows[0]) if served else DASH,
     ]
+
+
+def _cost(row: Row) -> str:
+    megabytes = row["size"]["artifact_size_bytes"] / 1e6
+    return f"{two(megabytes)} MB, {two(row['latency']['single']['p50_ms'])} ms"
 
 
 def _served(row: Row) -> str:
