@@ -219,12 +219,12 @@ def test_a_step_that_checks_the_moment_always_runs(
 def test_steps_are_announced_before_they_run(recipe: Recipe, tmp_path: Path) -> None:
     order: list[str] = []
 
-    def announce(step: Step, position: int) -> None:
-        order.append(f"{position} {step.name}")
+    def announce(step: Step, position: int, steps: int) -> None:
+        order.append(f"{position} of {steps} {step.name}")
 
     for outcome in run_recipe(recipe, tmp_path / "run", at_step=announce):
         order.append(f"done {outcome.step.name}")
-    assert order[:4] == ["0 first", "done first", "1 second", "done second"]
+    assert order[:4] == ["1 of 4 first", "done first", "2 of 4 second", "done second"]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from tests.front import write_toy_files
 from tests.locked import locked_command, skip_unless_lockable
 from tests.quick import quick
 
-MAKES_MODELS = {"torch", "datasets", "scikit-learn", "scipy", "accelerate", "optimum", "onnx"}
+MAKES_MODELS = {"torch", "datasets", "scikit-learn", "scipy", "accelerate", "onnx"}
 
 
 @pytest.fixture(scope="module")
