@@ -224,7 +224,7 @@ def count_heads(model: onnx.ModelProto) -> None:
     """
     writers = {name: node for node in model.graph.node for name in node.output}
     vectors = {each.name: each.dims[0] for each in model.graph.initializer if len(each.dims) == 1}
-    for node in [*model.graph.node]:
+    for node in model.graph.node:
         source, shape = (writers.get(name) for name in (*node.input, "", "")[:2])
         if node.op_type != "Reshape" or source is None or source.op_type != "Add":
             continue
@@ -261,7 +261,7 @@ def write_traced(model: PreTrainedModel, names: Sequence[str], path: Path, opset
     # no module around the model, whose name would stand before those of all nodes and weights:
     # schemes that train find the model's parts by them
     traced, whole = copy.copy(model.eval()), type(model).forward
-    # what a decoder keeps for a next token is no tensor
+    # the cache of a decoder is no tensor, and cannot be traced
     settings = {"use_cache": False} if "use_cache" in signature(whole).parameters else {}
 
     def forward(*columns: torch.Tensor) -> torch.Tensor:

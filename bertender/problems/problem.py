@@ -252,10 +252,10 @@ class Problem(Reading[Target]):
     # how near the outputs of two models are: what is here is for numbers
 
     output: str = "logit"
-    """What a message calls one of a model's outputs."""
+    """The word for one of a model's outputs in messages."""
     decides_within: Literal["row", "example", "texts"] = "row"
-    """What has decisions: each row of outputs alone; the rows of an example together; or each row
-    among those of other texts, all of which `decisions` must be given."""
+    """Where decisions are taken: in each row of outputs alone, in the rows of an example together,
+    or among the rows of all texts, which `decisions` must then be given at once."""
     least_spread: float = LEAST_SPREAD_LOGITS
     """Of outputs over texts: less is rounding."""
 

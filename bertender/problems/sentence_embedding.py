@@ -178,7 +178,7 @@ class SentenceEmbedding(TextProblem[Any]):
         """
         lengths = _lengths(outputs.logits)
         rows, cosines = _nearest(outputs.logits)
-        if len(rows) < 3:  # there is no other to take
+        if len(rows) < 3:  # no second neighbour
             return np.full((len(rows), 1), np.inf)
         first, second = rows.T
         directions = outputs.logits / lengths[:, None]

@@ -1,4 +1,4 @@
-"""What the kinds of problems have in common whose rows of logits each decide for one label."""
+"""Softmax: the part of the kinds of problems in which each row of logits decides for one label."""
 
 from __future__ import annotations
 

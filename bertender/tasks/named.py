@@ -67,8 +67,8 @@ class NamedTask(ABC):
         return self.load()[1]
 
     def load_choices(self) -> Split:
-        """Return the texts of a file to choose by; none where there is no such file, and a share of
-        the training texts is set apart."""
+        """Return the examples of a validation file; none without one, where a share of the training
+        texts is set apart instead."""
         return Split((), ())
 
     @property

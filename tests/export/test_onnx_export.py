@@ -25,7 +25,7 @@ from bertender.tasks.task import Task
 from bertender.text.batch import Batch
 from export import exporter as onnx_export
 from export.config import ExportConfig
-from export.exporter import check_architecture, export, write_onnx
+from export.exporter import check_architecture, count_heads, export, write_onnx
 from export.precision import LARGEST_FITTING, fit_half_range
 from tests.exports import PlainExport
 from tests.quick import quick
@@ -384,6 +384,37 @@ def test_an_onnx_artifact_is_no_source(teacher: Artifact, task: Task, tmp_path: 
     once = export(teacher, task, ExportConfig(), tmp_path / "onnx")
     with pytest.raises(ModelError, match=r"kind 'onnx' \(stage 'export'\); only torch"):
         export(once, task, ExportConfig(), tmp_path / "twice")
+
+
+def test_heads_are_counted_where_a_shape_leaves_them_open() -> None:
+    """As in graphs that transformers 5 writes; what is computed stays."""
+    head = {"batch": 2, "seq": 3, "open": -1, "size": 4}
+    constants = [
+        helper.make_node(
+            "Constant", [], [name], value=numpy_helper.from_array(np.array([number]), name)
+        )
+        for name, number in head.items()
+    ]
+    nodes = [
+        *constants,
+        helper.make_node("Add", ["states", "bias"], ["moved"]),
+        helper.make_node("Concat", [*head], ["shape"], axis=0),
+        helper.make_node("Reshape", ["moved", "shape"], ["heads"], "split"),
+    ]
+    states = helper.make_tensor_value_info("states", onnx.TensorProto.FLOAT, [2, 3, 8])
+    output = helper.make_tensor_value_info("heads", onnx.TensorProto.FLOAT, None)
+    bias = numpy_helper.from_array(np.ones(8, dtype=np.float32), "bias")
+    graph = helper.make_graph(nodes, "graph", [states], [output], [bias])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    count_heads(model)
+    (counted,) = (each for each in model.graph.initializer if each.name == "split/heads")
+    assert numpy_helper.to_array(counted).tolist() == [2]
+    concat = next(node for node in model.graph.node if node.op_type == "Concat")
+    assert [*concat.input] == ["batch", "seq", "split/heads", "size"]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    given = np.arange(48, dtype=np.float32).reshape(2, 3, 8)
+    (heads,) = session.run(None, {"states": given})
+    np.testing.assert_array_equal(heads, (given + 1).reshape(2, 3, 2, 4))
 
 
 def test_an_architecture_without_an_export_is_refused(task: Task, tmp_path: Path) -> None:
