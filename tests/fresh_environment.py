@@ -1,7 +1,7 @@
 """A Python environment with the packages of some extras and no others, made without a network.
 
-The project is a copy. Each package is a link to the one that is installed here, found as pip would:
-from the lists of pyproject.toml, through what the packages themselves require.
+The project is a copy, Triton a link. Each package is a link to the one that is installed here,
+found as pip would: from the lists of pyproject.toml, through what the packages themselves require.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tomllib
 import venv
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from bertender.core.machine import server_folder
 from tests.packages import PACKAGES, ROOT
 
 __all__ = ["CLEAN", "FreshEnvironment", "closure", "fresh_environment", "written_packages"]
@@ -106,6 +108,10 @@ def fresh_environment(folder: Path, *extras: str) -> FreshEnvironment:
             link = environment.packages / top
             if not link.exists() and top != "__pycache__":
                 link.symlink_to(Path(str(distribution.locate_file(top))))
+    if "serve" in extras and server_folder().exists():
+        link = folder / server_folder().relative_to(sys.prefix)
+        link.parent.mkdir(parents=True)
+        link.symlink_to(server_folder())
     for package in PACKAGES:
         shutil.copytree(ROOT / package, environment.packages / package, ignore=COMPILED)
     described = environment.packages / f"{PROJECT}-0.dist-info" / "METADATA"

@@ -306,14 +306,14 @@ def _of_runtimes(machine: Environment) -> Iterator[Finding]:
 
 
 def _of_serving(machine: Environment) -> Iterator[Finding]:
-    from serve.server import advisories, installation
+    from serve.server import advisories, installation, wheels
 
     try:
         binary, missing = str(installation.find_installation().binary), ""
         version = installation.installed_version() or "unknown"
     except BertenderError as error:
         binary, version, missing = None, None, str(error)
-        if installation.has_wheel() and not installation.is_installed():
+        if wheels.why_not_here() is None and not installation.is_installed():
             missing += " Until then, `bertender serve` runs models without it: --server embedded."
     yield _finding("Triton server", binary, "`bertender serve` can start it", missing)
     yield _finding(

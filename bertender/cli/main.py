@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, Command] = {
         SERVE, "Find the settings of `serve` that are the fastest on this machine.", "serve"
     ),
     "api-key": Command(SERVE, "Make an API key for a server, and its row.", "serve"),
+    "install-server": Command(SERVE, "Install Triton beside this environment's packages.", "serve"),
     "tasks": Command(LOOK_UP, "List the tasks that are known by name."),
     "methods": Command(LOOK_UP, "List the distillation methods."),
     "schemes": Command(LOOK_UP, "List the ways to quantize, and for which machines."),

@@ -1,4 +1,4 @@
-"""bertender serve, deploy, tune and api-key.
+"""bertender serve, deploy, tune, api-key and install-server.
 
 What does the work is imported when a command runs: help texts and settings need none of it.
 """
@@ -24,6 +24,7 @@ from bertender.models.importing import open_artifact
 from serve.config import STANDARD_OUTPUT, DeployConfig, ServeCommandConfig
 from serve.loadtest import texts_to_send
 from serve.profiles import with_profile
+from serve.server.wheels import install_server, why_not_here
 from serve.tuning import Tried, TuneConfig, TuneResult, tune
 from serve.wire import MODEL_NAME
 
@@ -41,6 +42,7 @@ def build(name: str) -> Callable[..., None]:
         "deploy": deploy_command,
         "tune": tune_command,
         "api-key": api_key_command,
+        "install-server": install_server_command,
     }
     return builders[name]()
 
@@ -130,6 +132,8 @@ def _ready(server: Server, profile: Path | None, as_json: bool) -> None:
     command = f'bertender classify "a text of yours" --url {server.http_url}'
     model = "" if MODEL_NAME in server.models else f" --model {server.models[0]}"
     without = f"server: {name}, without Triton" if server.config.is_embedded else ""
+    if without and server.config.server is None and why_not_here() is None:
+        without += ", which `bertender install-server` installs"
     lines = [
         f"ready at {server.http_url}{f' and {server.grpc_url}' if has_grpc else ''}; stop it with "
         "Ctrl-C.",
@@ -301,5 +305,20 @@ def api_key_command() -> Callable[..., None]:
             return
         print_words(f"key, which is shown this once: {key}")
         print_words(f"row of the file of keys: {row}" if file is None else f"added to {file}")
+
+    return command
+
+
+def install_server_command() -> Callable[..., None]:
+    """Build `bertender install-server`."""
+
+    def command(as_json: JsonFlag = False) -> None:
+        result = install_server(say=lambda line: messages.print(line, soft_wrap=True, markup=False))
+        if as_json:
+            print_json(result.model_dump(mode="json"))
+        elif result.changed:
+            print_words(f"Triton {result.version} is installed; `bertender serve` starts it")
+        else:
+            print_words(f"Triton {result.version} is installed already, in {result.folder}")
 
     return command

@@ -46,6 +46,22 @@ def installed_version(package: str) -> str | None:
         return installed_version(other) if other else None
 
 
+SERVER_WHEEL = "nvidia-pytriton"
+"""The package whose wheel holds Triton. `bertender install-server` places its files beside the
+packages of this environment, and not among them."""
+
+
+def server_folder() -> Path:
+    """Return where `bertender install-server` places Triton; it need not exist."""
+    return Path(sys.prefix) / "share" / "bertender" / "triton"
+
+
+def server_wheel_version() -> str | None:
+    """Return the version of the wheel in `server_folder`; None without one."""
+    found = metadata.distributions(name=SERVER_WHEEL, path=[str(server_folder())])
+    return next((each.version for each in found), None)
+
+
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of those packages that are installed."""
     versions = {name: installed_version(name) for name in packages}
@@ -70,7 +86,6 @@ RECORDED_VERSIONS = (
     "numpy",
     "scikit-learn",
     "tritonclient",
-    "nvidia-pytriton",
 )
 
 
@@ -89,13 +104,16 @@ class Environment(Record):
     cores: int = Field(description="cores that this process may use")
     memory_bytes: int
     gpu: str | None = Field(description="the first one, by NVIDIA's driver")
-    versions: dict[str, str] = Field(description="of the installed ones of RECORDED_VERSIONS")
+    versions: dict[str, str] = Field(
+        description="of the installed ones of RECORDED_VERSIONS, and of SERVER_WHEEL"
+    )
 
 
 @functools.cache
 def environment() -> Environment:
     """Return what this machine is; looked up once a process."""
     cpu_model, cpu_flags = cpu_facts()
+    server = server_wheel_version()
     return Environment(
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",  # no name of the host's own build
@@ -105,7 +123,7 @@ def environment() -> Environment:
         cores=usable_cores(),
         memory_bytes=psutil.virtual_memory().total,
         gpu=gpu().name,
-        versions=installed_versions(RECORDED_VERSIONS),
+        versions=installed_versions(RECORDED_VERSIONS) | ({SERVER_WHEEL: server} if server else {}),
     )
 
 

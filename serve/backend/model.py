@@ -16,12 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertender.core.errors import DataError
+import numpy as np
+
+from bertender.core.errors import DataError, ModelError
 from serve.backend.fair_queue import Refusal, Request, Tensors
 from serve.backend.metrics import MetricsThread
 from serve.backend.opening import open_served_model
 from serve.config import BackendParameters
 from serve.server.supervisor import STUB_NAME
+from serve.server.wheels import is_for_numpy_1
 from serve.wire import (
     CANDIDATE_PREFIX,
     CANDIDATE_SUFFIX,
@@ -45,8 +48,10 @@ class TritonPythonModel:
         Raises:
             DamagedArtifactError: a file of the artifact is missing or changed.
             RuntimeMissingError: the runtime is not installed.
-            ModelError: the runtime or the tokenizer cannot open it.
+            ModelError: the runtime or the tokenizer cannot open it, or this process would end at
+                the first request.
         """
+        check_numpy(Path("/proc/self/exe"))
         self.triton = importlib.import_module("triton_python_backend_utils")  # only in the stub
         close_region(Path("/proc/self/cmdline").read_bytes())
         config = json.loads(args["model_config"])
@@ -95,6 +100,17 @@ class TritonPythonModel:
             content = {"output_tensors": tensors}
         final = self.triton.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         sender.send(self.triton.InferenceResponse(**content), flags=final)
+
+
+def check_numpy(stub: Path) -> None:
+    """Raise ModelError where the stub that runs this, of a Triton that somebody else has started,
+    was compiled for another NumPy. `bertender serve` gives its own the one that it needs."""
+    if is_for_numpy_1(stub) and not np.__version__.startswith("1."):
+        raise ModelError(
+            f"this Triton's Python stub was compiled for NumPy 1, and ends at its first request "
+            f"with numpy {np.__version__}. Install 'numpy<2' for the Python that it runs, or take "
+            "a newer Triton."
+        )
 
 
 def mark_candidate(workspace: str | None, model: str) -> None:

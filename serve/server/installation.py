@@ -1,8 +1,6 @@
-"""Path of the real Triton server on this machine: of the wheel of nvidia-pytriton, or another one.
+"""Path of the real Triton server on this machine: of `bertender install-server`, or another one.
 
-Only the wheel's files are used (`bin/tritonserver`, the Python backend, a stub for each Python
-version); pytriton itself is never imported. Another server, such as one with newer fixes, is laid
-out as in NVIDIA's container:
+Another server, such as one with newer fixes, is laid out as in NVIDIA's container:
 
     ROOT/bin/tritonserver            the path that is set
     ROOT/lib/                        its libraries
@@ -14,33 +12,36 @@ from __future__ import annotations
 
 import ctypes.util
 import os
-import platform
 import re
 import shutil
 import stat
 import sys
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
 from bertender.core.errors import ServerMissingError
+from bertender.core.machine import server_folder, server_wheel_version
 from serve.server.supervisor import STUB_NAME
+from serve.server.wheels import (
+    EMBEDDED_HINT,
+    PYTHON,
+    PYTHONS,
+    TRITON,
+    TRITON_VERSIONS,
+    is_for_numpy_1,
+    numpy_file,
+    stub_file,
+    why_not_here,
+)
+from serve.server.wheels import LIBRARIES as WHEEL_LIBRARIES
 
-WHEEL = "nvidia-pytriton"
-WHEEL_VERSIONS = {"0.7.0": "2.51.0"}
-"""Version of the server in each version of the wheel, which has no file that names it."""
 LAYOUT_HINT = (
     "Lay it out as in NVIDIA's container: ROOT/bin/tritonserver, ROOT/backends/python, ROOT/lib."
 )
 LIBPYTHON = re.compile(rb"libpython(3\.\d+)\.so")
-FIRST_UNSUPPORTED_NUMPY = 2
-INSTALL_HINT = "Install it with `pip install 'bertender[serve]'`."
-NO_WHEEL_HINT = (
-    "It is made for x86-64 Linux and Python before 3.13 alone. `bertender serve` needs none: "
-    "--server embedded, the default here."
-)
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+INSTALL_HINT = "Install it with `bertender install-server`."
 BACKENDS, LIBRARIES, PROGRAMS = "backends", "lib", "bin"
 """Folders of a server's workspace. The server runs there and is given these names: Triton and the
 loader split a path at spaces and at colons."""
@@ -67,6 +68,8 @@ class Installation:
     libraries: Path
     python_backend: Path
     stub: Path
+    numpy: Path | None = None
+    """Folder of the NumPy that its stub takes in place of this environment's."""
 
     @property
     def backends(self) -> Path:
@@ -106,7 +109,7 @@ class Installation:
             "LD_LIBRARY_PATH": _joined(
                 LIBRARIES, self.libraries, os.environ.get("LD_LIBRARY_PATH", "")
             ),
-            "PYTHONPATH": _joined(*(path for path in sys.path if path)),
+            "PYTHONPATH": _joined(self.numpy or "", *(path for path in sys.path if path)),
         }
 
 
@@ -115,40 +118,22 @@ def find_installation(binary: Path | None = None) -> Installation:
 
     Raises:
         ServerMissingError: the server is not there, is incomplete or has no stub for this Python
-            version, this Python has no shared library for the stub to load, or the wheel's stub
-            cannot read arrays of this NumPy.
+            version, this Python has no shared library for the stub to load, or the stub cannot
+            read arrays of this NumPy.
     """
-    installation = _of_wheel() if binary is None else _of_path(binary)
+    installation = _installed() if binary is None else _of_path(binary)
     for path in (installation.binary, installation.python_backend):
         if not path.exists():
             hint = INSTALL_HINT if binary is None else LAYOUT_HINT
             raise ServerMissingError(f"no Triton server: {path} is missing. {hint}")
     _check_python(installation)
-    numpy = metadata.version("numpy")
-    if binary is None and int(numpy.split(".")[0]) >= FIRST_UNSUPPORTED_NUMPY:
-        # the wheel's stub was compiled for NumPy 1, and reads arrays of NumPy 2 with strides of
-        # zero: the server starts, says that it is ready, and ends at the first request. What
-        # bertender requires excludes it, unless it is installed by force
-        raise ServerMissingError(
-            f"the server of {WHEEL} ends at its first request with numpy {numpy}. Run `pip "
-            f"install 'numpy<{FIRST_UNSUPPORTED_NUMPY}'`, or name another server with "
-            "--tritonserver."
-        )
     _shell()
-    return installation
-
-
-def has_wheel() -> bool:
-    """Return whether the package with the server is made for this machine and this Python."""
-    return sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 13)
+    return replace(installation, numpy=_numpy_of(installation.stub))
 
 
 def is_installed() -> bool:
     """Return whether this Python environment has a server, which may not run here."""
-    try:
-        return _of_wheel().binary.exists()
-    except ServerMissingError:
-        return False
+    return (server_folder() / TRITON).is_dir()
 
 
 def installed_version(binary: Path | None = None) -> str | None:
@@ -160,21 +145,21 @@ def installed_version(binary: Path | None = None) -> str | None:
     return find_installation(binary).version
 
 
-def _of_wheel() -> Installation:
-    try:
-        wheel = metadata.distribution(WHEEL)
-    except metadata.PackageNotFoundError:
+def _installed() -> Installation:
+    if not is_installed():
+        reason = why_not_here()
         raise ServerMissingError(
-            f"no Triton server: the package {WHEEL!r} is not installed here. "
-            f"{INSTALL_HINT if has_wheel() else NO_WHEEL_HINT}"
-        ) from None
-    root = Path(str(wheel.locate_file("pytriton/tritonserver")))
+            f"no Triton server: {reason}. {EMBEDDED_HINT}"
+            if reason
+            else f"no Triton server in {server_folder()}. {INSTALL_HINT}"
+        )
+    root = server_folder() / TRITON
     return Installation(
-        version=WHEEL_VERSIONS.get(wheel.version),
+        version=TRITON_VERSIONS.get(server_wheel_version() or ""),
         binary=root / "bin" / "tritonserver",
-        libraries=Path(str(wheel.locate_file("nvidia_pytriton.libs"))),
+        libraries=server_folder() / WHEEL_LIBRARIES,
         python_backend=root / "backends" / "python",
-        stub=root / "python_backend_stubs" / PYTHON / STUB_NAME,
+        stub=server_folder() / stub_file(PYTHON),
     )
 
 
@@ -215,6 +200,25 @@ def _check_python(installation: Installation) -> None:
             f"Install the shared library (on Debian and Ubuntu: libpython{PYTHON}), or use a "
             "Python that was built with --enable-shared."
         )
+
+
+def _numpy_of(stub: Path) -> Path | None:
+    """Return the folder of the NumPy that a stub takes; None where it takes this environment's."""
+    if not is_for_numpy_1(stub):
+        return None
+    if (server_folder() / numpy_file(PYTHON)).is_file():
+        return server_folder()
+    numpy = metadata.version("numpy")
+    if numpy.startswith("1."):
+        return None
+    raise ServerMissingError(
+        f"{stub} was compiled for NumPy 1, and ends at its first request with numpy {numpy}. "
+        + (
+            "`bertender install-server` installs a NumPy 1 for it alone; or take a newer server."
+            if PYTHON in PYTHONS
+            else f"Take a newer server, or Python {' or '.join(PYTHONS)}."
+        )
+    )
 
 
 def _shell() -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from bertender.cli.main import COMMANDS
 from bertender.core.artifact import Artifact
+from serve.server.installation import is_installed
 from tests.cli.fakes import FakeEndpoint
 from tests.cli.made import FAST, QUICK, Made
 from tests.front import WRITERS, last_line, succeed
@@ -42,6 +43,12 @@ def pretrain_words(made: Made, out: Path) -> Words:
 def deploy_words(made: Made, out: Path) -> Words:
     succeed("serve", made["int8"], "--repository-only", out)
     return ("deploy", made["int8"], "--to", out)
+
+
+def installed_words(made: Made, out: Path) -> Words:
+    if not is_installed():
+        pytest.skip("needs `bertender install-server`, which needs a network")
+    return ("install-server",)
 
 
 @cache
@@ -94,6 +101,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
         *("--texts-per-request", "1", "--noisy"),
     ),
     "api-key": lambda made, out: ("api-key", "reader"),
+    "install-server": installed_words,
     "tasks": lambda made, out: ("tasks",),
     "methods": lambda made, out: ("methods",),
     "schemes": lambda made, out: ("schemes",),
@@ -121,6 +129,7 @@ KEYS: dict[str, Collection[str]] = {
     "loadtest": {"config", "runs", "limit", "environment", "load"},
     "tune": {"settings", "machine", "model", "tried", "choice", "visits", "environment", "load"},
     "api-key": {"name", "key", "row"},
+    "install-server": {"version", "folder", "changed"},
     "tasks": {"task", "summary", "metric", "labels"},
     "methods": {"method", "summary", "on a corpus"},
     "schemes": {"schemes", "target", "calibrator", "sensitivity"},

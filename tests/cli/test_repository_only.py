@@ -91,16 +91,16 @@ def test_without_a_server_it_says_that_it_was_not_tried(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent() -> None:
-        raise ServerMissingError("no Triton server: pip install 'bertender[serve]'")
+        raise ServerMissingError("no Triton server: `bertender install-server`")
 
     monkeypatch.setattr(check, "find_installation", absent)
     words = ("serve", made["int8"], "--repository-only", tmp_path / "models")
-    assert "\nnot tried here: no Triton server: pip install" in succeed(*words).stdout
+    assert "\nnot tried here: no Triton server: `bertender" in succeed(*words).stdout
     assert last_line(succeed(*words, "--json"))["not_tried"].startswith("no Triton server")
 
 
+@pytest.mark.server
 def test_a_server_without_the_backend_is_refused(made: Made) -> None:
-    pytest.importorskip("pytriton", reason="needs the extra `serve`", exc_type=ImportError)
     said = fail("serve", made["onnx"], "--runtime", "triton-onnxruntime")
     assert "--repository-only DIRECTORY" in said and "--tritonserver ROOT/bin/tritonserver" in said
     assert "in the process of the Python backend" in fail("serve", made["onnx"], "--gpu")

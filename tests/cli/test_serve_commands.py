@@ -54,7 +54,6 @@ def test_a_folder_that_holds_something_else_is_not_replaced(made: Made, tmp_path
 
 @pytest.mark.parametrize("flag", ["--http-port", "--grpc-port", "--metrics-port"])
 def test_a_taken_port_is_named_with_its_flag(flag: str, made: Made) -> None:
-    pytest.importorskip("pytriton", reason="needs the extra `serve`", exc_type=ImportError)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -67,10 +66,10 @@ def test_without_the_binary_it_says_what_to_install(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent(binary: Path | None = None) -> None:
-        raise ServerMissingError("no Triton server: pip install 'bertender[serve]'")
+        raise ServerMissingError("no Triton server: `bertender install-server`")
 
     monkeypatch.setattr(triton, "find_installation", absent)
-    assert "pip install 'bertender[serve]'" in fail("serve", made["int8"], *ANY_PORTS)
+    assert "`bertender install-server`" in fail("serve", made["int8"], *ANY_PORTS)
 
 
 def test_what_a_repository_does_not_hold_is_refused(made: Made, tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ PATHS: dict[str, list[tuple[str, ...]]] = {
 """Paths that are not there, by the commands that take some."""
 
 TAKE_NO_PATH = {
-    *("classify", "loadtest", "api-key", "tasks", "methods", "schemes", "recipes", "doctor")
+    *("classify", "loadtest", "api-key", "install-server"),
+    *("tasks", "methods", "schemes", "recipes", "doctor"),
 }
 
 SETTINGS: dict[str, list[tuple[str, ...]]] = {

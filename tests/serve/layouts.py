@@ -1,4 +1,4 @@
-"""Servers laid out as in NVIDIA's container, made of the wheel's files."""
+"""Servers laid out as in NVIDIA's container, made of the files of the installed one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAND_IN = Path(__file__).with_name("stand_in_onnxruntime.py")
 
 
 def lay_out(root: Path, version: str | None) -> Path:
-    """Link the wheel's server into `root`, as of `version`; return the path of the binary."""
+    """Link the installed server into `root`, as of `version`; return the path of the binary."""
     found = find_installation()
     (root / "bin").mkdir(parents=True)
     (root / "bin" / "tritonserver").symlink_to(found.binary)

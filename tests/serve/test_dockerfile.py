@@ -67,7 +67,9 @@ def test_what_it_copies_is_all_that_docker_is_sent() -> None:
 
 def test_it_installs_the_extra_alone() -> None:
     (install,) = (rest for name, rest in instructions() if "pip install" in rest)
-    assert install.endswith("'.[serve]'") and "--constraint constraints.txt" in install
+    packages, _, server = install.partition(" && if ")
+    assert packages.endswith("'.[serve]'") and "--constraint constraints.txt" in packages
+    assert "/bertender install-server" in server
 
 
 def test_its_arguments_start_a_server_that_other_machines_reach() -> None:

@@ -1,34 +1,39 @@
-"""The Triton binary is found in its wheel, or its absence explained."""
+"""The Triton binary is found where it was installed, or its absence explained."""
 
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
-import tomllib
+from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
-from packaging.requirements import Requirement
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ServerMissingError
+from bertender.core.errors import ModelError, ServerMissingError
+from bertender.core.machine import server_folder
 from bertender.models.classifier import Classifier
+from serve.backend.model import check_numpy
 from serve.client.endpoint import classify
 from serve.config import ServeConfig
 from serve.repository.write import write_repository
 from serve.server import installation
 from serve.server.installation import find_installation
 from serve.server.server import Server
+from serve.server.supervisor import STUB_NAME
+from serve.server.wheels import NUMPY_1, PYTHON, numpy_file
 from tests.serve.layouts import lay_out
-from tests.serve.processes import triton_of
+from tests.serve.machines import unlike
+from tests.serve.processes import stub_of, triton_of
 from tests.served import ANY_PORTS
 
 pytestmark = pytest.mark.server
 
 
-def test_the_binary_runs_from_its_wheel(tmp_path: Path) -> None:
+def test_the_binary_runs_from_its_folder(tmp_path: Path) -> None:
     found = find_installation()
     found.assemble(tmp_path)
     done = subprocess.run(
@@ -42,55 +47,25 @@ def test_the_binary_runs_from_its_wheel(tmp_path: Path) -> None:
     assert os.access(tmp_path / "backends" / "python" / "triton_python_backend_stub", os.X_OK)
 
 
-def test_pytriton_is_never_imported() -> None:
-    script = (
-        "import sys, serve.server.triton as s; "
-        "s.find_installation(); print('pytriton' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.strip() == "False", done.stderr
-
-
-def test_a_missing_wheel_comes_with_the_way_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "WHEEL", "no-such-wheel")
-    with pytest.raises(ServerMissingError, match=r"pip install 'bertender\[serve\]'"):
+def test_a_missing_server_comes_with_the_way_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    with pytest.raises(ServerMissingError, match=rf"in {tmp_path}.*`bertender install-server`"):
         find_installation()
 
 
 @pytest.mark.parametrize(
-    ("system", "machine", "python", "is_there"),
-    [
-        ("linux", "x86_64", (3, 12), True),
-        ("linux", "x86_64", (3, 13), False),
-        ("linux", "aarch64", (3, 11), False),
-        ("darwin", "arm64", (3, 11), False),
-        ("darwin", "x86_64", (3, 11), False),
-    ],
+    ("machine", "python", "glibc"),
+    [("aarch64", "3.11", "glibc 2.36"), ("x86_64", "3.13", "glibc 2.36"), ("x86_64", "3.11", "")],
 )
-def test_pip_leaves_the_wheel_out_where_there_is_none(
-    monkeypatch: pytest.MonkeyPatch,
-    system: str,
-    machine: str,
-    python: tuple[int, int],
-    is_there: bool,
+def test_a_machine_that_it_cannot_run_on_is_told_that_it_needs_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, python: str, glibc: str
 ) -> None:
-    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-    rows = map(Requirement, project["optional-dependencies"]["serve"])
-    (marker,) = [each.marker for each in rows if each.name == installation.WHEEL]
-    about = {
-        "sys_platform": system,
-        "platform_machine": machine,
-        "python_version": ".".join(map(str, python)),
-    }
-    assert marker is not None and marker.evaluate(about) == is_there
-    monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(sys, "version_info", python)
-    monkeypatch.setattr(installation, "WHEEL", "not-installed")
-    with pytest.raises(ServerMissingError) as missing:
+    unlike(monkeypatch, tmp_path, machine=machine, python=python, glibc=glibc)
+    with pytest.raises(ServerMissingError, match=r"and this is .*--server embedded") as missing:
         find_installation()
-    assert ("pip install" in str(missing.value)) == is_there
-    assert ("--server embedded" in str(missing.value)) != is_there
+    assert "install-server" not in str(missing.value)
 
 
 def test_an_unsupported_python_is_told_the_supported_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,14 +74,50 @@ def test_an_unsupported_python_is_told_the_supported_ones(monkeypatch: pytest.Mo
         find_installation()
 
 
-def test_a_numpy_that_ends_the_stub_is_named(
+def test_a_stub_for_numpy_1_has_one_of_its_own_in_front(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = lay_out(tmp_path / "other", "2.99.0")
-    monkeypatch.setattr(installation, "FIRST_UNSUPPORTED_NUMPY", 1)
-    with pytest.raises(ServerMissingError, match=r"numpy 1\.\d.*pip install 'numpy<1'.*--tritons"):
-        find_installation()
-    assert find_installation(other).version == "2.99.0"
+    own = str(server_folder())
+    for found in (find_installation(), find_installation(other)):
+        assert found.environment()["PYTHONPATH"].split(os.pathsep) == [own, *filter(None, sys.path)]
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))  # where there is none
+    monkeypatch.setattr(metadata, "version", lambda name: "1.26.4")
+    assert find_installation(other).numpy is None
+    monkeypatch.setattr(metadata, "version", lambda name: "2.4.0")
+    with pytest.raises(ServerMissingError, match=r"with numpy 2\.4\.0.*`bertender install-server`"):
+        find_installation(other)
+
+
+def test_a_stub_for_numpy_2_has_that_of_this_environment(tmp_path: Path) -> None:
+    other = lay_out(tmp_path / "other", "2.99.0")
+    stub = tmp_path / "other/backends/python" / STUB_NAME
+    content = stub.read_bytes().replace(NUMPY_1, b"numpy._core.multiarray")
+    stub.unlink()
+    stub.write_bytes(content)
+    stub.chmod(0o755)
+    found = find_installation(other)
+    assert found.numpy is None
+    assert found.environment()["PYTHONPATH"] == os.pathsep.join(filter(None, sys.path))
+
+
+def test_a_triton_of_the_user_whose_stub_cannot_read_arrays_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stub = find_installation().stub
+    monkeypatch.setattr(np, "__version__", "1.26.4")
+    check_numpy(stub)
+    monkeypatch.setattr(np, "__version__", "2.4.0")
+    check_numpy(Path(sys.executable))
+    with pytest.raises(ModelError, match=r"with numpy 2\.4\.0\. Install 'numpy<2'"):
+        check_numpy(stub)
+
+
+def test_the_running_stub_has_loaded_that_numpy_alone(engines: Callable[[str], Server]) -> None:
+    server = engines("triton")
+    stub = stub_of(server)
+    loaded = {each.path for each in stub.memory_maps() if "_multiarray_umath" in each.path}
+    assert loaded == {str((server_folder() / numpy_file(PYTHON)).resolve())}
 
 
 def test_a_machine_without_a_shell_is_named(
@@ -129,7 +140,7 @@ def test_a_stub_that_triton_has_taken_the_rights_of_is_named(
         find_installation()
 
 
-def test_the_version_of_a_wheel_is_known() -> None:
+def test_the_version_of_the_installed_server_is_known() -> None:
     assert installation.installed_version() == "2.51.0"
 
 
@@ -160,7 +171,7 @@ def test_an_incomplete_server_is_named_with_the_layout(missing: str, tmp_path: P
 
 def test_a_stub_for_another_python_is_named(tmp_path: Path) -> None:
     binary = lay_out(tmp_path / "other", None)
-    stub = tmp_path / "other/backends/python" / installation.STUB_NAME
+    stub = tmp_path / "other/backends/python" / STUB_NAME
     stub.unlink()
     stub.write_bytes(b"\0libpython3.14.so.1.0\0")
     with pytest.raises(ServerMissingError, match=r"no Python 3\.1\d models.* stubs for 3\.14"):

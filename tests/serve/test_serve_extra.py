@@ -58,15 +58,12 @@ def client(folder: Path) -> FreshEnvironment:
 def test_nothing_in_it_makes_models() -> None:
     packages = closure(written_packages("serve"))
     assert not MAKES_MODELS & packages.keys()
-    assert {"nvidia-pytriton", "onnxruntime", "tritonclient"} <= packages.keys()
+    assert {"onnxruntime", "tritonclient"} <= packages.keys()
     assert closure(written_packages("train")).keys() >= MAKES_MODELS
 
 
 def test_without_extras_there_is_a_client_alone() -> None:
-    assert (
-        not {*MAKES_MODELS, "nvidia-pytriton", "onnxruntime", "transformers"}
-        & closure(written_packages()).keys()
-    )
+    assert not {*MAKES_MODELS, "onnxruntime", "transformers"} & closure(written_packages()).keys()
 
 
 ASKING = ("--help", "--version", "classify --help", "loadtest --help", "doctor --json", "show")
