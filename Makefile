@@ -11,7 +11,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(f"bertender needs Python 3.11 or 3.12, and {sys.executable} is {v[0]}.{v[1]}: set PYTHON=python3.11") if v not in ((3, 11), (3, 12)) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[serve,demo,dev]'
-	@case "$$(uname -sm)" in "Linux x86_64") $(BIN)/bertender install-server;; esac  # where it can run
+	@$(BIN)/python -c 'import sys; from serve.server.wheels import why_not_here; sys.exit(why_not_here() is None)' || $(BIN)/bertender install-server
 	@touch $@
 
 demo:

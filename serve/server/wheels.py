@@ -255,7 +255,7 @@ def _install(installer: Sequence[str], folder: Path) -> None:
             text=True,
         )
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line and "WARNING" not in line]
+        said = [line for line in done.stderr.splitlines() if line.strip()]
         raise ServerMissingError(
             f"{WHEELS[0].name} could not be installed, and nothing was kept. What "
             f"`{shlex.join(installer)}` said:\n" + "\n".join(said[-SAID_LINES:])

@@ -12,19 +12,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
 
+from bertender.cli.serving import _ready
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ServerMissingError
 from bertender.models.classifier import open_classifier
 from serve.client.endpoint import Endpoint
+from serve.config import ServeConfig
 from serve.repository.write import is_repository
 from serve.server import triton
+from serve.server.server import Server
 from tests.cli.made import Made
 from tests.forked import command, start
 from tests.front import fail, last_line, succeed
+from tests.serve.machines import unlike
 
 ANY_PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 
@@ -70,6 +76,29 @@ def test_without_the_binary_it_says_what_to_install(
 
     monkeypatch.setattr(triton, "find_installation", absent)
     assert "`bertender install-server`" in fail("serve", made["int8"], *ANY_PORTS)
+
+
+@pytest.mark.parametrize(
+    ("engine", "python", "said"),
+    [
+        (None, "3.12", "without Triton, which `bertender install-server` installs\n"),
+        (None, "3.13", "without Triton\n"),
+        ("embedded", "3.12", "without Triton\n"),
+    ],
+)
+def test_a_server_without_triton_says_so_and_what_installs_it(
+    engine: str | None,
+    python: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    unlike(monkeypatch, tmp_path, python=python)
+    urls = {"http_url": "http://127.0.0.1:8000", "metrics_url": "http://127.0.0.1:8002/metrics"}
+    running = SimpleNamespace(config=ServeConfig(server=engine), models=("classifier",), **urls)
+    _ready(cast(Server, running), None, as_json=False)
+    assert f"server: embedded, {said}" in capsys.readouterr().out
 
 
 def test_what_a_repository_does_not_hold_is_refused(made: Made, tmp_path: Path) -> None:
