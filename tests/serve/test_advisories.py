@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from serve.config import ServeConfig
-from serve.server import installation
 from serve.server.advisories import (
     ADVISORIES,
     VERSIONS,
@@ -79,8 +80,10 @@ def test_the_version_of_the_wheels_server_is_what_it_says(served: Server) -> Non
     )
 
 
-def test_where_no_server_is_installed_the_start_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "WHEEL", "no-such-wheel")
+def test_where_no_server_is_installed_the_start_reports_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert ServeConfig.parse({"host": "0.0.0.0"}).host == "0.0.0.0"
 
 
