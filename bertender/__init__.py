@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bertender.api import (
+        bundle,
         classify,
         compare,
         compress,
@@ -49,6 +50,7 @@ __all__ = [  # in the order of use, which the pages follow
     "prune",
     "export",
     "quantize",
+    "bundle",
     "verify",
     "compare",
     "open_model",

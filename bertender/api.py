@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from distill.finetuning.config import MultiTaskConfig
     from distill.pretraining.config import PretrainConfig
     from distill.pruning.config import PruneConfig
+    from export.bundle.config import BundleConfig
     from export.config import ExportConfig
     from quantize.config import QuantizeConfig
     from serve.client.endpoint import Classification
@@ -317,6 +318,35 @@ def quantize(
         int8 = bertender.quantize("runs/onnx", out="runs/int8", scheme="dynamic")
     """
     return make("quantize", [artifact], task, config, settings, out, force)
+
+
+def bundle(
+    artifact: ArtifactLike,
+    task: TaskLike | None = None,
+    config: BundleConfig | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
+) -> Artifact:
+    """Write a model in the layout that another program opens, checked there.
+
+    Args:
+        artifact: the graph to bundle; a torch classifier is exported first.
+        task: as in `distill`; the check reads its texts.
+        config: settings of the stage, as an object.
+        out: where the bundle goes.
+        force: replace a finished artifact there.
+        settings: the options of `bertender bundle`.
+
+    Raises:
+        ModelError: the program has no kernels, or no place, for what the artifact is.
+        ParityError: the bundle does not answer as the artifact does; nothing is written.
+
+    Example:
+        folder = bertender.bundle("runs/onnx", out="runs/page", to="browser")
+    """
+    return make("bundle", [artifact], task, config, settings, out, force)
 
 
 def compress(

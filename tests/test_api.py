@@ -30,7 +30,7 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 PROMISED = {
     *("Artifact", "Task", "BertenderError", "load_task", "pretrain", "distill_general"),
     *("finetune", "distill", "prune", "export", "quantize", "verify", "compare", "open_model"),
-    *("serve", "classify", "deploy", "compress", "run_recipe", "import_model"),
+    *("serve", "classify", "deploy", "compress", "run_recipe", "import_model", "bundle"),
 }
 NAMES = tuple(name for name in bertender.__all__ if not name.startswith("_"))
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(bertender, name))]
@@ -105,6 +105,7 @@ REFUSED = {
     "prune": lambda out: bertender.prune("nowhere", out=out, head=0.5),
     "export": lambda out: bertender.export("nowhere", out=out, opsets=18),
     "quantize": lambda out: bertender.quantize("nowhere", out=out, schema="static"),
+    "bundle": lambda out: bertender.bundle("nowhere", out=out, too="browser"),
     "verify": lambda out: bertender.verify("nowhere", "nowhere", text=3),
     "compare": lambda out: bertender.compare(["nowhere"], round=3),
     "load_task": lambda out: bertender.load_task(trains="train.csv"),
@@ -209,6 +210,7 @@ def test_the_examples_run_one_after_another(examples: Path) -> None:
         "pruned": "prune",
         "onnx": "export",
         "int8": "quantize",
+        "page": "bundle",
     }
     assert (examples / "runs" / "recipe" / "student" / "artifact.json").is_file()
 

@@ -90,6 +90,13 @@ def graph_lines(findings: Findings) -> list[str]:
     return lines
 
 
+def bundle_lines(findings: Findings) -> list[str]:
+    """Return what opens a bundle, and what there is to know; nothing for other artifacts."""
+    if not (bundle := findings.bundle):
+        return []
+    return [f"opens as {bundle.opens_as}", f"checked by {bundle.checked_by}", *bundle.notes]
+
+
 def pruning_lines(findings: Findings) -> list[str]:
     """Return what was cut of an artifact; nothing for others."""
     if not (pruning := findings.pruning):

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.cli.findings import (
+    bundle_lines,
     control_lines,
     graph_lines,
     pruning_lines,
@@ -113,6 +114,7 @@ def _measured(findings: Findings, problem: Problem[Any] | None) -> Iterator[str]
             f"{output} difference {DASH if most is None else f'{most:.2g}'}"
         )
     yield from graph_lines(findings)
+    yield from bundle_lines(findings)
     yield from pruning_lines(findings)
     yield from quantization_lines(findings)
 

@@ -30,7 +30,7 @@ RECORDED_LIBRARIES = (
     "scikit-learn",
 )
 
-Kind = Literal["torch", "onnx", "bag-of-words"]
+Kind = Literal["torch", "onnx", "bag-of-words", "bundle"]
 
 
 class FileRecord(Record):

@@ -432,6 +432,14 @@ class TrainingFindings(Part):
     together: dict[str, OtherTask] = Field({}, description="by the name of the other task")
 
 
+class BundleFindings(Part):
+    """A folder for another program, as it was checked."""
+
+    opens_as: str = Field(description="what opens it there")
+    checked_by: str = Field(description="what ran the files of the folder alone")
+    notes: tuple[str, ...] = Field((), description="what is for who opens it to do, or to know")
+
+
 class Findings(Part):
     """Measurements that were taken when an artifact was written."""
 
@@ -457,4 +465,5 @@ class Findings(Part):
         description="of ONNX Runtime: entries that bertender opens the graph with on CPUs without "
         "8-bit dot products, as others do with add_session_config_entry",
     )
+    bundle: BundleFindings | None = Field(None, description="of `bundle`")
     parity: ParitySummary | None = Field(None, description="with the artifact's parent")

@@ -113,6 +113,11 @@ def open_classifier(
             max_length=max_length,
             runtime=runtime,
         )
+    if artifact.card.kind == "bundle":
+        raise ModelError(
+            f"{artifact.path} is a bundle for other programs, which bertender writes and does not "
+            "read. Give the artifact that it was made from."
+        )
     # as counted in training: of two classes it keeps two rows of numbers where one was fitted
     parameters = _recorded_parameters(artifact)
     problem = problem_of(artifact)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from distill.pretraining.config import PretrainConfig
     from distill.pretraining.corpus import Corpus
     from distill.pruning.config import PruneConfig
+    from export.bundle.config import BundleConfig
     from export.config import ExportConfig
     from quantize.config import QuantizeConfig
     from serve.check import EndpointCheck
@@ -492,6 +493,37 @@ class Quantize(Stage):
         check_installed(config.runtime)
 
 
+class Bundle(Stage):
+    """A graph in the layout of another program."""
+
+    name = "bundle"
+    summary = "Write a model in the layout that another program opens, checked there."
+    source = "artifact"
+    wanted = ONNX_CLASSIFIER
+
+    @property
+    def config(self) -> type[BundleConfig]:
+        from export.bundle.config import BundleConfig
+
+        return BundleConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: BundleConfig, out: Path
+    ) -> Artifact:
+        """Bundle the source; a torch artifact is exported before."""
+        from export.bundle.bundle import bundle, check_target
+
+        source = sources[0]
+        check_target(config, source)  # before the export, which takes minutes
+        if source.card.kind == "torch":
+            check_writable(out, source)
+            source = exported(source, task)
+        return bundle(source, task, config, out)
+
+    def makes(self, config: BundleConfig) -> Product:
+        return Product(self.name, "bundle")
+
+
 def exported(source: Artifact, task: Task) -> Artifact:
     """Export a torch artifact with the default settings into the cache folder, unless it is there.
 
@@ -609,7 +641,7 @@ STAGES: Table[Stage] = Table(
         stage.name: stage
         for stage in (
             *(Pretrain(), DistillGeneral(), Baseline(), Finetune(), Distill(), Prune()),
-            *(Export(), Quantize(), Verify(), Compare(), Endpoint()),
+            *(Export(), Quantize(), Bundle(), Verify(), Compare(), Endpoint()),
         )
     },
 )

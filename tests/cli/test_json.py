@@ -80,6 +80,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     ),
     "export": lambda made, out: ("export", made["student"], "--out", out),
     "quantize": lambda made, out: ("quantize", made["onnx"], "--out", out),
+    "bundle": lambda made, out: ("bundle", made["onnx"], "--to", "browser", "--out", out),
     "import": lambda made, out: ("import", made["theirs"], "--out", out),
     "verify": lambda made, out: ("verify", made["student"], made["int8"]),
     "compare": lambda made, out: ("compare", made["student"], made["int8"], *FAST),

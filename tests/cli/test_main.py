@@ -62,6 +62,7 @@ OWN_FLAGS = {
     "prune": {"--out", "--force"},
     "export": {"--out", "--force"},
     "quantize": {"--out", "--force"},
+    "bundle": {"--out", "--force"},
     "import": {"--out", "--revision", "--labels", "--pooling", "--force"},
     "verify": {"--out"},
     "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},

@@ -43,6 +43,8 @@ from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
+from export.bundle.bundle import bundle
+from export.bundle.config import PROGRAMS, BundleConfig
 from export.config import ExportConfig
 from export.exporter import export, write_onnx
 from quantize.config import QuantizeConfig
@@ -58,6 +60,7 @@ from serve.server.server import serving
 from serve.wire import TRUNCATED
 from tests.fake_predictor import FakePredictor
 from tests.front import succeed
+from tests.packages import HAS_NODE, NODE_MODULES
 from tests.quick import quick
 from tests.serve.asking import ask
 from tests.serve.layouts import ENCODER_RUNTIME, lay_out_with_encoders
@@ -209,6 +212,22 @@ def test_the_gate_finds_wrong_answers(
     for fault in own:
         faulty = with_answers(candidate, fault)
         assert not check_parity(sound, faulty, examples, tolerance, truth=truth).passed, fault
+
+
+@pytest.mark.parametrize("to", PROGRAMS)
+def test_a_bundle_answers_as_the_graph(
+    to: str, graph: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """transformers.js too, where it is there, in Node: tokens and outputs of each kind."""
+    settings: dict[str, Any] = {"to": to, "parity_texts": 8}
+    if to == "browser":
+        settings |= {"golden_texts": 8, "node_modules": NODE_MODULES if HAS_NODE else None}
+    config = BundleConfig(**settings)
+    written = bundle(graph, task, config, tmp_path / "out")
+    found = written.card.findings.bundle
+    assert found is not None and found.opens_as
+    if to == "browser":
+        assert json.loads((written.path / "texts.json").read_text())["rows"]
 
 
 def test_a_student_is_distilled(teacher: Artifact, task: Task, tmp_path: Path) -> None:

@@ -1,0 +1,328 @@
+"""The folder of transformers.js: config, tokenizer, and the graph in `onnx/` under the name of its
+data type; with a page, and a check of it that Node and browsers run.
+
+https://huggingface.co/docs/transformers.js/custom_usage
+transformers.js has tokenizers of its own, in JavaScript, and runs graphs by onnxruntime-web, whose
+kernels in WebAssembly are fewer than those of other CPUs. Both are what `check.mjs` looks at: the
+tokens of each stored text, and its logits.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError, ParityError, RuntimeMissingError
+from bertender.core.findings import BundleFindings
+from bertender.gate.judge import TOLERANCES
+from bertender.models.classifier import Classifier, onnx_file, problem_of
+from bertender.models.graphs import nodes_of
+from bertender.models.onnx_session import ONNX_NAME, OnnxPredictor, create_session, session_options
+from bertender.models.runtimes import RUNTIMES
+from bertender.problems.problem import Problem
+from bertender.text.batch import Example
+from bertender.text.text_windows import windows_of
+from export.bundle.program import Program, classifier_of, copy_companions
+
+TRANSFORMERS_JS = "@huggingface/transformers"
+CHECKED_VERSION = "4.3.2"
+"""Of transformers.js: what is said here of it was seen there."""
+PAGE_FILES = ("check.mjs", "index.html", "page.css", "page.mjs")
+TEXTS_NAME = "texts.json"
+NODE_SECONDS = 600
+
+DTYPES: Mapping[str, tuple[str, str]] = {
+    "float32": ("fp32", "model.onnx"),
+    "float16": ("fp16", "model_fp16.onnx"),
+    "int8": ("q8", "model_quantized.onnx"),
+    "int4": ("q4", "model_q4.onnx"),
+}
+"""Precision -> transformers.js's name of it, and the file that it reads then."""
+WITHOUT_KERNELS: Mapping[str, str] = {
+    "GatherBlockQuantized": "tables of 4 bits have no kernel in WebAssembly",
+    "QuantizeLinear": "onnxruntime 1.30, of which transformers.js has both its builds, ends while "
+    "it opens graphs with static scales",
+}
+"""Operator -> why a page cannot open a graph with it."""
+
+ODD_TEXTS = (
+    "\u00c9t\u00e9 na\u00efve caf\u00e9 cafe\u0301 \u00c5ngstr\u00f6m \u0130stanbul stra\u00dfe",
+    "\u4f60\u597d\uff0c\u4e16\u754c \u3053\u3093\u306b\u3061\u306f \uc548\ub155\ud558\uc138\uc694",
+    "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u0928\u092e\u0938\u094d\u0924\u0947",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea ok\U0001f44d\U0001f3fd",
+    "\ufb01ne \u2460 \uff21\uff22\uff23 x\u00b2 \u00bd 10\u00a0000 a\u200bb soft\u00adhyphen",
+    "tab\tline\nbreak  two   spaces ",
+    "don't it's \u201cquotes\u201d \u2018single\u2019 em\u2014dash e-mail@example.com #1 $5.99",
+    "a" * 120 + " antidisestablishmentarianism \ufffd \x07bell",
+    "[SEP] [MASK] </s> <mask> [UNK]",
+)
+"""Texts that tokenizers in two languages are likeliest to read otherwise."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """What transformers.js has for a kind of problem."""
+
+    pipeline: str | None = None
+    """None where there is none, or where it would answer wrongly."""
+    note: str = ""
+
+
+USES: Mapping[str, Use] = {
+    "single_label_classification": Use("text-classification"),
+    "multi_label_classification": Use(
+        "text-classification",
+        "a label is in the set where its probability is above 0.5: ask for all with top_k: null",
+    ),
+    "regression": Use(
+        note="the logit is the number; pipeline('text-classification') would answer 1 for all texts"
+    ),
+    "token_classification": Use(
+        "token-classification",
+        "the pipeline labels tokens; the label of a word is that of its first token",
+    ),
+    "sentence_embedding": Use(
+        "feature-extraction", "the output is the vector: ask for no pooling, which is in the graph"
+    ),
+    "question_answering": Use("question-answering"),
+    "multiple_choice": Use(
+        note="a logit for each pair of the question and a choice; the largest is the answer"
+    ),
+    "ranking": Use(note="a logit for each pair of the query and a passage; sort by it"),
+}
+"""Kind of problem -> its use; several heads have none of these."""
+PAIRS = "its pipeline takes one text: use tokenizer(text, {text_pair}) and the model"
+SEVERAL_HEADS = Use(note="the logits of all heads lie side by side, in the order of the labels")
+
+
+def use_of(source: Artifact) -> Use:
+    """Return what transformers.js has for an artifact's kind of problem."""
+    task = source.card.task
+    if problem_of(source).heads:
+        return SEVERAL_HEADS
+    use = USES[task.problem_type]
+    takes_pair = use.pipeline != "text-classification" or len(task.text_columns) == 1
+    return use if takes_pair else Use(note=PAIRS)
+
+
+def notes_of(source: Artifact, opened: Classifier) -> tuple[str, ...]:
+    """Return what a page must do itself, or its author must know."""
+    notes = [note] if (note := use_of(source).note) else []
+    fitted = source.card.task.fitted
+    if fitted:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in fitted.items())
+        notes.append(f"fitted besides the weights, and for the page to apply: {values}")
+    tokenizer: Any = opened.encode.tokenizer  # type: ignore[attr-defined]
+    if windows_of(tokenizer) is not None or opened.problem.window is not None:
+        notes.append(
+            f"longer texts are cut at {opened.encode.max_length} tokens; "  # type: ignore[attr-defined]
+            "elsewhere bertender reads them in windows"
+        )
+    return tuple(notes)
+
+
+def strings_of(problem: Problem[Any], example: Example) -> list[tuple[str, ...]]:
+    """Return the text, or the pair of texts, of each row that a model reads of an example."""
+    if problem.labels_words:
+        return [(" ".join(example),)]
+    if problem.name in ("multiple_choice", "ranking"):
+        return [(example[0], each) for each in example[1:]]
+    return [(each,) for each in example] if problem.gives_vectors else [example]
+
+
+class Browser(Program):
+    """`--to browser`."""
+
+    def check(self, source: Artifact) -> None:
+        precision, kind = source.card.precision, source.card.kind
+        if precision not in DTYPES:
+            raise ModelError(
+                f"{source.path} is of precision {precision}, which WebAssembly has no kernels for; "
+                f"{', '.join(DTYPES)} it has. Export it in float32, or quantize it with --scheme "
+                "dynamic."
+            )
+        if kind == "onnx" and (lacking := self._lacking(source)):
+            raise ModelError(
+                f"{source.path} has {lacking}: {WITHOUT_KERNELS[lacking]}. Quantize it with "
+                "--scheme dynamic, with or without --fused-attention."
+            )
+        if kind == "onnx" and len([name for name in source.card.files if ONNX_NAME in name]) > 1:
+            raise ModelError(
+                f"the weights of {source.path} lie in a file beside its graph, and a browser's "
+                "memory ends at 4 GB. Export it with a larger --external-above-mb, or distil a "
+                "smaller model."
+            )
+        if self.config.node_modules is not None:
+            self._check_node(self.config.node_modules)
+
+    @staticmethod
+    def _lacking(source: Artifact) -> str | None:
+        graph = onnx.load(onnx_file(source), load_external_data=False).graph
+        operators = {node.op_type for node in nodes_of(graph)}
+        return next((name for name in WITHOUT_KERNELS if name in operators), None)
+
+    @staticmethod
+    def _check_node(folder: Path) -> None:
+        if not (folder / TRANSFORMERS_JS / "package.json").is_file():
+            raise ConfigError(
+                f"node_modules={str(folder)!r}: there is no {TRANSFORMERS_JS} in it. Make one with "
+                f"`npm install --ignore-scripts {TRANSFORMERS_JS}@{CHECKED_VERSION}`, and give its "
+                "folder node_modules."
+            )
+        if shutil.which("node") is None:
+            raise RuntimeMissingError(
+                "node_modules is for Node, and no program `node` is found. Install Node 20 or "
+                "newer, or leave node_modules out: then ONNX Runtime alone checks the bundle."
+            )
+
+    def write(self, source: Artifact, folder: Path) -> None:
+        dtype, name = DTYPES[source.card.precision]
+        copy_companions(source, folder)
+        (folder / "onnx").mkdir()
+        shutil.copy2(onnx_file(source), folder / "onnx" / name)
+        path = folder / "config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        # else Node reads model.onnx, and a page model_quantized.onnx
+        config["transformers.js_config"] = {"dtype": dtype}
+        path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    def open(self, source: Artifact, folder: Path, parameters: int, name: str) -> Classifier:
+        """Open the graph with all of ONNX Runtime's optimizers, as others do."""
+        graph = folder / "onnx" / DTYPES[source.card.precision][1]
+        session = create_session(graph, session_options(0, False), ("CPUExecutionProvider",))
+        return classifier_of(source, folder, OnnxPredictor(session), parameters, name)
+
+    def complete(
+        self,
+        source: Artifact,
+        opened: Classifier,
+        candidate: Classifier,
+        examples: Sequence[Example],
+        folder: Path,
+    ) -> BundleFindings:
+        for name in PAGE_FILES:
+            page = resources.files("export.bundle").joinpath("page_files", name)
+            (folder / name).write_bytes(page.read_bytes())
+        package = {
+            "private": True,
+            "type": "module",
+            "scripts": {"check": "node check.mjs"},
+            "dependencies": {TRANSFORMERS_JS: CHECKED_VERSION},
+        }
+        (folder / "package.json").write_text(json.dumps(package, indent=2) + "\n")
+        # the script of onnxruntime-node would fetch libraries for GPUs
+        (folder / ".npmrc").write_text("ignore-scripts=true\n")
+        chosen = examples[: self.config.golden_texts]
+        texts = _texts(source, opened, chosen)
+        (folder / TEXTS_NAME).write_text(json.dumps(texts) + "\n", encoding="utf-8")
+        row, use = RUNTIMES["onnxruntime"], use_of(source)
+        checked, notes = f"{row.title} {row.version}", notes_of(source, opened)
+        if self.config.node_modules is None:
+            notes = (*notes, "not checked by transformers.js: npm install && node check.mjs")
+        else:
+            result = _node_check(folder, self.config.node_modules)
+            checked += f" and transformers.js {result['version']} in Node"
+            notes = (*notes, *result["notes"])
+        opens_as = f"pipeline({use.pipeline!r})" if use.pipeline else "AutoModel and AutoTokenizer"
+        return BundleFindings(
+            opens_as=f"{opens_as} of transformers.js", checked_by=checked, notes=notes
+        )
+
+
+def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) -> dict[str, Any]:
+    """Return texts with the tokens and logits that they must give, and how far these may be off."""
+    precision, problem = source.card.precision, opened.problem
+    rows: list[dict[str, Any]] = []
+    for example in examples:
+        batch = opened.encode([example])
+        strings = strings_of(problem, example)
+        if sum(batch.counts) != len(strings):
+            continue  # it is read in windows
+        logits = opened.predictor.logits(batch)
+        for row, (text, *pair) in enumerate(strings):
+            attended = batch.arrays["attention_mask"][row] > 0
+            own = logits[row][attended] if problem.per_token else logits[row]
+            rows.append(
+                {
+                    "text": text,
+                    "pair": pair[0] if pair else None,
+                    "ids": batch.arrays["input_ids"][row][attended].tolist(),
+                    "logits": np.atleast_2d(own).round(6).tolist(),
+                }
+            )
+    odd = [
+        {"text": text, "ids": opened.encode.tokenizer(text)["input_ids"]}  # type: ignore[attr-defined]
+        for text in (ODD_TEXTS if rows else ())
+    ]
+    values = np.array([*chain(*(row["logits"] for row in rows))] or [[0.0]], dtype=np.float64)
+    bounds = TOLERANCES[precision]
+    _, spread = problem.size_and_spread(values)
+    scale = problem.scale(values)
+    # of single logits, or of the median and of the 95th percentile over texts
+    allowed = {
+        "max": bounds.max_abs and bounds.max_abs * scale,
+        "median": bounds.max_median and bounds.max_median * spread,
+        "p95": bounds.max_p95 and bounds.max_p95 * spread,
+    }
+    return {
+        "kind": source.card.task.problem_type,
+        "labels": list(source.card.task.labels),
+        "pipeline": use_of(source).pipeline,
+        "pair": bool(rows) and rows[0]["pair"] is not None,
+        "vectors": problem.gives_vectors,
+        "max_length": opened.encode.max_length,  # type: ignore[attr-defined]
+        "allowed": allowed,
+        "rows": rows,
+        "odd": odd,
+    }
+
+
+def _node_check(folder: Path, modules: Path) -> dict[str, Any]:
+    """Run check.mjs in a folder, with the packages of another one.
+
+    Raises:
+        ParityError: it finds other tokens or logits, or ends without an answer.
+    """
+    link = folder / "node_modules"
+    link.symlink_to(modules.resolve(), target_is_directory=True)
+    try:
+        ended = subprocess.run(
+            [str(shutil.which("node")), "check.mjs", "--json"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=NODE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ParityError(
+            f"transformers.js has not answered within {NODE_SECONDS} s. Give fewer golden_texts, "
+            "or leave node_modules out."
+        ) from None
+    finally:
+        link.unlink()
+    try:
+        result: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        said = ended.stderr.strip().splitlines()
+        raise ParityError(
+            f"transformers.js cannot run the bundle: node ended with {ended.returncode}: "
+            f"{' '.join(said[-3:])}"
+        ) from None
+    if result["failures"]:
+        raise ParityError(
+            "transformers.js does not answer as the artifact does:\n"
+            + "\n".join(f"  - {failure}" for failure in result["failures"])
+            + "\nDo not serve it from there."
+        )
+    return result

@@ -1,0 +1,96 @@
+// Does transformers.js read and answer the texts of texts.json as the model that they are from?
+// Tokens must be equal; logits as near as `allowed` lets them be. Run `node check.mjs`, or press
+// the page's button.
+
+/** Open the folder's tokenizer and model. `folder` is a path, or an address that ends in a slash. */
+export async function open(transformers, folder, settings = {}) {
+  const tokenizer = await transformers.AutoTokenizer.from_pretrained(folder);
+  const model = await transformers.AutoModel.from_pretrained(folder, settings);
+  return { tokenizer, model };
+}
+
+/** Return the tokens of a text, or of a pair, cut where the model's input ends. */
+export function encode({ tokenizer }, texts, text, pair = null) {
+  return tokenizer(text, { text_pair: pair, truncation: true, max_length: texts.max_length });
+}
+
+const numbers = (tensor) => Array.from(tensor.data, Number);
+
+function quantile(sorted, share) {
+  return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
+}
+
+/** Return what is wrong, and what there is to know. */
+export async function check(transformers, opened, texts, progress = () => {}) {
+  const failures = [], notes = [], differences = [];
+  let otherTokens = 0, otherLabels = 0, firstTokens = null, firstLabel = null;
+  for (const [place, row] of texts.rows.entries()) {
+    const inputs = encode(opened, texts, row.text, row.pair);
+    const ids = numbers(inputs.input_ids);
+    if (ids.join() !== row.ids.join()) {
+      otherTokens += 1;
+      firstTokens ??= `${JSON.stringify(row.text)} is ${ids}, must be ${row.ids}`;
+      continue;
+    }
+    const { logits } = await opened.model(inputs);
+    const own = numbers(logits), width = row.logits[0].length;
+    let most = 0;
+    for (const [line, expected] of row.logits.entries()) {
+      const actual = own.slice(line * width, (line + 1) * width);
+      const moved = expected.map((value, column) => Math.abs(value - actual[column]));
+      most = Math.max(most, ...moved);
+      const best = expected.indexOf(Math.max(...expected));
+      const gap = expected[best] - Math.max(...expected.filter((_, column) => column !== best));
+      // two logits that each move by `limit` turn a prediction whose gap is within twice that
+      const limit = texts.allowed.max ?? texts.allowed.p95;
+      if (!texts.vectors && actual.indexOf(Math.max(...actual)) !== best && gap > 2 * limit) {
+        otherLabels += 1;
+        firstLabel ??= JSON.stringify(row.text);
+      }
+    }
+    differences.push(own.length === width * row.logits.length ? most : Infinity);
+    progress(place + 1, texts.rows.length);
+  }
+  const odd = texts.odd.filter(
+    ({ text, ids }) => numbers(opened.tokenizer(text).input_ids).join() !== ids.join(),
+  );
+  differences.sort((first, second) => first - second);
+  const found = {
+    max: differences.at(-1), median: quantile(differences, 0.5), p95: quantile(differences, 0.95),
+  };
+  if (otherTokens) failures.push(`tokens of ${otherTokens} of ${texts.rows.length} texts: ${firstTokens}`);
+  if (otherLabels) failures.push(`${otherLabels} other predictions, the first of ${firstLabel}`);
+  for (const [name, allowed] of Object.entries(texts.allowed)) {
+    if (allowed !== null && !(found[name] <= allowed)) {
+      failures.push(`${name} difference of logits is ${found[name]}, allowed ${allowed}`);
+    }
+  }
+  if (!texts.rows.length) failures.push("no texts were stored, so that nothing can be checked");
+  if (odd.length) {
+    notes.push(
+      `transformers.js reads ${odd.length} of ${texts.odd.length} odd texts in other tokens, such as ` +
+        JSON.stringify(odd[0].text),
+    );
+  }
+  return { version: transformers.env.version, texts: texts.rows.length, ...found, failures, notes };
+}
+
+if (typeof process !== "undefined" && process.argv?.[1]?.endsWith("check.mjs")) {
+  const { readFile } = await import("node:fs/promises");
+  const { fileURLToPath } = await import("node:url");
+  const transformers = await import("@huggingface/transformers");
+  const folder = fileURLToPath(new URL(".", import.meta.url));
+  const texts = JSON.parse(await readFile(`${folder}texts.json`, "utf-8"));
+  transformers.env.allowRemoteModels = false;
+  const result = await check(transformers, await open(transformers, folder), texts);
+  if (process.argv.includes("--json")) {
+    console.log(JSON.stringify(result));
+  } else {
+    for (const line of [...result.failures, ...result.notes]) console.log(line);
+    console.log(
+      `transformers.js ${result.version}: ${result.failures.length ? "other" : "equal"} answers ` +
+        `to ${result.texts} texts; largest difference of a logit ${result.max}`,
+    );
+  }
+  process.exitCode = result.failures.length ? 1 : 0;
+}

@@ -1,0 +1,74 @@
+// Runs the folder's model in this page; nothing is fetched from elsewhere.
+import * as transformers from "./node_modules/@huggingface/transformers/dist/transformers.js";
+import { check, encode, open } from "./check.mjs";
+
+const element = (id) => document.getElementById(id);
+const say = (words) => { element("status").textContent = words; };
+const here = new URL(".", location.href);
+const SHOWN = 50;
+
+transformers.env.allowLocalModels = true;
+transformers.env.allowRemoteModels = false;
+transformers.env.useBrowserCache = false; // which would keep the files of an earlier bundle
+transformers.env.useWasmCache = false;
+transformers.env.backends.onnx.wasm.wasmPaths = new URL("node_modules/onnxruntime-web/dist/", here).href;
+
+function show(rows) {
+  element("answers").replaceChildren(
+    ...rows.slice(0, SHOWN).map((cells) => {
+      const line = document.createElement("tr");
+      for (const cell of cells) line.appendChild(document.createElement("td")).textContent = cell;
+      return line;
+    }),
+  );
+}
+
+/** Return the lines that show the logits of a text. */
+function answers(opened, texts, inputs, logits) {
+  const values = logits.tolist()[0];
+  if (texts.vectors) return [["vector of", `${values.length} numbers`], ...values.map((each) => ["", each.toFixed(4)])];
+  if (Array.isArray(values[0])) { // of each token
+    const tokens = Array.from(inputs.input_ids.data, (id) => opened.tokenizer.decode([Number(id)]));
+    return values.map((row, place) => [tokens[place], texts.labels[row.indexOf(Math.max(...row))]]);
+  }
+  const names = values.length === texts.labels.length ? texts.labels : values.map((_, place) => `${place}`);
+  let shown = values;
+  if (texts.kind === "single_label_classification") {
+    const exponents = values.map((each) => Math.exp(each - Math.max(...values)));
+    const sum = exponents.reduce((first, second) => first + second);
+    shown = exponents.map((each) => each / sum);
+  } else if (texts.kind === "multi_label_classification") {
+    shown = values.map((each) => 1 / (1 + Math.exp(-each)));
+  }
+  return shown
+    .map((value, place) => [names[place], value])
+    .sort((first, second) => second[1] - first[1])
+    .map(([name, value]) => [name, value.toFixed(4)]);
+}
+
+try {
+  const texts = await (await fetch("texts.json")).json();
+  const opened = await open(transformers, "./");
+  element("second").hidden = !texts.pair;
+  for (const button of document.querySelectorAll("button")) button.disabled = false;
+  say("Ready");
+  element("ask").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const inputs = encode(opened, texts, element("text").value, texts.pair ? element("pair").value : null);
+    const { logits } = await opened.model(inputs);
+    show(answers(opened, texts, inputs, logits));
+    say("Answered");
+  });
+  element("check").addEventListener("click", async () => {
+    say("Checking");
+    const result = await check(transformers, opened, texts, (done, all) => say(`Checking: ${done} of ${all} texts`));
+    show([...result.failures, ...result.notes].map((line) => [line]));
+    say(
+      `${result.failures.length ? "Other" : "Equal"} answers to ${result.texts} texts; ` +
+        `largest difference of a logit ${result.max}`,
+    );
+    document.body.dataset.checked = JSON.stringify(result);
+  });
+} catch (error) {
+  say(`The model cannot be opened: ${error.message ?? error}`);
+}

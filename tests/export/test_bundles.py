@@ -1,0 +1,226 @@
+"""Bundles for other programs: what is written, checked and refused, and that the programs open it.
+
+What needs npm's packages looks for them in $BERTENDER_NODE_MODULES, or where `.ci/run` puts them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, ModelError, ParityError
+from bertender.models.classifier import open_classifier
+from bertender.models.runtimes import import_openvino
+from bertender.tasks.task import Task
+from bertender.text.tokenizer import load_tokenizer
+from export.bundle import browser as browser_bundle
+from export.bundle.bundle import bundle, check_target
+from export.bundle.config import PROGRAMS, BundleConfig
+from quantize.quantizer import quantize
+from tests.packages import NODE_MODULES, needs_node
+from tests.quantize.contexts import HERE, config_of
+from tests.serve.browser import CHROMIUM
+from tests.serve.browser import browser as chromium
+
+FEW = {"parity_texts": 8, "golden_texts": 8}
+Exported = Callable[[str], tuple[Artifact, Artifact]]
+
+
+def bundled(source: Artifact, task: Task, out: Path, **settings: Any) -> Artifact:
+    few = FEW if settings["to"] == "browser" else {"parity_texts": 8}
+    return bundle(source, task, BundleConfig.parse({**few, **settings}), out)
+
+
+def test_openvino_opens_the_folder_with_equal_outputs(
+    exported: Artifact, task: Task, tmp_path: Path
+) -> None:
+    written = bundled(exported, task, tmp_path / "out", to="openvino")
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}  # else CPUs that have bfloat16 compute in it
+    path = str(written.path / "openvino_model.xml")
+    model = import_openvino().Core().compile_model(path, "CPU", settings)
+    tokens = load_tokenizer(written.path)(["apple pear number 7"], return_tensors="np")
+    logits = model({each.get_any_name(): tokens[each.get_any_name()] for each in model.inputs})[0]
+    expected = open_classifier(exported).logits([("apple pear number 7",)])
+    assert np.abs(logits - expected).max() < 1e-4
+    assert {"config.json", "tokenizer.json", "openvino_model.bin"} <= written.card.files.keys()
+    assert "model.onnx" not in written.card.files
+
+
+def test_the_folder_of_a_browser_is_that_of_transformers_js(
+    exported: Artifact, task: Task, tmp_path: Path
+) -> None:
+    written = bundled(exported, task, tmp_path / "out", to="browser")
+    assert {"onnx/model.onnx", "tokenizer.json", "tokenizer_config.json"} <= {*written.card.files}
+    config = json.loads((written.path / "config.json").read_text())
+    assert config["transformers.js_config"] == {"dtype": "fp32"}
+    texts = json.loads((written.path / "texts.json").read_text())
+    assert len(texts["rows"]) == 8 and texts["allowed"]["max"] > 0
+    found = written.card.findings.bundle
+    assert found is not None and found.opens_as.startswith("pipeline('text-classification')")
+    assert "not checked by transformers.js: npm install && node check.mjs" in found.notes
+    with pytest.raises(ModelError, match="Give the artifact that it was made from"):
+        open_classifier(written)
+
+
+def test_no_text_is_stored_where_none_may_leave(
+    exported: Artifact, task: Task, tmp_path: Path
+) -> None:
+    written = bundled(exported, task, tmp_path / "out", to="browser", golden_texts=0)
+    texts = json.loads((written.path / "texts.json").read_text())
+    assert texts["rows"] == texts["odd"] == []
+
+
+@pytest.mark.parametrize("to", PROGRAMS)
+def test_what_answers_otherwise_is_not_written(
+    to: str, exported: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder has a tokenizer that cuts texts elsewhere."""
+    from export.bundle import program
+
+    def other_files(source: Artifact, folder: Path) -> None:
+        original(source, folder)
+        path = folder / "tokenizer_config.json"
+        settings = json.loads(path.read_text())
+        path.write_text(json.dumps({**settings, "model_max_length": 6}))
+
+    original = program.copy_companions
+    for module in ("export.bundle.browser", "export.bundle.openvino"):
+        monkeypatch.setattr(f"{module}.copy_companions", other_files)
+    with pytest.raises(ParityError, match="inputs: input_ids"):
+        bundled(exported, task, tmp_path / "out", to=to)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "Give --to browser or openvino"),
+        ({"to": "browsr"}, "Did you mean 'browser'"),
+        ({"to": "openvino", "node_modules": "."}, "what --to browser is checked with"),
+        ({"to": "openvino", "golden_texts": 3}, "stores no texts"),
+        ({"to": "browser", "node_modules": ".", "golden_texts": 0}, "golden_texts is 0"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BundleConfig.parse(settings)
+
+
+def test_a_folder_without_the_package_is_refused(exported: Artifact, tmp_path: Path) -> None:
+    config = BundleConfig.parse({"to": "browser", "node_modules": tmp_path})
+    with pytest.raises(ConfigError, match="npm install --ignore-scripts"):
+        check_target(config, exported)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "to", "message"),
+    [
+        ("four-bit-embeddings", "browser", "no kernel in WebAssembly"),
+        ("four-bit-embeddings", "openvino", "operators that ONNX Runtime alone has"),
+        ("static", "browser", "Quantize it with --scheme dynamic"),
+    ],
+)
+def test_schemes_that_do_not_run_there_are_refused(
+    scheme: str, to: str, message: str, exported: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = config_of(scheme=scheme, target=HERE, parity_texts=8)
+    small = quantize(exported, task, config, tmp_path / "small")
+    with pytest.raises(ModelError, match=message):
+        bundled(small, task, tmp_path / "out", to=to)
+
+
+@needs_node
+def test_eight_bits_have_the_name_that_a_page_reads(
+    exported: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = config_of(scheme="dynamic", target=HERE, parity_texts=8)
+    small = quantize(exported, task, config, tmp_path / "small")
+    written = bundled(small, task, tmp_path / "out", to="browser", node_modules=NODE_MODULES)
+    assert "onnx/model_quantized.onnx" in written.card.files
+    texts = json.loads((written.path / "texts.json").read_text())
+    assert texts["allowed"]["max"] is None and texts["allowed"]["median"] > 0
+
+
+@needs_node
+@pytest.mark.one_path
+@pytest.mark.parametrize(
+    "family",
+    (
+        *("bert", "distilbert", "electra", "albert", "roberta", "xlm-roberta", "mpnet"),
+        *("camembert", "deberta-v2", "mobilebert", "modernbert"),
+    ),
+)
+def test_transformers_js_reads_every_family(
+    family: str, plain_export: Exported, task: Task, tmp_path: Path
+) -> None:
+    _, graph = plain_export(family)
+    written = bundled(graph, task, tmp_path / "out", to="browser", node_modules=NODE_MODULES)
+    found = written.card.findings.bundle
+    assert found is not None and "transformers.js" in found.checked_by
+    assert not (written.path / "node_modules").exists()
+
+
+@needs_node
+def test_other_tokens_in_node_are_found(
+    exported: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other(*arguments: Any) -> dict[str, Any]:
+        texts = original(*arguments)
+        texts["rows"][3]["ids"][1] += 1
+        return texts
+
+    original = browser_bundle._texts
+    monkeypatch.setattr(browser_bundle, "_texts", other)
+    with pytest.raises(ParityError, match="tokens of 1 of 8 texts"):
+        bundled(exported, task, tmp_path / "out", to="browser", node_modules=NODE_MODULES)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder, and the address at which it is served."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+
+    class Quiet(SimpleHTTPRequestHandler):
+        extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}  # noqa: RUF012
+
+        def log_request(self, *args: Any) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@needs_node
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+def test_the_page_answers_and_checks_itself(
+    exported: Artifact, task: Task, site: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, address = site
+    written = bundled(exported, task, tmp_path / "out", to="browser")
+    shutil.copytree(written.path, folder, dirs_exist_ok=True)
+    (folder / "node_modules").symlink_to(NODE_MODULES.resolve())
+    with chromium(tmp_path / "profile") as tab:
+        tab.open(address + "index.html")
+        tab.wait_for("/Ready|cannot/.test(document.getElementById('status').textContent)")
+        assert tab.value("document.getElementById('status').textContent") == "Ready"
+        tab.value("document.getElementById('text').value = 'apple pear plum'")
+        tab.click("button[type=submit]")
+        tab.wait_for("document.querySelectorAll('#answers tr').length == 2")
+        tab.click("#check")
+        tab.wait_for("document.body.dataset.checked")
+        result = json.loads(str(tab.value("document.body.dataset.checked")))
+    assert result["failures"] == [] and result["texts"] == 8
