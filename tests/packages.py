@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -22,4 +23,8 @@ needs_node = pytest.mark.skipif(
     not HAS_NODE,
     reason=f"no node, or no @huggingface/transformers in {NODE_MODULES}: set "
     "BERTENDER_NODE_MODULES",
+)
+needs_extensions = pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime_extensions") is None,
+    reason="onnxruntime-extensions is not installed",
 )

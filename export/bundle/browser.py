@@ -33,7 +33,7 @@ from bertender.models.runtimes import RUNTIMES
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example
 from bertender.text.text_windows import windows_of
-from export.bundle.program import Program, classifier_of, copy_companions
+from export.bundle.program import ODD_TEXTS, Program, classifier_of, copy_companions
 
 TRANSFORMERS_JS = "@huggingface/transformers"
 CHECKED_VERSION = "4.3.2"
@@ -55,19 +55,6 @@ WITHOUT_KERNELS: Mapping[str, str] = {
     "it opens graphs with static scales",
 }
 """Operator -> why a page cannot open a graph with it."""
-
-ODD_TEXTS = (
-    "\u00c9t\u00e9 na\u00efve caf\u00e9 cafe\u0301 \u00c5ngstr\u00f6m \u0130stanbul stra\u00dfe",
-    "\u4f60\u597d\uff0c\u4e16\u754c \u3053\u3093\u306b\u3061\u306f \uc548\ub155\ud558\uc138\uc694",
-    "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd \u0928\u092e\u0938\u094d\u0924\u0947",
-    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea ok\U0001f44d\U0001f3fd",
-    "\ufb01ne \u2460 \uff21\uff22\uff23 x\u00b2 \u00bd 10\u00a0000 a\u200bb soft\u00adhyphen",
-    "tab\tline\nbreak  two   spaces ",
-    "don't it's \u201cquotes\u201d \u2018single\u2019 em\u2014dash e-mail@example.com #1 $5.99",
-    "a" * 120 + " antidisestablishmentarianism \ufffd \x07bell",
-    "[SEP] [MASK] </s> <mask> [UNK]",
-)
-"""Texts that tokenizers in two languages are likeliest to read otherwise."""
 
 
 @dataclass(frozen=True)

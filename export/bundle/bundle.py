@@ -15,11 +15,16 @@ from bertender.gate.artifacts import open_source
 from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample, require_parity
 from bertender.tasks.task import Task
 from export.bundle.browser import Browser
-from export.bundle.config import BROWSER, OPENVINO, BundleConfig
+from export.bundle.config import BROWSER, OPENVINO, SINGLE_FILE, BundleConfig
 from export.bundle.openvino import OpenVinoFolder
 from export.bundle.program import Program
+from export.bundle.single_file import SingleFile
 
-ROWS: dict[str, type[Program]] = {BROWSER: Browser, OPENVINO: OpenVinoFolder}
+ROWS: dict[str, type[Program]] = {
+    BROWSER: Browser,
+    OPENVINO: OpenVinoFolder,
+    SINGLE_FILE: SingleFile,
+}
 """A row of PROGRAMS -> what writes and opens its folder."""
 
 

@@ -11,12 +11,13 @@ from pydantic import Field
 from bertender.core.config import Rule, Table
 from bertender.gate.config import GateConfig
 
-BROWSER, OPENVINO = "browser", "openvino"
+BROWSER, OPENVINO, SINGLE_FILE = "browser", "openvino", "single-file"
 PROGRAMS = Table(
     "program",
     {
         BROWSER: "transformers.js, in a page or in Node",
         OPENVINO: "OpenVINO Model Server, Optimum Intel and OpenVINO itself",
+        SINGLE_FILE: "ONNX Runtime with onnxruntime-extensions, which takes strings",
     },
 )
 """Values of `to` -> what opens the folder."""
@@ -24,7 +25,7 @@ PROGRAMS = Table(
 RULES: Mapping[str, Rule[BundleConfig]] = {
     "no program": Rule(
         lambda config: config.to is None,
-        "no program is named. Give --to " + " or ".join(PROGRAMS) + ".",
+        "no program is named. Give --to " + ", ".join(PROGRAMS) + ".",
     ),
     "node_modules of others": Rule(
         lambda config: config.to != BROWSER,

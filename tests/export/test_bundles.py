@@ -24,14 +24,20 @@ from bertender.models.runtimes import import_openvino
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from export.bundle import browser as browser_bundle
+from export.bundle import single_file
 from export.bundle.bundle import bundle, check_target
-from export.bundle.config import PROGRAMS, BundleConfig
+from export.bundle.config import BundleConfig
 from quantize.quantizer import quantize
-from tests.packages import NODE_MODULES, needs_node
+from tests.packages import NODE_MODULES, needs_extensions, needs_node
 from tests.quantize.contexts import HERE, config_of
 from tests.serve.browser import CHROMIUM
 from tests.serve.browser import browser as chromium
 
+OTHER_PARTS: dict[str, dict[str, Any]] = {
+    "normalizer": {"type": "NFKC"},
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+    "model": {"type": "Unigram", "unk_id": 0, "vocab": [["[UNK]", 0.0], ["[PAD]", 0.0]]},
+}
 FEW = {"parity_texts": 8, "golden_texts": 8}
 Exported = Callable[[str], tuple[Artifact, Artifact]]
 
@@ -80,7 +86,7 @@ def test_no_text_is_stored_where_none_may_leave(
     assert texts["rows"] == texts["odd"] == []
 
 
-@pytest.mark.parametrize("to", PROGRAMS)
+@pytest.mark.parametrize("to", ["browser", "openvino"])
 def test_what_answers_otherwise_is_not_written(
     to: str, exported: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,10 +107,48 @@ def test_what_answers_otherwise_is_not_written(
     assert not (tmp_path / "out").exists()
 
 
+@needs_extensions
+def test_a_single_file_takes_strings(exported: Artifact, task: Task, tmp_path: Path) -> None:
+    written = bundled(exported, task, tmp_path / "out", to="single-file")
+    assert [*written.card.files] == ["model.onnx"]
+    session = single_file._session(written.path / "model.onnx")
+    text = "Apple PEAR pl\u00fam saw"
+    label, scores, logits = session.run(["label", "scores", "logits"], {"text": [text]})
+    (expected,) = open_classifier(exported).logits([(text,)])
+    assert np.abs(logits[0] - expected).max() < 1e-5
+    assert label.tolist() == [task.labels[expected.argmax()]]
+    assert scores[0] == pytest.approx(np.exp(expected) / np.exp(expected).sum(), abs=1e-5)
+    assert json.loads(session.get_modelmeta().custom_metadata_map["labels"]) == [*task.labels]
+
+
+@needs_extensions
+def test_a_single_file_that_cuts_elsewhere_is_not_written(
+    exported: Artifact, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_file, "longest_input", lambda tokenizer: 6)
+    with pytest.raises(ParityError):
+        bundled(exported, task, tmp_path / "out", to="single-file")
+    assert not (tmp_path / "out").exists()
+
+
+@needs_extensions
+@pytest.mark.parametrize("part", single_file.READS)
+def test_tokenizers_that_the_operator_reads_otherwise_are_refused(
+    part: str, exported: Artifact, tmp_path: Path
+) -> None:
+    shutil.copytree(exported.path, tmp_path / "other")
+    path = tmp_path / "other" / "tokenizer.json"
+    parts = json.loads(path.read_text())
+    path.write_text(json.dumps({**parts, part: OTHER_PARTS[part]}))
+    config = BundleConfig.parse({"to": "single-file"})
+    with pytest.raises(ModelError, match=f"has .*{part} {OTHER_PARTS[part]['type']}.* Use --to"):
+        check_target(config, Artifact.load(tmp_path / "other", verify=False))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "Give --to browser or openvino"),
+        ({}, "Give --to browser, openvino, single-file"),
         ({"to": "browsr"}, "Did you mean 'browser'"),
         ({"to": "openvino", "node_modules": "."}, "what --to browser is checked with"),
         ({"to": "openvino", "golden_texts": 3}, "stores no texts"),

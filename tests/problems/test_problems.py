@@ -22,7 +22,7 @@ from bertender.comparison.accuracy import evaluate, predict_outputs
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, DataError
+from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.gate.artifacts import VerifyConfig, verify
 from bertender.gate.judge import TOLERANCES, check_parity, labelled_sample
 from bertender.metrics import METRICS
@@ -43,6 +43,7 @@ from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from distill.pruning.config import PruneConfig
 from distill.pruning.pruner import prune
+from export.bundle import single_file
 from export.bundle.bundle import bundle
 from export.bundle.config import PROGRAMS, BundleConfig
 from export.config import ExportConfig
@@ -220,6 +221,13 @@ def test_a_bundle_answers_as_the_graph(
 ) -> None:
     """transformers.js too, where it is there, in Node: tokens and outputs of each kind."""
     settings: dict[str, Any] = {"to": to, "parity_texts": 8}
+    if to == "single-file":
+        pytest.importorskip("onnxruntime_extensions")
+        pairs = len(task.text_columns) > 1 and not task.problem.gives_vectors
+        if pairs or task.problem_type not in single_file.ANSWERS:
+            with pytest.raises(ModelError, match="Use --to browser"):
+                bundle(graph, task, BundleConfig(**settings), tmp_path / "out")
+            return
     if to == "browser":
         settings |= {"golden_texts": 8, "node_modules": NODE_MODULES if HAS_NODE else None}
     config = BundleConfig(**settings)
