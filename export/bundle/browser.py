@@ -29,6 +29,7 @@ from bertender.gate.judge import TOLERANCES
 from bertender.models.classifier import Classifier, onnx_file, problem_of
 from bertender.models.graphs import nodes_of
 from bertender.models.onnx_session import ONNX_NAME, OnnxPredictor, create_session, session_options
+from bertender.models.own_models import OWN_MODELS
 from bertender.models.runtimes import RUNTIMES
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example
@@ -182,6 +183,9 @@ class Browser(Program):
         config = json.loads(path.read_text(encoding="utf-8"))
         # else Node reads model.onnx, and a page model_quantized.onnx
         config["transformers.js_config"] = {"dtype": dtype}
+        if config["model_type"] in OWN_MODELS:
+            # unknown there; BERT's class runs whatever the graph is
+            config["model_type"] = "bert"
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def open(self, source: Artifact, folder: Path, parameters: int, name: str) -> Classifier:
@@ -268,6 +272,7 @@ def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) ->
         "pipeline": use_of(source).pipeline,
         "pair": bool(rows) and rows[0]["pair"] is not None,
         "vectors": problem.gives_vectors,
+        "tokens": problem.per_token,
         "max_length": opened.encode.max_length,  # type: ignore[attr-defined]
         "allowed": allowed,
         "rows": rows,

@@ -202,6 +202,7 @@ def test_eight_bits_have_the_name_that_a_page_reads(
     (
         *("bert", "distilbert", "electra", "albert", "roberta", "xlm-roberta", "mpnet"),
         *("camembert", "deberta-v2", "mobilebert", "modernbert"),
+        *("bertender-static", "bertender-bilstm", "bertender-pruned-bert"),
     ),
 )
 def test_transformers_js_reads_every_family(

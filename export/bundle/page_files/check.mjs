@@ -2,11 +2,14 @@
 // Tokens must be equal; logits as near as `allowed` lets them be. Run `node check.mjs`, or press
 // the page's button.
 
-/** Open the folder's tokenizer and model. `folder` is a path, or an address that ends in a slash. */
-export async function open(transformers, folder, settings = {}) {
+/**
+ * Open the folder's tokenizer and model, by the pipeline of its kind where there is one. `folder` is
+ * a path, or an address that ends in a slash.
+ */
+export async function open(transformers, folder, texts) {
+  if (texts.pipeline) return transformers.pipeline(texts.pipeline, folder);
   const tokenizer = await transformers.AutoTokenizer.from_pretrained(folder);
-  const model = await transformers.AutoModel.from_pretrained(folder, settings);
-  return { tokenizer, model };
+  return { tokenizer, model: await transformers.AutoModel.from_pretrained(folder) };
 }
 
 /** Return the tokens of a text, or of a pair, cut where the model's input ends. */
@@ -15,6 +18,14 @@ export function encode({ tokenizer }, texts, text, pair = null) {
 }
 
 const numbers = (tensor) => Array.from(tensor.data, Number);
+
+/** Return the logits of one text, row by row; of answers, the start and the end of each token. */
+export async function rows({ model }, inputs) {
+  const { logits, start_logits: start, end_logits: end } = await model(inputs);
+  if (logits) return logits.dims.length === 3 ? logits.tolist()[0] : logits.tolist();
+  const [starts, ends] = [numbers(start), numbers(end)];
+  return starts.map((value, place) => [value, ends[place]]);
+}
 
 function quantile(sorted, share) {
   return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
@@ -32,11 +43,10 @@ export async function check(transformers, opened, texts, progress = () => {}) {
       firstTokens ??= `${JSON.stringify(row.text)} is ${ids}, must be ${row.ids}`;
       continue;
     }
-    const { logits } = await opened.model(inputs);
-    const own = numbers(logits), width = row.logits[0].length;
-    let most = 0;
+    const own = await rows(opened, inputs);
+    let most = own.length === row.logits.length ? 0 : Infinity;
     for (const [line, expected] of row.logits.entries()) {
-      const actual = own.slice(line * width, (line + 1) * width);
+      const actual = own[line] ?? [];
       const moved = expected.map((value, column) => Math.abs(value - actual[column]));
       most = Math.max(most, ...moved);
       const best = expected.indexOf(Math.max(...expected));
@@ -48,7 +58,7 @@ export async function check(transformers, opened, texts, progress = () => {}) {
         firstLabel ??= JSON.stringify(row.text);
       }
     }
-    differences.push(own.length === width * row.logits.length ? most : Infinity);
+    differences.push(most);
     progress(place + 1, texts.rows.length);
   }
   const odd = texts.odd.filter(
@@ -82,7 +92,7 @@ if (typeof process !== "undefined" && process.argv?.[1]?.endsWith("check.mjs")) 
   const folder = fileURLToPath(new URL(".", import.meta.url));
   const texts = JSON.parse(await readFile(`${folder}texts.json`, "utf-8"));
   transformers.env.allowRemoteModels = false;
-  const result = await check(transformers, await open(transformers, folder), texts);
+  const result = await check(transformers, await open(transformers, folder, texts), texts);
   if (process.argv.includes("--json")) {
     console.log(JSON.stringify(result));
   } else {

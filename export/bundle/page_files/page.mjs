@@ -1,6 +1,6 @@
 // Runs the folder's model in this page; nothing is fetched from elsewhere.
 import * as transformers from "./node_modules/@huggingface/transformers/dist/transformers.js";
-import { check, encode, open } from "./check.mjs";
+import { check, encode, open, rows } from "./check.mjs";
 
 const element = (id) => document.getElementById(id);
 const say = (words) => { element("status").textContent = words; };
@@ -25,11 +25,11 @@ function show(rows) {
 
 /** Return the lines that show the logits of a text. */
 function answers(opened, texts, inputs, logits) {
-  const values = logits.tolist()[0];
+  const values = logits[0];
   if (texts.vectors) return [["vector of", `${values.length} numbers`], ...values.map((each) => ["", each.toFixed(4)])];
-  if (Array.isArray(values[0])) { // of each token
+  if (texts.tokens) { // a row for each
     const tokens = Array.from(inputs.input_ids.data, (id) => opened.tokenizer.decode([Number(id)]));
-    return values.map((row, place) => [tokens[place], texts.labels[row.indexOf(Math.max(...row))]]);
+    return logits.map((row, place) => [tokens[place], texts.labels[row.indexOf(Math.max(...row))]]);
   }
   const names = values.length === texts.labels.length ? texts.labels : values.map((_, place) => `${place}`);
   let shown = values;
@@ -48,15 +48,14 @@ function answers(opened, texts, inputs, logits) {
 
 try {
   const texts = await (await fetch("texts.json")).json();
-  const opened = await open(transformers, "./");
+  const opened = await open(transformers, "./", texts);
   element("second").hidden = !texts.pair;
   for (const button of document.querySelectorAll("button")) button.disabled = false;
   say("Ready");
   element("ask").addEventListener("submit", async (event) => {
     event.preventDefault();
     const inputs = encode(opened, texts, element("text").value, texts.pair ? element("pair").value : null);
-    const { logits } = await opened.model(inputs);
-    show(answers(opened, texts, inputs, logits));
+    show(answers(opened, texts, inputs, await rows(opened, inputs)));
     say("Answered");
   });
   element("check").addEventListener("click", async () => {
