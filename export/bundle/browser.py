@@ -32,7 +32,7 @@ from bertender.models.onnx_session import ONNX_NAME, OnnxPredictor, create_sessi
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.runtimes import RUNTIMES
 from bertender.problems.problem import Problem
-from bertender.text.batch import Example
+from bertender.text.batch import Example, Tokenize
 from bertender.text.text_windows import windows_of
 from export.bundle.program import ODD_TEXTS, Program, classifier_of, copy_companions
 
@@ -52,8 +52,8 @@ DTYPES: Mapping[str, tuple[str, str]] = {
 """Precision -> transformers.js's name of it, and the file that it reads then."""
 WITHOUT_KERNELS: Mapping[str, str] = {
     "GatherBlockQuantized": "tables of 4 bits have no kernel in WebAssembly",
-    "QuantizeLinear": "onnxruntime 1.30, of which transformers.js has both its builds, ends while "
-    "it opens graphs with static scales",
+    "QuantizeLinear": f"the ONNX Runtime of transformers.js {CHECKED_VERSION}, of about version "
+    "1.30, ends while it opens graphs with static scales",
 }
 """Operator -> why a page cannot open a graph with it."""
 
@@ -111,11 +111,12 @@ def notes_of(source: Artifact, opened: Classifier) -> tuple[str, ...]:
     if fitted:
         values = ", ".join(f"{name} {value:.4g}" for name, value in fitted.items())
         notes.append(f"fitted besides the weights, and for the page to apply: {values}")
-    tokenizer: Any = opened.encode.tokenizer  # type: ignore[attr-defined]
-    if windows_of(tokenizer) is not None or opened.problem.window is not None:
+    encode = opened.encode
+    assert isinstance(encode, Tokenize)
+    if windows_of(encode.tokenizer) is not None or opened.problem.window is not None:
         notes.append(
-            f"longer texts are cut at {opened.encode.max_length} tokens; "  # type: ignore[attr-defined]
-            "elsewhere bertender reads them in windows"
+            f"longer texts are cut at {encode.max_length} tokens; elsewhere bertender reads them "
+            "in windows"
         )
     return tuple(notes)
 
@@ -233,10 +234,11 @@ class Browser(Program):
 
 def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) -> dict[str, Any]:
     """Return texts with the tokens and logits that they must give, and how far these may be off."""
-    precision, problem = source.card.precision, opened.problem
+    encode, problem = opened.encode, opened.problem
+    assert isinstance(encode, Tokenize)
     rows: list[dict[str, Any]] = []
     for example in examples:
-        batch = opened.encode([example])
+        batch = encode([example])
         strings = strings_of(problem, example)
         if sum(batch.counts) != len(strings):
             continue  # it is read in windows
@@ -253,11 +255,11 @@ def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) ->
                 }
             )
     odd = [
-        {"text": text, "ids": opened.encode.tokenizer(text)["input_ids"]}  # type: ignore[attr-defined]
+        {"text": text, "ids": encode.tokenizer(text)["input_ids"]}
         for text in (ODD_TEXTS if rows else ())
     ]
     values = np.array([*chain(*(row["logits"] for row in rows))] or [[0.0]], dtype=np.float64)
-    bounds = TOLERANCES[precision]
+    bounds = TOLERANCES[source.card.precision]
     _, spread = problem.size_and_spread(values)
     scale = problem.scale(values)
     # of single logits, or of the median and of the 95th percentile over texts
@@ -273,7 +275,7 @@ def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) ->
         "pair": bool(rows) and rows[0]["pair"] is not None,
         "vectors": problem.gives_vectors,
         "tokens": problem.per_token,
-        "max_length": opened.encode.max_length,  # type: ignore[attr-defined]
+        "max_length": encode.max_length,
         "allowed": allowed,
         "rows": rows,
         "odd": odd,
