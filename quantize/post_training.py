@@ -209,9 +209,13 @@ class _Editor:
         scales = self.scales.get(product.node, weight_scales(columns, highest))
         if product.weight not in self.rounded:  # two products may share it
             integers = np.clip(np.rint(columns / scales), -highest, highest).astype(np.int8)
-            turned, axis = (integers.T, 0) if product.transposed else (integers, 1)
-            self._store(product, product.weight, turned, scales, axis)
+            self._store(product, product.weight, integers, scales, axis=1)
         node = self.nodes[product.node]
+        for attribute in node.attribute:
+            # ONNX Runtime before 1.31 ends the process while it opens a graph that transposes a
+            # weight with a scale for each output
+            if attribute.name == "transB":
+                attribute.i = 0
         node.input[0] = self.rounded[product.activation]
         node.input[1] = self.rounded[product.weight]
         if product.is_gemm:  # runtimes need its bias in the steps of the sums that it is added to

@@ -52,8 +52,6 @@ DTYPES: Mapping[str, tuple[str, str]] = {
 """Precision -> transformers.js's name of it, and the file that it reads then."""
 WITHOUT_KERNELS: Mapping[str, str] = {
     "GatherBlockQuantized": "tables of 4 bits have no kernel in WebAssembly",
-    "QuantizeLinear": f"the ONNX Runtime of transformers.js {CHECKED_VERSION}, of about version "
-    "1.30, ends while it opens graphs with static scales",
 }
 """Operator -> why a page cannot open a graph with it."""
 
@@ -144,7 +142,13 @@ class Browser(Program):
         if kind == "onnx" and (lacking := self._lacking(source)):
             raise ModelError(
                 f"{source.path} has {lacking}: {WITHOUT_KERNELS[lacking]}. Quantize it with "
-                "--scheme dynamic, with or without --fused-attention."
+                "--scheme dynamic or static."
+            )
+        if kind == "onnx" and self._turns_weights(source):
+            raise ModelError(
+                f"{source.path} transposes weights with scales, and the ONNX Runtime of "
+                f"transformers.js {CHECKED_VERSION}, of about version 1.30, ends while it opens "
+                "such a graph. Quantize it again with this version of bertender."
             )
         if kind == "onnx" and len([name for name in source.card.files if ONNX_NAME in name]) > 1:
             raise ModelError(
@@ -160,6 +164,13 @@ class Browser(Program):
         graph = onnx.load(onnx_file(source), load_external_data=False).graph
         operators = {node.op_type for node in nodes_of(graph)}
         return next((name for name in WITHOUT_KERNELS if name in operators), None)
+
+    @staticmethod
+    def _turns_weights(source: Artifact) -> bool:
+        """Return whether a graph transposes what a DequantizeLinear gives, as earlier ones do."""
+        nodes = list(nodes_of(onnx.load(onnx_file(source), load_external_data=False).graph))
+        given = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
+        return any(node.op_type == "Transpose" and node.input[0] in given for node in nodes)
 
     @staticmethod
     def _check_node(folder: Path) -> None:

@@ -171,7 +171,6 @@ def test_a_folder_without_the_package_is_refused(exported: Artifact, tmp_path: P
     [
         ("four-bit-embeddings", "browser", "no kernel in WebAssembly"),
         ("four-bit-embeddings", "openvino", "operators that ONNX Runtime alone has"),
-        ("static", "browser", "Quantize it with --scheme dynamic"),
     ],
 )
 def test_schemes_that_do_not_run_there_are_refused(
@@ -184,10 +183,11 @@ def test_schemes_that_do_not_run_there_are_refused(
 
 
 @needs_node
+@pytest.mark.parametrize("scheme", ["dynamic", "static"])
 def test_eight_bits_have_the_name_that_a_page_reads(
-    exported: Artifact, task: Task, tmp_path: Path
+    scheme: str, exported: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    config = config_of(scheme="dynamic", target=HERE, parity_texts=8)
+    config = config_of(scheme=scheme, target=HERE, parity_texts=8)
     small = quantize(exported, task, config, tmp_path / "small")
     written = bundled(small, task, tmp_path / "out", to="browser", node_modules=NODE_MODULES)
     assert "onnx/model_quantized.onnx" in written.card.files
