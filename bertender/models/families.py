@@ -163,35 +163,43 @@ def _modernbert_heads(attention: Any, heads: Sequence[int], size: int) -> None:
     attention.all_head_size = len(heads) * size
 
 
+def _modernbert_kinds(config: PretrainedConfig) -> list[str]:
+    """Return which tokens each layer attends to, as transformers 5 calls it."""
+    if kinds := getattr(config, "layer_types", None):
+        return list(kinds)
+    every = getattr(config, GLOBAL_EVERY)
+    layers = range(config.num_hidden_layers)
+    return ["sliding_attention" if layer % every else "full_attention" for layer in layers]
+
+
 def _modernbert_settings(
     config: PretrainedConfig, layers: Sequence[int]
 ) -> Mapping[str, Any] | None:
-    """Return how often layers attend to all tokens in a model of these alone.
+    """Return which tokens the layers of a model of these alone attend to.
 
-    Its first layer is the first of the whole, which alone has no norm before its attention.
+    Its first layer is the first of the whole, which alone has no norm before its attention. A
+    config of transformers before 5 has no models but those that attend to all tokens regularly.
     """
-    kinds = getattr(config, "layer_types", None)
-    if kinds:
-        return None if layers[0] else {"layer_types": [kinds[layer] for layer in layers]}
-    whole = [layer % getattr(config, GLOBAL_EVERY) == 0 for layer in layers]
+    kinds = [_modernbert_kinds(config)[layer] for layer in layers]
+    if layers[0]:
+        return None
+    if not BEFORE_5:
+        return {"layer_types": kinds}
     for every in (getattr(config, GLOBAL_EVERY), *range(1, len(layers) + 1)):
-        if layers[0] == 0 and whole == [place % every == 0 for place in range(len(layers))]:
+        if [kind == "full_attention" for kind in kinds] == [
+            place % every == 0 for place in range(len(layers))
+        ]:
             return {GLOBAL_EVERY: every}
     return None
 
 
 def _modernbert_nearest(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
-    """Return layers with the least distance to some in sum that alternate as the whole model's.
-
-    The config of transformers before 5 has no other models than those that alternate.
-    """
-    if getattr(config, "layer_types", None):
-        return _from_the_first(config, layers)
-    every, depth = getattr(config, GLOBAL_EVERY), config.num_hidden_layers
+    """Return layers with the least distance to some in sum that alternate as the whole model's."""
+    kinds = _modernbert_kinds(config)
     # last layer -> the least distance that ends there, its layers
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
     for place, wanted in list(enumerate(layers))[1:]:
-        ends = [end for end in range(place, depth) if bool(end % every) is bool(place % every)]
+        ends = [end for end in range(place, len(kinds)) if kinds[end] == kinds[place]]
         shorter = best
         best = {
             end: (distance + abs(end - wanted), (*before, end))
