@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from bertender.core.artifact import Artifact
+from bertender.models.family import BEFORE_5
 from bertender.models.own_models import OWN_MODELS, PRUNABLE
 from bertender.tasks.task import Task
 from distill.tokenizers import fitting_tokenizer
@@ -92,11 +93,16 @@ OWN_SHAPES: Mapping[str, Mapping[str, Any]] = {
 """The config of a tiny classifier of each of bertender's own architectures."""
 
 
-ODD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+DISTANCES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "distances to keys": ("bert", {"position_embedding_type": "relative_key"}),
     "distances": ("bert", {"position_embedding_type": "relative_key_query"}),
     "distances in one layer": ("albert", {"position_embedding_type": "relative_key_query"}),
     "distances from the padding on": ("roberta", {"position_embedding_type": "relative_key"}),
+}
+"""Of transformers before 5."""
+
+ODD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    **(DISTANCES if BEFORE_5 else {}),
     "positions by shared keys": (
         "deberta-v2",
         {"share_att_key": True, "norm_rel_ebd": "layer_norm", "type_vocab_size": 0},

@@ -11,12 +11,14 @@ config lists what each layer has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import torch
+import transformers
 from torch import nn
 from transformers import (
     CONFIG_MAPPING,
@@ -35,8 +37,14 @@ from bertender.core.errors import ModelError
 from bertender.core.hub import open_pretrained
 from bertender.models.answering import answering, answering_class
 from bertender.models.embedders import EMBEDDERS, AutoModelForSentenceEmbedding, embedder_of
-from bertender.models.families import FAMILIES, encoder_layers, family_name, family_of
-from bertender.models.family import BEFORE_5, Fusion, Pruning
+from bertender.models.families import (
+    FAMILIES,
+    encoder_layers,
+    family_name,
+    family_of,
+    has_distances_alone,
+)
+from bertender.models.family import BEFORE_5, Family, Fusion, Pruning
 from bertender.models.table_models import (
     BiLstmConfig,
     BiLstmForSequenceClassification,
@@ -261,12 +269,20 @@ def load_pretrained(
 
     Raises:
         HubCodeError: its config names code of the hub.
-        ModelError: a weight is not finite.
+        ModelError: a weight is not finite, or this version of transformers would leave weights of
+            a layer aside.
         OSError, ValueError, KeyError, RuntimeError, SafetensorError: it cannot be opened, or it
             would need a pickle or code from the hub.
     """
     local = {name: settings[name] for name in ("local_files_only",) if name in settings}
-    family = FAMILIES.get(family_name(open_config(source, **local)))
+    config = open_config(source, **local)
+    family = FAMILIES.get(family_name(config))
+    if not BEFORE_5 and has_distances_alone(config):
+        raise ModelError(
+            f"position_embedding_type={config.position_embedding_type!r} in the config of "
+            f"{source}: transformers {transformers.__version__} has no such attention, and would "
+            "read other positions. Install 'transformers<5'."
+        )
     settings = {**OUTPUTS, **(family.loading if family else {}), **settings}
     model, report = open_pretrained(
         auto_class, source, use_safetensors=True, output_loading_info=True, **settings
@@ -276,6 +292,13 @@ def load_pretrained(
             f"weight {name} of {source} has a value that is not a finite number, so that all that "
             "is computed with it is lost. Take the weights of an earlier checkpoint, or download "
             "them again."
+        )
+    if family and (name := _unread(report["unexpected_keys"], model, family)):
+        raise ModelError(
+            f"{source} has the weight {name}, which a {type(model).__name__} of transformers "
+            f"{transformers.__version__} would not read, so that its layers would compute another "
+            "thing. Merge an adapter into its model, or use the version of transformers that wrote "
+            "it."
         )
     # transformers names the shapes of each, too
     report["mismatched_keys"] = [
@@ -296,6 +319,15 @@ def not_finite(model: nn.Module) -> str | None:
         if not weight.is_meta and not weight.detach().sum(dtype=torch.float64).isfinite():
             return name
     return None
+
+
+def _unread(names: Iterable[str], model: PreTrainedModel, family: Family) -> str | None:
+    """Return the first name of a weight in one of the model's layers; None where there is none."""
+    # a layer that the model has not is one that its config leaves out
+    place = re.compile(rf"(?:^|\.)({re.escape(family.layers)}\.\d+\.)")
+    layers = {found[1] for name in model.state_dict() if (found := place.search(name))}
+    inside = ((name, place.search(name)) for name in sorted(names))
+    return next((name for name, found in inside if found and found[1] in layers), None)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.classifier import open_classifier
 from bertender.models.families import FAMILIES
+from bertender.models.family import BEFORE_5
 from bertender.tasks.task import Task
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
@@ -31,7 +32,7 @@ from export.exporter import export
 from quantize.quantizer import quantize
 from tests.quantize.contexts import config_of, target_for
 from tests.quick import quick
-from tests.toy_models import ODD, save_encoder, tiny_classifier
+from tests.toy_models import DISTANCES, ODD, save_encoder, tiny_classifier
 from tests.toys import pair_task
 
 QUICK: dict[str, Any] = {
@@ -40,7 +41,7 @@ QUICK: dict[str, Any] = {
     "learning_rate": 1e-3,
     "precision": "fp32",
 }
-QUICK_ODD = ("distances", "one segment", "another task's")
+QUICK_ODD = (*["distances"][: int(BEFORE_5)], "one segment", "another task's")
 UNTRAINED = {"hidden_size": 16, "heads": 4, "method": "minibert"}
 """Of those that no student can start from."""
 
@@ -128,17 +129,48 @@ def test_a_student_of_full_depth_computes_what_its_teacher_does(name: str) -> No
     torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.skipif(not BEFORE_5, reason="transformers 5 has no such attention")
 def test_an_albert_refuses_a_teacher_whose_positions_it_would_lose() -> None:
     teacher = tiny_classifier("bert", position_embedding_type="relative_key")
     with pytest.raises(ModelError, match=r"'relative_key', .* an ALBERT student would lose"):
         AlbertStudent().build(teacher, StudentShape(2))
 
 
+@pytest.mark.skipif(not BEFORE_5, reason="transformers 5 has no such attention")
 def test_a_position_table_that_nothing_reads_is_no_start() -> None:
     teacher = tiny_classifier("bert", position_embedding_type="relative_key")
     student = MobileBertStudent().build(teacher, StudentShape(2))
     positions = student.mobilebert.embeddings.position_embeddings.weight
     torch.testing.assert_close(positions, positions[:1].expand_as(positions))
+
+
+@pytest.mark.skipif(BEFORE_5, reason="transformers before 5 has this attention")
+@pytest.mark.parametrize("name", DISTANCES)
+def test_attention_that_transformers_has_no_more_is_refused(
+    name: str, tmp_path: Path, task: Task
+) -> None:
+    family, changes = DISTANCES[name]
+    encoder = save_encoder(family, tmp_path / "encoder", **changes)
+    with pytest.raises(ModelError, match=r"position_embedding_type='relative.*'transformers<5'"):
+        finetune_by_name(task, FinetuneConfig(teacher=str(encoder), **QUICK), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [("encoder.layer.1.attention.self.query.lora_A.weight", True), ("encoder.layer.9.x", False)],
+)
+def test_weights_of_a_layer_that_would_not_be_read_are_refused(
+    name: str, is_refused: bool, tmp_path: Path, task: Task
+) -> None:
+    folder = save_encoder("bert", tmp_path / "encoder")
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, name: torch.ones(4)}, folder / "model.safetensors", {"format": "pt"})
+    config = FinetuneConfig(teacher=str(folder), **QUICK)
+    if not is_refused:  # the config leaves this layer out
+        finetune_by_name(task, config, tmp_path / "out")
+        return
+    with pytest.raises(ModelError, match=r"weight encoder\.layer\.1\..*Merge an adapter"):
+        finetune_by_name(task, config, tmp_path / "out")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
