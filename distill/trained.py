@@ -35,6 +35,7 @@ from bertender.models.classifier import Classifier, TorchPredictor
 from bertender.problems.problem import Outputs
 from bertender.problems.several_heads import SeveralHeads
 from bertender.tasks.task import Split, Task
+from bertender.text.tokenizer import save_tokenizer
 from bertender.training.config import JudgedConfig, TrainingConfig
 from bertender.training.examples import length_findings
 from bertender.training.heads import output_layer
@@ -305,7 +306,7 @@ def write_trained(
         if isinstance(tokenizer, PreTrainedTokenizerFast):
             tokenizer.backend_tokenizer.no_padding()
             tokenizer.backend_tokenizer.no_truncation()
-        tokenizer.save_pretrained(draft.directory)
+        save_tokenizer(tokenizer, draft.directory)
         draft.findings = findings.model_copy(update={"parameters": model.num_parameters()})
 
 

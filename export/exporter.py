@@ -36,7 +36,7 @@ from bertender.models.graphs import LOGITS, RUNTIME_DOMAIN, nodes_of, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, SESSION_CONFIG
 from bertender.models.own_models import TABLE_MODELS
 from bertender.tasks.task import Task
-from bertender.text.tokenizer import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer, save_tokenizer
 from export.config import ExportConfig
 from export.precision import OPTIMIZATIONS, PRECISIONS, fit_half_range
 
@@ -92,7 +92,7 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     optimization.prepare(model)
     tokenizer = load_tokenizer(source.path)
     names = [name for name in input_names(model) if name in tokenizer.model_input_names]
-    tokenizer.save_pretrained(directory)
+    save_tokenizer(tokenizer, directory)
     encode = problem_of(source).encoder(load_tokenizer(directory))
     examples = parity_sample(task.dev.examples, config.parity_texts, config.seed)
     write_traced(model, names, path, config.opset)

@@ -152,7 +152,8 @@ def in_groups(table: FloatArray, size: int) -> tuple[npt.NDArray[np.int8], Float
 
 
 def _rounded(groups: FloatArray, scales: FloatArray) -> FloatArray:
-    return np.clip(np.rint(groups / scales[..., None]), LEAST, MOST)
+    rounded: FloatArray = np.clip(np.rint(groups / scales[..., None]), LEAST, MOST)
+    return rounded
 
 
 def write_in_groups(graph: Path, lookups: Sequence[str], block_size: int) -> None:

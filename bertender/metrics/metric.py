@@ -167,7 +167,7 @@ def percentiles(values: FloatArray) -> tuple[float, float]:
 def drawn(rows: int, seed: int) -> FloatArray:
     """Return how often each resample draws each row, (resamples, rows)."""
     chances = np.full(rows, 1 / rows)
-    return np.random.default_rng(seed).multinomial(rows, chances, size=RESAMPLES) * 1.0
+    return np.random.default_rng(seed).multinomial(rows, chances, RESAMPLES).astype(np.float64)
 
 
 def divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.models.distilbert import modeling_distilbert
 from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
 
 from bertender.core.errors import ConfigError, ModelError, nearest_hint
@@ -117,8 +116,8 @@ def _add_distilbert_masks(model: PreTrainedModel) -> None:
     The optimizer does not recognise masks that are filled in. After the softmax both are equal.
     """
     for module in model.modules():
-        if BEFORE_5 and isinstance(module, modeling_distilbert.MultiHeadSelfAttention):
-            module.forward = partial(_with_mask_added, module)  # type: ignore[method-assign]
+        if BEFORE_5 and type(module).__name__ == "MultiHeadSelfAttention":
+            module.forward = partial(_with_mask_added, module)
 
 
 def _with_mask_added(

@@ -365,8 +365,9 @@ class Family:
         """Return the row of the position table that the first token reads."""
         if self.positions_from is not None:
             return self.positions_from
-        assert config.pad_token_id is not None
-        return config.pad_token_id + 1
+        padding: int | None = config.pad_token_id
+        assert padding is not None
+        return padding + 1
 
     def layer_weights(self, layer: nn.Module) -> dict[str, torch.Tensor]:
         """Return views of all weights of a layer, by names that every family shares."""

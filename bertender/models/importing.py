@@ -58,6 +58,7 @@ from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.tag_schemes import OUTSIDE
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.text.tokenizer import load_tokenizer, longest_input, save_tokenizer
 
 if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -418,7 +419,7 @@ def _write(
         else:
             config.save_pretrained(draft.directory)
             save_graph(graph.model, draft.directory / ONNX_NAME, MOST_MB)
-        tokenizer.save_pretrained(draft.directory)
+        save_tokenizer(tokenizer, draft.directory)
 
 
 @dataclass(frozen=True)
@@ -466,13 +467,14 @@ def _head_of(
     problem = _of_one_output(_problem_of(config, found), config, found, problem_type)
     if problem.places_are_labels:
         return _head_of_choices(config, problem, found, labels)
-    id2label: Mapping[int, str] = config.id2label or {}
-    if set(id2label) != set(range(config.num_labels)):
+    id2label: Mapping[Any, str] = config.id2label or {}
+    labels_of_config = range(config.num_labels or 0)
+    if set(id2label) != set(labels_of_config):
         raise ModelError(
             f"{found.source}: config.json numbers its labels {', '.join(map(str, id2label))} "
-            f"(id2label), and must from 0 to {config.num_labels - 1}. Correct it in a copy."
+            f"(id2label), and must from 0 to {len(labels_of_config) - 1}. Correct it in a copy."
         )
-    named = tuple(str(id2label[index]) for index in range(config.num_labels))
+    named = tuple(str(id2label[index]) for index in labels_of_config)
     if labels is not None and len(labels) != len(named):
         raise ConfigError(
             f"labels={','.join(labels)}: {len(labels)} names, and {found.source} has "
@@ -553,7 +555,7 @@ def _takes_all_choices(config: PretrainedConfig) -> bool:
 
 def _problem_of(config: PretrainedConfig, found: FinishedModel) -> Problem[Any]:
     """Return the kind of problem of a model's head."""
-    stated = config.problem_type
+    stated: str | None = config.problem_type
     classes = [str(name) for name in config.architectures or []]
     by_class = [
         problem for name in classes for end, problem in HEADS_OF.items() if name.endswith(end)
@@ -672,7 +674,6 @@ def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreT
             have labels.
     """
     from bertender.models.families import most_tokens
-    from bertender.text.tokenizer import load_tokenizer, longest_input
 
     settings = dict(head.problem.tokenizer_settings)
     tokenizer = load_tokenizer(found.folder, **settings)

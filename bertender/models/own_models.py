@@ -293,7 +293,7 @@ def load_pretrained(
             "is computed with it is lost. Take the weights of an earlier checkpoint, or download "
             "them again."
         )
-    if family and (name := _unread(report["unexpected_keys"], model, family)):
+    if family and (name := _unread(report, model, family)):
         raise ModelError(
             f"{source} has the weight {name}, which a {type(model).__name__} of transformers "
             f"{transformers.__version__} would not read, so that its layers would compute another "
@@ -321,12 +321,19 @@ def not_finite(model: nn.Module) -> str | None:
     return None
 
 
-def _unread(names: Iterable[str], model: PreTrainedModel, family: Family) -> str | None:
-    """Return the first name of a weight in one of the model's layers; None where there is none."""
-    # a layer that the model has not is one that its config leaves out
+def _unread(
+    report: Mapping[str, Iterable[str]], model: PreTrainedModel, family: Family
+) -> str | None:
+    """Return the first weight of a layer that the model would not read; None where there is none.
+
+    What is in a layer beyond the model's depth is left out by its config. A model that misses
+    weights of its own layers is another one altogether, which is for the caller to say.
+    """
     place = re.compile(rf"(?:^|\.)({re.escape(family.layers)}\.\d+\.)")
     layers = {found[1] for name in model.state_dict() if (found := place.search(name))}
-    inside = ((name, place.search(name)) for name in sorted(names))
+    if any(map(place.search, report["missing_keys"])):
+        return None
+    inside = ((name, place.search(name)) for name in sorted(report["unexpected_keys"]))
     return next((name for name, found in inside if found and found[1] in layers), None)
 
 

@@ -196,7 +196,7 @@ class StaticForSequenceClassification(TableClassifier):
         self.dense: nn.Module = nn.Linear(width, hidden) if hidden else nn.Identity()
         self.activation: nn.Module = nn.ReLU() if hidden else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(hidden or width, config.num_labels)
+        self.classifier = nn.Linear(hidden or width, config.num_labels or 0)
         self.post_init()  # type: ignore[no-untyped-call]
 
     def features(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -291,7 +291,7 @@ class BiLstmForSequenceClassification(TableClassifier):
         self.encoder = BiLstmEncoder(config)
         self.dense = nn.Linear(width, config.feed_forward_size)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.feed_forward_size, config.num_labels)
+        self.classifier = nn.Linear(config.feed_forward_size, config.num_labels or 0)
         self.post_init()  # type: ignore[no-untyped-call]
 
     def features(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -94,7 +94,67 @@ def load_by_transformers(source: Path | str, **settings: Any) -> PreTrainedToken
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     if len(tokenizer) <= len({*tokenizer.all_special_ids}):
         raise ValueError("there are no files of a tokenizer, which would know no word")
+    if backend := getattr(tokenizer, "backend_tokenizer", None):
+        _take_parts_of_file(backend, str(source), settings.get("revision"))
+    name = type(tokenizer).__name__.removesuffix("Fast")
+    if name in CLASSES:
+        tokenizer._pad_token_type_id = CLASSES[name].type_id
+    if name in WITH_SEGMENTS and "model_input_names" not in tokenizer.init_kwargs:
+        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write a tokenizer to a folder, so that transformers alone reads it to the same tokens."""
+    from transformers import AutoTokenizer
+
+    from bertender.core.hub import open_pretrained
+
+    tokenizer.save_pretrained(directory)
+    if not (backend := getattr(tokenizer, "backend_tokenizer", None)):
+        return
+    read = open_pretrained(AutoTokenizer, directory, local_files_only=True).backend_tokenizer
+    if any(str(getattr(read, part)) != str(getattr(backend, part)) for part in PARTS):
+        # see `_take_parts_of_file`; this class has no parts of its own
+        settings = {**_settings(directory), "tokenizer_class": "PreTrainedTokenizerFast"}
+        (directory / SETTINGS_NAME).write_text(json.dumps(settings, indent=2), encoding="utf-8")
+
+
+WITH_SEGMENTS = frozenset({"AlbertTokenizer", "XLNetTokenizer"})
+"""Classes that number the texts of a pair: transformers 5 gives the model no such numbers, and the
+second text would be read as part of the first."""
+PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+"""Of a tokenizer of `tokenizers`, beside its vocabulary."""
+OF_SETTINGS = ("BertNormalizer", "ByteLevel")
+"""Parts that transformers makes of `tokenizer_config.json`, whatever `tokenizer.json` has."""
+
+
+def _take_parts_of_file(backend: RustTokenizer, source: str, revision: str | None) -> None:
+    """Give a tokenizer the parts in its `tokenizer.json`.
+
+    transformers 5 reads the vocabulary there, and makes most parts anew from the tokenizer's
+    class, so that a text may become other tokens than those that the model was trained with.
+    """
+    from tokenizers import Tokenizer
+    from transformers.utils.hub import cached_file
+
+    file = cached_file(
+        source,
+        TOKENIZER_NAME,
+        revision=revision,
+        local_files_only=True,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if not file:
+        return
+    saved = Tokenizer.from_file(file)
+    for part in PARTS:
+        own, wanted = getattr(backend, part), getattr(saved, part)
+        kinds = {type(own).__name__, type(wanted).__name__}
+        if str(own) != str(wanted) and not (len(kinds) == 1 and kinds & {*OF_SETTINGS}):
+            setattr(backend, part, wanted)
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:

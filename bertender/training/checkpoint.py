@@ -34,6 +34,8 @@ from bertender.core.files import replacing, sync_directory
 logger = logging.getLogger(__name__)
 
 MARKER = "complete"
+KEPT = 2
+"""Checkpoints of a run: where the newest is damaged, it goes on from the one before."""
 STATE_NAME = "trainer_state.json"
 """Of the Trainer of transformers."""
 
@@ -43,8 +45,7 @@ def last_checkpoint(work: Path) -> Path | None:
 
     Half-written and damaged ones that are newer are removed; a warning names the damaged.
     """
-    steps = {int(path.name.split("-")[1]): path for path in work.glob("checkpoint-*")}
-    for _, directory in sorted(steps.items(), reverse=True):
+    for _, directory in sorted(_by_step(work).items(), reverse=True):
         if not (directory / MARKER).is_file():
             shutil.rmtree(directory, ignore_errors=True)  # each process of a run tries
         elif damaged := _damaged_files(directory):
@@ -58,6 +59,10 @@ def last_checkpoint(work: Path) -> Path | None:
         else:
             return directory
     return None
+
+
+def _by_step(work: Path) -> dict[int, Path]:
+    return {int(path.name.split("-")[1]): path for path in work.glob("checkpoint-*")}
 
 
 def _digests(directory: Path) -> dict[str, str]:
@@ -79,7 +84,7 @@ class SafeCheckpoints(Trainer):
     """A Trainer whose checkpoints hold safetensors and JSON only."""
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
+        super()._save_checkpoint(model, trial)
         self.accelerator.wait_for_everyone()  # every process has a random state to write
         if self.args.should_save:
             directory = self._work() / f"checkpoint-{self.state.global_step}"
@@ -87,10 +92,8 @@ class SafeCheckpoints(Trainer):
             sync_directory(directory)
             with replacing(directory / MARKER) as draft:
                 draft.write_text(json.dumps(digests), encoding="utf-8")
-
-    def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: str | None = None) -> None:
-        # by the step in the name: fast runs write checkpoints of equal time stamps
-        super()._rotate_checkpoints(use_mtime=False, output_dir=output_dir)
+            for _, older in sorted(_by_step(self._work()).items())[:-KEPT]:
+                shutil.rmtree(older, ignore_errors=True)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         directory = Path(output_dir) if output_dir else self._work()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
@@ -163,7 +163,7 @@ def train(
     with progress_bar(description, len(plan)) as bar:
         progress = _Progress(bar, plan, at_epoch_end, keeping, work)
         trainer = PlannedTrainer(model, arguments, examples, objective, config, plan, rates)
-        trainer.add_callback(progress)  # type: ignore[no-untyped-call]
+        trainer.add_callback(progress)
         exact = exact_numbers(model) if SPREAD in examples.columns else nullcontext()
         with exact, (clock := Stopwatch()).running():
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -263,7 +263,7 @@ class PlannedTrainer(SafeCheckpoints):
         rates: Rates,
     ) -> None:
         super().__init__(model=model, args=arguments, train_dataset=examples)
-        self.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # it prints
+        self.remove_callback(PrinterCallback)  # it prints
         self.examples = examples
         self.minimised: Objective = objective
         self.config = config
@@ -271,14 +271,22 @@ class PlannedTrainer(SafeCheckpoints):
         self.rates = rates
         self.model_accepts_loss_kwargs = False
 
-    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        model: Any = self.model
-        optimizer: Any = self.create_optimizer()  # type: ignore[no-untyped-call]
-        if (spreads := self.examples.columns.get(SPREAD)) is not None:
-            _learn_numbers(optimizer, model, float(spreads[0]))
-        _split_by_rate(optimizer, model, self.rates)
-        scheduler: Any = self.create_scheduler(num_training_steps, optimizer)
-        _pace(scheduler, optimizer, self.rates, num_training_steps)
+    def create_optimizer(self, model: Any = None) -> Any:
+        is_new, own = self.optimizer is None, cast(nn.Module, self.model)
+        optimizer = super().create_optimizer(*([] if model is None else [model]))
+        if is_new:
+            if (spreads := self.examples.columns.get(SPREAD)) is not None:
+                _learn_numbers(optimizer, own, float(spreads[0]))
+            _split_by_rate(optimizer, own, self.rates)
+        return optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        is_new = self.lr_scheduler is None
+        optimizer = optimizer or self.optimizer
+        scheduler: Any = super().create_scheduler(num_training_steps, optimizer)
+        if is_new:
+            _pace(scheduler, optimizer, self.rates, num_training_steps)
+        return scheduler
 
     def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
         share = self.plan.share(self.args.process_index, self.args.world_size)
@@ -426,7 +434,6 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
         seed=config.seed,
         save_strategy="steps",
         save_steps=config.checkpoint_steps,
-        save_total_limit=2,  # the newest counts only once its marker is written
         logging_strategy="no",
         logging_nan_inf_filter=False,  # it waits for a GPU in each step
         report_to=[],

@@ -99,7 +99,7 @@ class MobileBertStudent(StudentKind):
                 f"teacher_layers={shape.teacher_layers}: a MobileBERT student starts from its "
                 "teacher's embeddings and from none of its layers. Leave it out."
             )
-        layers = {
+        layers: dict[str, Any] = {
             "num_hidden_layers": shape.layers,
             "num_feedforward_networks": 2 if self.tiny else 4,
             "use_bottleneck_attention": self.tiny,

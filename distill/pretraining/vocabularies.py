@@ -26,7 +26,7 @@ from tokenizers import (
     pre_tokenizers,
     processors,
 )
-from transformers import (
+from transformers import (  # type: ignore[attr-defined]  # of other names in transformers 5
     AlbertTokenizerFast,
     BertTokenizerFast,
     PreTrainedTokenizerBase,
@@ -36,7 +36,7 @@ from transformers import (
 
 from bertender.core.build_once import directory_once
 from bertender.text.batch import batched
-from bertender.text.tokenizer import load_tokenizer
+from bertender.text.tokenizer import load_tokenizer, save_tokenizer
 from distill.pretraining.config import TOKENIZERS
 from distill.pretraining.corpus import PASSAGES_AT_ONCE
 
@@ -110,7 +110,7 @@ def trained_once(
     """
 
     def train_and_save(draft: Path) -> None:
-        train_tokenizer(name, passages, vocabulary_size, max_length).save_pretrained(draft)
+        save_tokenizer(train_tokenizer(name, passages, vocabulary_size, max_length), draft)
 
     identity = (name, vocabulary_size, max_length)  # the corpus is in the directory's name
     return load_tokenizer(directory_once(directory, identity, train_and_save))
@@ -125,7 +125,7 @@ def stand_in_tokenizer() -> PreTrainedTokenizerBase:
 
 def train_wordpiece(
     passages: Iterable[str], vocabulary_size: int, max_length: int
-) -> BertTokenizerFast:
+) -> PreTrainedTokenizerFast:
     """Train an uncased WordPiece vocabulary, as BERT's (Devlin et al. 2018, arXiv 1810.04805, 3).
 
     The trainer numbers letters as it meets words in a hash table, whose order changes from run to
@@ -146,7 +146,10 @@ def train_wordpiece(
     )
     # built again from the vocabulary, which makes it add [CLS] and [SEP]
     tokenizer = BertWordPieceTokenizer(vocab=trainer.get_vocab(), lowercase=True)
-    return BertTokenizerFast(tokenizer_object=tokenizer._tokenizer, model_max_length=max_length)
+    made: PreTrainedTokenizerFast = BertTokenizerFast(
+        tokenizer_object=tokenizer._tokenizer, model_max_length=max_length
+    )
+    return made
 
 
 def _letters(
@@ -191,7 +194,7 @@ def train_byte_level_bpe(
 
 def train_unigram(
     passages: Iterable[str], vocabulary_size: int, max_length: int
-) -> AlbertTokenizerFast:
+) -> PreTrainedTokenizerFast:
     """Train an uncased unigram language model, as ALBERT's (Kudo 2018, arXiv 1804.10959, 3.2).
 
     A text is split into its likeliest sequence of tokens; white space is the mark ▁ at the start
@@ -219,7 +222,10 @@ def train_unigram(
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(token, OF_UNIGRAM.index(token)) for token in ("[CLS]", "[SEP]")],
     )
-    return AlbertTokenizerFast(tokenizer_object=tokenizer, model_max_length=max_length)
+    made: PreTrainedTokenizerFast = AlbertTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=max_length
+    )
+    return made
 
 
 def _run_counts(tokenizer: Tokenizer, passages: Iterable[str]) -> Counter[str]:

@@ -140,8 +140,8 @@ def cacheable(reads: Iterable[Wanted]) -> Wanted:
 
 def size_bytes(config: PretrainedConfig, wanted: Wanted, examples: int, bf16: bool) -> int:
     """Return how large the outputs of a teacher of this config are on disk."""
-    width = config.hidden_size if hasattr(config, VECTORS) else config.num_labels
-    logits: int = width * torch.float32.itemsize if "logits" in wanted else 0
+    width: int = config.hidden_size if hasattr(config, VECTORS) else config.num_labels or 0
+    logits = width * torch.float32.itemsize if "logits" in wanted else 0
     state: int = config.hidden_size * _state_type(bf16).itemsize
     return examples * (logits + len(wanted.get("sentence_states", ())) * state)
 

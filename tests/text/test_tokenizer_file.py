@@ -28,6 +28,7 @@ from bertender.text.tokenizer import (
     load_tokenizer,
     longest_input,
     open_tokenizer,
+    save_tokenizer,
 )
 from distill.pretraining.config import TOKENIZERS
 from distill.pretraining.vocabularies import train_tokenizer
@@ -333,3 +334,28 @@ def test_settings_of_transformers_alone_are_refused(tmp_path: Path) -> None:
     tokenizer = FileTokenizer(_saved(tiny_tokenizer(), tmp_path))
     with pytest.raises(ModelError, match="'return_offsets_mapping': True"):
         tokenizer(["saw"], max_length=9, **ALWAYS, return_offsets_mapping=True)
+
+
+def test_parts_that_the_class_does_not_make_are_those_of_the_file(tmp_path: Path) -> None:
+    """transformers 5 makes them anew, of the class; what is written then opens there alike."""
+    own, written = tmp_path / "own", tmp_path / "written"
+    tiny_tokenizer().save_pretrained(own)
+    file = own / "tokenizer.json"
+    content = json.loads(file.read_text())
+    replaced = {"type": "Replace", "pattern": {"String": "pear"}, "content": "apple"}
+    parts = {"type": "Sequence", "normalizers": [content["normalizer"], replaced]}
+    file.write_text(json.dumps({**content, "normalizer": parts}))
+    tokenizer = load_tokenizer(own)
+    expected = tokenizer("apple apple")["input_ids"]
+    assert tokenizer("apple pear")["input_ids"] == expected
+    assert FileTokenizer(own)(["apple pear"], max_length=9, **ALWAYS)["input_ids"].tolist() == [
+        expected
+    ]
+    save_tokenizer(tokenizer, written)
+    assert AutoTokenizer.from_pretrained(written)("apple pear")["input_ids"] == expected
+
+
+@pytest.mark.parametrize("name", ["albert", "bert", "deberta-v2", "xlnet"])
+def test_the_second_text_of_a_pair_has_a_segment_of_its_own(name: str, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(_saved(ARCHITECTURES[name].tokenizer(), tmp_path))
+    assert {0, 1} <= set(tokenizer("apple", "saw")["token_type_ids"])

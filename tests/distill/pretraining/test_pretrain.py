@@ -73,7 +73,7 @@ def test_what_is_written_opens_with_transformers_alone(encoder: Artifact) -> Non
     """Every weight of the class that it opens as is in the file, but for what is tied."""
     opener = OPENS_AS[encoder.card.config["objective"]]
     model, found = opener.from_pretrained(encoder.path, output_loading_info=True)
-    assert found["missing_keys"] == [] and found["mismatched_keys"] == []
+    assert not found["missing_keys"] and not found["mismatched_keys"]
     assert all(".pooler." in key for key in found["unexpected_keys"])
     tokens = load_tokenizer(encoder.path)("eat the apple", return_tensors="pt")
     assert torch.isfinite(model(**tokens).logits).all()
