@@ -20,6 +20,7 @@ Only the products read the rounded activations: residual connections remain in f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +104,26 @@ def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: st
             weight_type=QuantType.QInt8,
             reduce_range=INTEGERS[weights].highest < FULL_RANGE.highest,
         )
+    _name_as_before(target)
+
+
+TRANSPOSED = re.compile(r"_Transposed(_\d+)?(?=(_quantized|_scale|_zero_point)?$)")
+"""What ONNX Runtime 1.32 puts after the name of a Gemm's weight, of which it makes a MatMul's."""
+
+
+def _name_as_before(path: Path) -> None:
+    """Call weights as the float graph does, by which they are found in any quantized graph."""
+    model = onnx.load(path)
+    taken = constants_of(model)
+    names = {name: TRANSPOSED.sub("", name) for name in taken if TRANSPOSED.search(name)}
+    names = {own: name for own, name in names.items() if name not in taken}
+    if not names:
+        return
+    for constant in model.graph.initializer:
+        constant.name = names.get(constant.name, constant.name)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    save_graph(model, path, MOST_MB)
 
 
 def calibrated_ranges(context: QuantizationContext) -> dict[str, Range]:
