@@ -29,8 +29,6 @@ from quantize.quantizer import quantize
 from tests.toy_models import tiny_classifier
 from tests.toys import pair_task, tiny_tokenizer
 
-pytestmark = pytest.mark.slow
-
 READER = """
 import json, sys
 from pathlib import Path

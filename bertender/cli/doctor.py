@@ -209,7 +209,7 @@ def _of_hardware(machine: Environment) -> list[Finding]:
             "profile must allow arch_prctl, and a sandbox may have none"
         )
     return [
-        _finding("Python", machine.python, "bertender runs on 3.11 and 3.12"),
+        _finding("Python", machine.python, "bertender runs on 3.11 to 3.13"),
         _finding("cores", str(machine.cores), "training and runtimes use all of them by default"),
         _finding(
             "memory",
