@@ -67,7 +67,7 @@ def hub_knows(place: str, seconds: float = PROBE_SECONDS) -> bool:
             )
             response.raise_for_status()  # a proxy may respond instead
             statuses.append(response.status_code)
-        except OSError as error:  # every error of the connection is one
+        except Exception as error:  # of requests or httpx, as huggingface_hub has it
             logger.info("the hub does not respond: %s", error)
 
     thread = threading.Thread(target=probe, daemon=True)

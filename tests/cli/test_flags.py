@@ -162,6 +162,7 @@ FLAGS = [
     and (name, field) != ("distill-general", "method")  # each brings a learning rate of its own
 ]
 UNLIKE_THEIR_DEFAULT = {
+    "to": "openvino",
     "problem_type": "token_classification",
     "keep": "last",
     "patience": "15",

@@ -33,6 +33,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "distill-general": {"layers": 1, "epochs": 1},
     "export": {},
     "quantize": {},
+    "bundle": {"to": "browser"},
 }
 """The least work that each stage can do."""
 
@@ -46,7 +47,11 @@ READERS: Mapping[str, Callable[[Path], Any]] = {
     ".safetensors": read_safetensors,
     ".onnx": lambda file: onnx.checker.check_model(onnx.load(file)),
     ".json": lambda file: json.loads(file.read_text(encoding="utf-8")),
-    ".txt": lambda file: file.read_text(encoding="utf-8"),
+    **dict.fromkeys(
+        # those of a page for a browser are ours, as is .npmrc, which has no suffix
+        ("", ".txt", ".html", ".css", ".mjs"),
+        lambda file: file.read_text(encoding="utf-8"),
+    ),
 }
 """The formats that may be written, by suffix; each reader fails on any other content."""
 
@@ -66,6 +71,7 @@ def sources(
         "distill-general": [teacher],
         "export": [teacher],
         "quantize": [exported],
+        "bundle": [exported],
     }
 
 
