@@ -56,11 +56,11 @@ OF_A_MAJOR := tests/models tests/export tests/distill/test_architectures.py \
 	tests/training tests/test_compatibility.py
 
 test-4.57: $(BEFORE_5)/.installed
-	OMP_NUM_THREADS=1 $(BEFORE_5)/bin/pytest --numprocesses 3 --dist loadfile -m 'not slow' $(OF_A_MAJOR)
+	OMP_NUM_THREADS=1 $(BEFORE_5)/bin/pytest --numprocesses 3 --dist loadfile -m 'not slow and not server' $(OF_A_MAJOR)
 
 $(BEFORE_5)/.installed: pyproject.toml constraints-4.57.txt
 	$(PYTHON) -m venv $(BEFORE_5)
-	$(BEFORE_5)/bin/pip install --quiet --constraint constraints-4.57.txt --editable '.[serve,demo,optimum,test]'
+	$(BEFORE_5)/bin/pip install --quiet --constraint constraints-4.57.txt --editable '.[serve,demo,extensions,openvino,optimum,test]'
 	@touch $@
 
 # which of the pinned packages have newer versions

@@ -111,7 +111,7 @@ def foreign_answers(
         cwd=tmp_path_factory.mktemp("elsewhere"),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert result.returncode == 0, result.stderr
     answers: dict[str, Any] = json.loads(result.stdout)
