@@ -279,6 +279,34 @@ def _of_kind(run: Run, served: Run | None, title: str) -> list[str]:
     ]
 
 
+WINDOWS = {
+    "mean": "all, in windows of 256 (`--windows mean`)",
+    "cut-512": "the first 512",
+    "cut-256": "the first 256",
+    "cut-128": "the first 128",
+}
+
+
+def windows_table(runs: Sequence[Run]) -> Table:
+    """Long texts that are cut, or read in windows: the score of each."""
+    (result,) = runs
+    named = {row["name"]: row for row in result.rows}
+    whole = named["mean"]
+    rows = [
+        [
+            title,
+            score(named[name]["score"]),
+            DASH if name == "mean" else points(gain(result, [whole], [named[name]])),
+        ]
+        for name, title in WINDOWS.items()
+    ]
+    note = (
+        f"20 Newsgroups, {result.rows[0]['score']['n']} documents of 200 to 1,200 tokens; "
+        "all-MiniLM-L6-v2, 600 training documents, 3 epochs, one seed; brackets are 95 % intervals."
+    )
+    return Table(["Tokens that are read", "Accuracy", "Points"], rows, note)
+
+
 def _cost(row: Row) -> str:
     megabytes = row["size"]["artifact_size_bytes"] / 1e6
     return f"{two(megabytes)} MB, {two(row['latency']['single']['p50_ms'])} ms"

@@ -46,6 +46,7 @@ MEASURED: Mapping[str, tuple[str, Write]] = {
     "chain": ("chain", models.table),
     "sst2": ("sst2", models.table),
     "kinds": ("kinds", models.kinds_table),
+    "windows": ("windows", models.windows_table),
     "seeds": ("seeds", models.seeds_table),
     "few-bits": ("few-bits", models.seeds_table),
     "starts": ("starts", models.starts_table),
