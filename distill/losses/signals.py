@@ -106,10 +106,11 @@ def read_signals(model: PreTrainedModel, batch: TensorBatch, wanted: Wanted) -> 
     is_number = model.config.num_labels == 1
     with (
         exact_numbers(model) if is_number else nullcontext(),
+        _last_states(model) if has_states else nullcontext(list[torch.Tensor]()) as last,
         _listening(model) if attends else nullcontext(_Heard()) as heard,
     ):
         outputs = model(**model_inputs(model, batch), output_hidden_states=has_states)
-    heard.states = outputs.hidden_states if has_states else ()
+    heard.states = (*outputs.hidden_states[:-1], *last) if has_states else ()
     read: dict[str, Any] = {
         signal: {layer: READERS[signal](heard, layer) for layer in sorted(layers)}
         for signal, layers in wanted.items()
@@ -170,6 +171,20 @@ READERS: Mapping[Signal, Callable[[_Heard, int], torch.Tensor]] = {
     "values": lambda heard, layer: heard.by_head("value", layer),
     "attention_scores": _Heard.scores,
 }
+
+
+@contextmanager
+def _last_states(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
+    """Record the encoder's last states (batch, seq, hidden), those that a head reads.
+
+    transformers before 5 lists ModernBERT's without the norm behind its last layer.
+    """
+    last: list[torch.Tensor] = []
+    hook = model.base_model.register_forward_hook(lambda _, inputs, output: last.append(output[0]))
+    try:
+        yield last
+    finally:
+        hook.remove()
 
 
 @contextmanager

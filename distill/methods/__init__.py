@@ -17,6 +17,7 @@ from distill.methods.distilbert import DISTILBERT, HARD
 from distill.methods.method import Method
 from distill.methods.minilm import MINILM, MINILM_V2
 from distill.methods.mobilebert import MOBILEBERT, MOBILEBERT_TINY
+from distill.methods.modernbert import MODERNBERT
 from distill.methods.shorter import (
     INTERNAL,
     INTERNAL_ALL,
@@ -42,6 +43,7 @@ _ROWS = (
     MINILM_V2,
     MOBILEBERT,
     MOBILEBERT_TINY,
+    MODERNBERT,
     PD,
     PKD,
     SMALL_VOCAB,

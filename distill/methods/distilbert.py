@@ -118,6 +118,7 @@ def distilbert_student(start: PreTrainedModel, shape: StudentShape) -> PreTraine
     return student
 
 
+LABELS = (SoftLabels(weight=0.5, temperature=2.0), HardLabels(weight=0.5))
 COSINE = Match("cosine", 0.5, "hidden_states", hidden_cosine, layers=last)
 
 DISTILBERT = Method(
@@ -126,7 +127,7 @@ DISTILBERT = Method(
     paper="Sanh et al. 2019, arXiv 1910.01108",
     student=DistilBertStudent(),
     start_layers="alternating",
-    phases=one_phase(SoftLabels(weight=0.5, temperature=2.0), HardLabels(weight=0.5), COSINE),
+    phases=one_phase(*LABELS, COSINE),
     general=General(
         summary="soft labels over the vocabulary, masked words and hidden-state cosine",
         phases=(

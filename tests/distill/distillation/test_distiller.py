@@ -45,6 +45,7 @@ OPENS_AS = {
     "albert": "AlbertForSequenceClassification",
     "mobilebert": "MobileBertForSequenceClassification",
     "mobilebert-tiny": "MobileBertForSequenceClassification",
+    "modernbert": "ModernBertForSequenceClassification",
 }
 """The class of a method's students; the toy teacher's own where it is not here."""
 
@@ -126,7 +127,7 @@ def test_the_student_opens_in_transformers_with_the_same_answers(
     )
     opened = OPENS_AS.get(student.card.config["method"], "BertForSequenceClassification")
     assert type(model).__name__ == opened
-    assert ("token_type_ids" in tokens) is not opened.startswith("Distil")
+    assert ("token_type_ids" in tokens) is not opened.startswith(("Distil", "Modern"))
     with torch.inference_mode():
         logits = model(**tokens).logits.numpy()
     ours = open_classifier(student).logits(task.dev.examples)
@@ -184,7 +185,7 @@ def test_the_card_says_where_the_student_comes_from(
 ) -> None:
     card = student.card
     assert card.stage == "distill"
-    assert card.family in {"albert", "bert", "distilbert", "mobilebert", *OWN_MODELS}
+    assert card.family in {"albert", "bert", "distilbert", "mobilebert", "modernbert", *OWN_MODELS}
     assert card.config["layers"] == OF_METHOD.get(card.config["method"], {}).get("layers", 2)
     assert card.task == task.record()
     assert card.parent is not None and card.parent.digest == trained_teacher.digest

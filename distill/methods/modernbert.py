@@ -1,0 +1,139 @@
+"""A ModernBERT student (Warner et al. 2024, arXiv 2412.13663) of a teacher of another class.
+
+Student: the ModernBERT class (section 2.1): positions turn queries and keys, norms stand before the
+parts, no biases, a gated feed-forward part, and attention to 128 tokens but in every third layer.
+As deep and wide as the teacher by default. Its gated part has three matrices, so that 8/3 of the
+width instead of 4 makes a layer as large as a BERT's. Words are the teacher's; no layer of the
+teacher has a place in it, so that it needs a general stage.
+On a corpus: the cosine of the hidden states of evenly spread layers, and of the last once more. The
+student's states are those on its shortcut, behind the last layer those after the last norm.
+On a task: as `distilbert`.
+Departures: the paper pre-trains by masked words and distils nothing; the losses are ours, since an
+encoder of sentences predicts no words. No projection of the teacher starts one of the student,
+since norms and positions stand elsewhere; students that had them learned less. The classifier reads
+the mean of the tokens, as the published models do: the first token of a long text does not attend
+to all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bertender.core.errors import ModelError
+from distill.losses.functions import hidden_cosine
+from distill.losses.terms import Match, last, uniform
+from distill.methods.distilbert import COSINE, LABELS
+from distill.methods.method import General, Method, one_phase
+from distill.students.student import (
+    ShorterStudent,
+    StudentKind,
+    StudentShape,
+    check_not_factorised,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class ModernBertStudent(StudentKind):
+    """A ModernBERT over the teacher's vocabulary, its layers with random weights.
+
+    As wide as the teacher it starts from the teacher's words; narrower, these are random too. A
+    start that is a ModernBERT as wide itself gives its layers, as `ShorterStudent` takes them.
+    """
+
+    usual_layers = "all"
+    model_type = "modernbert"
+
+    def build(self, start: PreTrainedModel, shape: StudentShape) -> PreTrainedModel:
+        """Build the student.
+
+        Args:
+            start: a sequence classifier of a row of FAMILIES.
+            shape: `feed_forward_size` is the width of the gated part, 8/3 of `hidden_size` by
+                default, rounded up to a multiple of 8.
+
+        Raises:
+            ModelError: the heads do not divide the width into even parts, there are layers to
+                start from that are of another class, or the embeddings have another width.
+        """
+        from transformers import ModernBertConfig, ModernBertForSequenceClassification
+
+        from bertender.models.families import family_name
+        from distill.students.weights import positions_of
+
+        source, other = start.config, shape.other_widths(start)
+        if family_name(source) == "modernbert" and not other:
+            return ShorterStudent().build(start, shape)
+        if shape.teacher_layers:
+            raise ModelError(
+                f"teacher_layers={shape.teacher_layers}: a ModernBERT student of a "
+                f"{source.model_type!r} model starts from its words and from none of its layers. "
+                "Leave it out."
+            )
+        width = shape.hidden_size or source.hidden_size
+        heads = shape.heads or source.num_attention_heads
+        if width % (2 * heads):
+            raise ModelError(
+                f"hidden_size={width}, heads={heads}: positions turn pairs of a head's channels, "
+                "so that each head needs an even number of them. Choose heads so that "
+                "2 x heads divides hidden_size."
+            )
+        config = ModernBertConfig(
+            vocab_size=source.vocab_size,
+            hidden_size=width,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=heads,
+            intermediate_size=shape.feed_forward_size or -(-width // 3) * 8,
+            max_position_embeddings=positions_of(start),
+            classifier_pooling="mean",
+            pad_token_id=source.pad_token_id,
+            # no model reads these, and the defaults are beyond a small vocabulary
+            bos_token_id=None,
+            eos_token_id=None,
+            cls_token_id=None,
+            sep_token_id=None,
+            id2label=source.id2label,
+            label2id=source.label2id,
+        )
+        student = ModernBertForSequenceClassification(config)
+        if width == source.hidden_size:
+            check_not_factorised(start, "a ModernBERT student")
+            _start_words(start, student)
+        return student
+
+
+def _start_words(start: PreTrainedModel, student: PreTrainedModel) -> None:
+    """Give the student the teacher's words, each with the mean of the positions."""
+    import torch
+
+    from bertender.models.families import family_of
+    from distill.students.weights import position_table, weight_of, word_table
+
+    own, family = family_of(student), family_of(start)
+    words = word_table(start).clone()
+    with torch.no_grad():
+        if family.position_embeddings is not None:
+            words += position_table(start, family).mean(0)
+        weight_of(student.base_model, own.word_embeddings).copy_(words)
+        weight_of(student.base_model, own.embedding_norm).copy_(
+            weight_of(start.base_model, family.embedding_norm)
+        )
+
+
+MODERNBERT = Method(
+    name="modernbert",
+    summary="soft and hard labels and hidden cosine on a ModernBERT from a general stage",
+    paper="Warner et al. 2024, arXiv 2412.13663 (the student)",
+    student=ModernBertStudent(),
+    phases=one_phase(*LABELS, replace(COSINE, projected=True)),
+    general=General(
+        summary="cosine of the hidden states of evenly spread layers, on a ModernBERT student",
+        phases=one_phase(
+            Match("states", 1.0, "hidden_states", hidden_cosine, layers=uniform, projected=True),
+            Match("last", 1.0, "hidden_states", hidden_cosine, layers=last, projected=True),
+        ),
+        settings={"learning_rate": 1e-3},
+    ),
+)
