@@ -32,8 +32,8 @@ from bertender.gate.judge import parity_sample
 from bertender.models.classifier import input_names, load_torch_classifier, problem_of
 from bertender.models.families import FAMILIES, family_name, padding_embedding
 from bertender.models.family import BEFORE_5
-from bertender.models.graphs import LOGITS, RUNTIME_DOMAIN, nodes_of, save_graph
-from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, SESSION_CONFIG
+from bertender.models.graphs import LOGITS, nodes_of, save_graph
+from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, RUNTIME_DOMAIN, SESSION_CONFIG
 from bertender.models.own_models import TABLE_MODELS
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer, save_tokenizer
@@ -89,7 +89,6 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     model = load_torch_classifier(source, attn_implementation="eager")
     _check_padding_unread(source, model)
     check_architecture(model, config)
-    optimization.prepare(model)
     tokenizer = load_tokenizer(source.path)
     names = [name for name in input_names(model) if name in tokenizer.model_input_names]
     save_tokenizer(tokenizer, directory)
@@ -98,6 +97,8 @@ def write_onnx(source: Artifact, task: Task, config: ExportConfig, directory: Pa
     write_traced(model, names, path, config.opset)
     model.config.save_pretrained(directory)
     numbers = precision.examine(path, encode, examples, allow=config.overflow == "allow")
+    if optimization.prepare(model):  # after the look at its numbers, which an operator would hide
+        write_traced(model, names, path, config.opset)
     traced = onnx.load(path)
     drop_aliases(traced)
     drop_unread(traced)

@@ -20,7 +20,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from bertender.core.errors import ModelError
 from bertender.core.findings import GraphFindings, LargestNumber
 from bertender.models.families import family_name
-from bertender.models.graphs import optimized, save_graph
+from bertender.models.graphs import WRITTEN_ATTENTION, optimized, save_graph
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
 from bertender.models.own_models import FUSIONS, NEVER_SEEN
 from bertender.text.batch import Encode, Example
@@ -39,7 +39,7 @@ SHOWN = 3
 """Nodes that an error names, the worst first."""
 STORED = "_bfloat16"
 """Suffix of the name of a matrix where it is stored."""
-ATTENTION_OPERATORS = ("Attention", "MultiHeadAttention")
+ATTENTION_OPERATORS = ("Attention", WRITTEN_ATTENTION)
 
 
 class Precision:
@@ -264,8 +264,9 @@ class Optimization:
     def accepts(self, model: PreTrainedModel) -> None:
         """Raise ModelError where an architecture cannot have what the row promises."""
 
-    def prepare(self, model: PreTrainedModel) -> None:
-        """Bring a model to the form that the optimizer knows, before its graph is written."""
+    def prepare(self, model: PreTrainedModel) -> bool:
+        """Bring a model to the form whose graph is optimised; return whether it was in another."""
+        return False
 
     def run(self, path: Path) -> onnx.ModelProto:
         """Return the graph at a path, optimised."""
@@ -294,8 +295,10 @@ class Fused(Optimization):
         if row.obstacle:
             raise _not_fused(model.config, row.obstacle)
 
-    def prepare(self, model: PreTrainedModel) -> None:
-        FUSIONS[family_name(model.config)].prepare(model)
+    def prepare(self, model: PreTrainedModel) -> bool:
+        fusion = FUSIONS[family_name(model.config)]
+        fusion.prepare(model)
+        return fusion.prepares
 
     def run(self, path: Path) -> onnx.ModelProto:
         return optimized(path, fuse=True)

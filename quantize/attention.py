@@ -23,8 +23,8 @@ from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import family_name
-from bertender.models.graphs import RUNTIME_DOMAIN, add_runtime_domain, optimized, save_graph
-from bertender.models.onnx_session import MOST_MB
+from bertender.models.graphs import add_runtime_domain, optimized, save_graph
+from bertender.models.onnx_session import MOST_MB, RUNTIME_DOMAIN
 from bertender.models.own_models import FUSIONS, NEVER_SEEN
 from quantize.graph import (
     FUSED_ATTENTION,

@@ -25,8 +25,8 @@ from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.core.progress import quiet_tools
-from bertender.models.graphs import RUNTIME_DOMAIN, add_runtime_domain, save_graph
-from bertender.models.onnx_session import MOST_MB
+from bertender.models.graphs import add_runtime_domain, save_graph
+from bertender.models.onnx_session import MOST_MB, RUNTIME_DOMAIN
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.graph import FOUR_BIT_LOOKUP, constants_of
 from quantize.post_training import fuse_if_set, quantize_nodes

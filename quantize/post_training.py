@@ -103,6 +103,8 @@ def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: st
             per_channel=True,
             weight_type=QuantType.QInt8,
             reduce_range=INTEGERS[weights].highest < FULL_RANGE.highest,
+            # shape inference does not know the operators of ONNX Runtime
+            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
         )
     _name_as_before(target)
 

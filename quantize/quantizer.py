@@ -27,6 +27,7 @@ from bertender.core.errors import (
 from bertender.core.findings import Findings, QuantizationFindings, ScoreFindings, TriedScheme
 from bertender.gate.artifacts import new_graph, open_source, require_agreement
 from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
+from bertender.models.graphs import FUSED
 from bertender.models.onnx_session import LEFT_OUT, ONNX_DATA_NAME, ONNX_NAME, SESSION_CONFIG
 from bertender.models.own_models import expected_on_disk
 from bertender.models.runtimes import check_installed
@@ -319,9 +320,12 @@ def check_quantizable(source: Artifact, kind: str) -> None:
     precision = source.card.precision
     if precision != "float32":
         raise ModelError(f"{source.place} is {precision} already; give the float32 one it is from.")
-    if source.card.config.get("optimize") == "fused":
+    graph = source.card.findings.graph
+    holding = FUSED if graph is None else FUSED & graph.fused.keys()
+    if source.card.config.get("optimize") == "fused" and holding:
         raise ModelError(
-            f"{source.place} is of fused operators, whose weights are not quantized one by one. "
+            f"{source.place} is of fused operators ({', '.join(sorted(holding))}), whose weights "
+            "are not quantized one by one. "
             "Export it again without --optimize fused."
         )
     if source.card.kind != kind:

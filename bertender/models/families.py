@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
 
 from bertender.core.errors import ConfigError, ModelError, nearest_hint
 from bertender.models.family import (
@@ -28,6 +27,7 @@ from bertender.models.family import (
     mpnet_heads,
     scaled_scores,
 )
+from bertender.models.modernbert import MODERNBERT
 
 DISTANCES = frozenset({"relative_key", "relative_key_query"})
 """Settings of `position_embedding_type` by which attention alone knows positions."""
@@ -141,72 +141,6 @@ def _with_mask_added(
     contexts = (scores.softmax(-1) @ values).transpose(1, 2).contiguous()
     joined = contexts.view(query.shape[0], -1, attention.n_heads * width)
     return (attention.out_lin(joined),)
-
-
-GLOBAL_EVERY = "global_attn_every_n_layers"
-
-
-def _modernbert_scores(
-    attention: Any, call: Arguments, query: torch.Tensor, key: torch.Tensor
-) -> torch.Tensor:
-    """Turn queries and keys by their positions first; local layers do so at a rate of their own."""
-    turns = call.get("position_embeddings")
-    if turns is None:  # transformers before 5
-        turns = attention.rotary_emb(query, position_ids=call["kwargs"]["position_ids"])
-    cos, sin = turns
-    return scaled_scores(attention, call, *apply_rotary_pos_emb(query, key, cos, sin))
-
-
-def _modernbert_heads(attention: Any, heads: Sequence[int], size: int) -> None:
-    attention.num_heads = len(heads)
-    attention.all_head_size = len(heads) * size
-
-
-def _modernbert_kinds(config: PretrainedConfig) -> list[str]:
-    """Return which tokens each layer attends to, as transformers 5 calls it."""
-    if kinds := getattr(config, "layer_types", None):
-        return list(kinds)
-    every = getattr(config, GLOBAL_EVERY)
-    layers = range(config.num_hidden_layers)
-    return ["sliding_attention" if layer % every else "full_attention" for layer in layers]
-
-
-def _modernbert_settings(
-    config: PretrainedConfig, layers: Sequence[int]
-) -> Mapping[str, Any] | None:
-    """Return which tokens the layers of a model of these alone attend to.
-
-    Its first layer is the first of the whole, which alone has no norm before its attention. A
-    config of transformers before 5 has no models but those that attend to all tokens regularly.
-    """
-    kinds = [_modernbert_kinds(config)[layer] for layer in layers]
-    if layers[0]:
-        return None
-    if not BEFORE_5:
-        return {"layer_types": kinds}
-    for every in (getattr(config, GLOBAL_EVERY), *range(1, len(layers) + 1)):
-        if [kind == "full_attention" for kind in kinds] == [
-            place % every == 0 for place in range(len(layers))
-        ]:
-            return {GLOBAL_EVERY: every}
-    return None
-
-
-def _modernbert_nearest(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
-    """Return layers with the least distance to some in sum that alternate as the whole model's."""
-    kinds = _modernbert_kinds(config)
-    # last layer -> the least distance that ends there, its layers
-    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
-    for place, wanted in list(enumerate(layers))[1:]:
-        ends = [end for end in range(place, len(kinds)) if kinds[end] == kinds[place]]
-        shorter = best
-        best = {
-            end: (distance + abs(end - wanted), (*before, end))
-            for end in ends
-            if (starts := [each for last, each in shorter.items() if last < end])
-            for distance, before in [min(starts)]
-        }
-    return min(best.values())[1]
 
 
 BERT_HEAD = LanguageHead(
@@ -333,39 +267,6 @@ DISTILBERT = Family(
     fusion=Fusion(prepare=_add_distilbert_masks),
     pruning=Pruning(distilbert_heads, width="hidden_dim"),
 )
-
-MODERNBERT = Family(
-    layers="layers",
-    word_embeddings="embeddings.tok_embeddings",
-    position_embeddings=None,
-    embedding_norm="embeddings.norm",
-    token_type_embeddings=None,
-    attention="attn",
-    projections=Projections.fused("attn.Wqkv", "attn.Wo"),
-    feed_forward=FeedForward.gated("mlp.Wi", "mlp.Wo"),
-    norms=Norms.before("attn_norm", "mlp_norm", "attn"),
-    language_head=LanguageHead(("head.dense", "head.norm"), "decoder.bias"),
-    plain_layers=False,
-    settings_of_layers=_modernbert_settings,
-    nearest_layers=_modernbert_nearest,
-    # other attention drops the padding, and compiled parts pass hooks by
-    loading={
-        "attn_implementation": "sdpa",
-        **({"reference_compile": False} if BEFORE_5 else {}),
-    },
-    scores=_modernbert_scores,
-    fusion=Fusion(obstacle="its attention turns queries and keys by their positions"),
-    pruning=Pruning(_modernbert_heads),
-)
-"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): queries, keys and values are one linear
-layer, the feed-forward part has a gate, positions turn queries and keys, and the norms stand
-before the parts. The first layer has no norm before its attention, since the embeddings have
-one. Every `global_attn_every_n_layers`-th layer, from the first on, attends to all tokens, the
-others to `local_attention` tokens around each. Both follow from a layer's number, so that a
-shorter model must have them at the right numbers. Attention scores reach over all tokens in
-local layers too: their window is a mask, which comes after. Queries and keys are read before
-they are turned, scores after.
-"""
 
 FAMILIES: Mapping[str, Family] = {
     "albert": ALBERT,

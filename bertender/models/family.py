@@ -308,10 +308,14 @@ class Fusion:
     """Brings a model, before its graph is written, to a form whose pattern is known."""
 
     @property
+    def prepares(self) -> bool:
+        """Whether a model is brought to another form before its graph is written."""
+        return self.prepare is not _as_it_is
+
+    @property
     def obstacle_in_a_plain_export(self) -> str:
         """Why none becomes one in a graph that was written as it is; empty where one does."""
-        prepared = self.prepare is not _as_it_is
-        return self.obstacle or ("its plain export has another pattern" if prepared else "")
+        return self.obstacle or ("its plain export has another pattern" if self.prepares else "")
 
 
 @dataclass(frozen=True)

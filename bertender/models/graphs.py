@@ -15,10 +15,8 @@ from onnx.external_data_helper import ExternalDataInfo, set_external_data, uses_
 
 from bertender.core.errors import ModelError
 from bertender.core.progress import quiet_tools
-from bertender.models.onnx_session import ONNX_DATA_NAME
+from bertender.models.onnx_session import ONNX_DATA_NAME, RUNTIME_DOMAIN
 
-RUNTIME_DOMAIN = "com.microsoft"
-"""The set of ONNX Runtime's own operators."""
 PATTERNS = "bert"
 """The optimizer's name for the patterns of encoders."""
 SMALLEST_EXTERNAL_BYTES = 1024
@@ -26,6 +24,8 @@ SMALLEST_EXTERNAL_BYTES = 1024
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 LOGITS = "logits"
+WRITTEN_ATTENTION = "MultiHeadAttention"
+"""Attention of the families that are written with ONNX Runtime's operators (`Fusion.prepare`)."""
 PROBABILITIES = ("Softmax", "Sigmoid")
 
 FEWER_BITS: Mapping[str, str] = {
@@ -115,6 +115,9 @@ def optimized(graph: Path, *, fuse: bool, only: str | None = None) -> onnx.Model
     options = FusionOptions(PATTERNS)
     # the other form counts a text's tokens, and is right only where padding stands behind them
     options.use_raw_attention_mask(True)
+    # attention is found by these norms; where it is an operator already, norm and sum are faster
+    stored = onnx.load(graph, load_external_data=False).graph.node
+    options.enable_skip_layer_norm = all(node.op_type != WRITTEN_ATTENTION for node in stored)
     if only is not None:
         for name in [name for name in vars(options) if name.startswith("enable_")]:
             setattr(options, name, name == only)

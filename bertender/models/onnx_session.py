@@ -29,6 +29,8 @@ ONNX_NAME = "model.onnx"
 """The graph's file in an onnx artifact, where Optimum looks for it too."""
 ONNX_DATA_NAME = "model.onnx_data"
 """File of the weights where a graph is too large for one file; Optimum's name for it."""
+RUNTIME_DOMAIN = "com.microsoft"
+"""The set of ONNX Runtime's own operators."""
 MOST_MB = 2000
 """Most megabytes of a file that protobuf reads; it stops at 2 GiB."""
 

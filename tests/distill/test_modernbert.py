@@ -35,7 +35,7 @@ from tests.toys import passages, tiny_tokenizer
 QUICK: dict[str, Any] = {"batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}
 
 COPIES = {"hard", "distilbert", "internal", "internal-all", "internal-progressive", "pkd"}
-COPIES |= {"minilm", "minilm-v2", "theseus", "theseus-constant", "tinybert"}
+COPIES |= {"minilm", "minilm-v2", "modernbert", "theseus", "theseus-constant", "tinybert"}
 """Methods whose student is a shorter ModernBERT where it is as wide as its teacher."""
 OF_ANOTHER_CLASS: dict[str, dict[str, Any]] = {
     "bilstm": {},
@@ -111,15 +111,21 @@ def test_an_albert_has_no_place_for_its_layers(
 
 
 @pytest.mark.one_path
+@pytest.mark.parametrize("optimize", ["none", "fused"])
 @pytest.mark.parametrize("scheme", ["dynamic", "static"])
 def test_a_student_goes_the_whole_way(
-    scheme: str, teacher: Artifact, task: Task, tmp_path: Path
+    scheme: str, optimize: str, teacher: Artifact, task: Task, tmp_path: Path
 ) -> None:
+    """Its products are four a layer, one of the head and one of the classifier."""
     config = DistillConfig(method="minilm-v2", layers=2, **{**QUICK, "epochs": 2})
     student = distill(teacher, task, config, tmp_path / "student")
-    graph = export(student, task, ExportConfig(), tmp_path / "onnx")
+    graph = export(student, task, ExportConfig.parse({"optimize": optimize}), tmp_path / "onnx")
     settings = {"scheme": scheme, **({"calibration_texts": 32} if scheme == "static" else {})}
     int8 = quantize(graph, task, QuantizeConfig(**settings), tmp_path / "int8")
+    findings = int8.card.findings.quantization
+    assert findings is not None and findings.product_check is not None
+    assert findings.products == findings.running_in_integers == 4 * 2 + 2
+    assert findings.product_check.checked > findings.products  # the table of words too
     ours, theirs = (open_classifier(each).logits(task.dev.examples) for each in (int8, student))
     assert (ours.argmax(-1) == theirs.argmax(-1)).mean() > 0.95
 

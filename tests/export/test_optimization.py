@@ -67,8 +67,13 @@ def test_attention_is_fused_in_every_layer(model_type: str, task: Task, tmp_path
     artifact = exported(model_type, task, tmp_path, optimize="fused")
     report = graph_of(artifact)
     layers = LAYERS - (model_type in FIRST_LAYER_LEFT)
-    assert (report.fused["Attention"], report.layers) == (layers, LAYERS)
-    assert report.fused["SkipLayerNormalization"] == 2 * LAYERS
+    found = {name: report.fused.get(name, 0) for name in ("Attention", "SkipLayerNormalization")}
+    if origin(model_type) == "modernbert":  # it is written so, and not found by its norms
+        written = {"MultiHeadAttention": LAYERS, "RotaryEmbedding": 2 * LAYERS}
+        assert report.fused.items() >= written.items() and not any(found.values())
+    else:
+        assert found == {"Attention": layers, "SkipLayerNormalization": 2 * LAYERS}
+    assert report.layers == LAYERS
     graph = onnx.load(onnx_file(artifact))
     assert {entry.domain for entry in graph.opset_import} == {"", "com.microsoft"}
     heads = [
