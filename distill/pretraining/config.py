@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
@@ -29,6 +29,8 @@ class PretrainingObjective:
     perplexity_of: str | None = "mlm"
     """The part of the loss that is a language model's, whose exponential is reported."""
     problem_type: str = MASKED_LANGUAGE_MODEL
+    continues: bool = False
+    """Whether an encoder that exists learns by it: with no head but the one that predicts words."""
 
     @property
     def predicts_words(self) -> bool:
@@ -43,6 +45,7 @@ OBJECTIVES = Table(
             summary="predict masked tokens, masked anew in every epoch",
             paper="Devlin et al. 2018, arXiv 1810.04805; "
             "masks of Liu et al. 2019, arXiv 1907.11692",
+            continues=True,
         ),
         "mlm+nsp": PretrainingObjective(
             summary="predict masked tokens, and whether the second segment follows the first",
@@ -56,6 +59,7 @@ OBJECTIVES = Table(
         "mlm+word-order": PretrainingObjective(
             summary="predict masked tokens, and the order of shuffled trigrams",
             paper="Wang et al. 2019, arXiv 1908.04577",
+            continues=True,
         ),
         "rtd": PretrainingObjective(
             summary="detect the tokens that a small generator has replaced; ELECTRA",
@@ -71,6 +75,7 @@ OBJECTIVES = Table(
         "wwm": PretrainingObjective(
             summary="predict masked words, all tokens of a word together",
             paper="Devlin et al. 2018, arXiv 1810.04805, as published in 2019",
+            continues=True,
         ),
     },
 )
@@ -132,7 +137,31 @@ def _small_vocabulary(config: PretrainConfig) -> str:
     )
 
 
+OF_A_NEW_ENCODER = frozenset(
+    {"tokenizer", "vocabulary_size", "layers", "hidden_size", "heads", "stack_from"}
+)
+
+
+def _needs_new_heads(config: PretrainConfig) -> str:
+    rows = ", ".join(name for name, row in OBJECTIVES.items() if row.continues)
+    return (
+        f"objective {config.objective!r} learns through heads that no encoder comes with. Beside "
+        f"encoder, give one of {rows}."
+    )
+
+
 RULES: Mapping[str, Rule[PretrainConfig]] = {
+    "shape beside an encoder": Rule(
+        lambda config: config.encoder is not None,
+        "an encoder has its own shape and vocabulary. Leave this out.",
+        OF_A_NEW_ENCODER,
+        against="encoder",
+        beyond_default=True,
+    ),
+    "heads beside an encoder": Rule(
+        lambda config: config.encoder is not None and not OBJECTIVES[config.objective].continues,
+        _needs_new_heads,
+    ),
     "uneven heads": Rule(lambda config: config.hidden_size % config.heads > 0, _uneven_heads),
     "small vocabulary": Rule(
         lambda config: config.vocabulary_size < TOKENIZERS[config.tokenizer].smallest,
@@ -160,11 +189,16 @@ class PretrainConfig(TrainingConfig):
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Corpus": ("text_column", "mask_probability", "short_length", "short_share"),
     }
-    main: ClassVar[tuple[str, ...]] = ("corpus", "objective", "layers", "hidden_size", "epochs")
+    main: ClassVar[tuple[str, ...]] = ("corpus", "encoder", "layers", "hidden_size", "epochs")
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
 
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
+    encoder: str | None = Field(
+        None,
+        description="encoder that learns your text's words, instead of a new one: a folder, a hub "
+        "name or a packaged one",
+    )
     objective: Annotated[str, OBJECTIVES.validator()] = Field(
         "mlm", description=f"objective: {', '.join(OBJECTIVES)} (see docs/how-to/pretrain.md)"
     )
@@ -186,7 +220,18 @@ class PretrainConfig(TrainingConfig):
     short_share: float | None = Field(
         None, gt=0, lt=1, description="share of the steps at short_length; 0.9 by default"
     )
-    learning_rate: float = Field(5e-4, gt=0, description="peak learning rate of AdamW")
+    learning_rate: float = Field(
+        5e-4, gt=0, description="peak learning rate of AdamW; 1e-4 by default with an encoder"
+    )
+
+    def of_encoder(self) -> Self:
+        """Return the config with the rate of a further training, where none was set.
+
+        Gururangan et al. 2020 (arXiv 2004.10964, table 14) adapt to a task's texts by 1e-4.
+        """
+        if self.encoder is None or self.is_explicit("learning_rate"):
+            return self
+        return self.changed({"learning_rate": 1e-4})
 
     def phases(self) -> tuple[LengthPhase, ...]:
         """Return the phases of the training: one, or one of short rows and one of long ones."""

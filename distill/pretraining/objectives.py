@@ -177,7 +177,8 @@ class MaskedTokens(PretrainingModule):
         token_type_ids: torch.Tensor | None = None,
     ) -> Any:
         """Return the model's own outputs."""
-        return self.model(input_ids, attention_mask, token_type_ids)
+        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, **segments)
 
 
 class MaskedWholeWords(MaskedTokens):

@@ -1,4 +1,5 @@
-"""Pre-training: a vocabulary and an encoder from plain text, by a row of OBJECTIVES.
+"""Pre-training by a row of OBJECTIVES: a vocabulary and an encoder from plain text, or an encoder
+that exists and learns the words of further text (Gururangan et al. 2020, arXiv 2004.10964).
 
 passages + PretrainConfig -> vocabulary, model and the objective's rows -> training in phases of
 one length of rows -> encoder artifact
@@ -19,13 +20,14 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import in_order, work_directory
-from bertender.core.errors import ConfigError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import Findings
 from bertender.core.hub import open_pretrained
 from bertender.core.machine import on_main_process
-from bertender.models.families import family_of
-from bertender.models.own_models import ExpectedModel, without_weights
+from bertender.models.families import check_positions, family_of
+from bertender.models.own_models import ExpectedModel, open_config, without_weights
 from bertender.text.tokenizer import load_tokenizer
+from bertender.training.checkpoint import weights_digest
 from bertender.training.examples import Padding, TokenDataset
 from bertender.training.loop import (
     Objective,
@@ -47,6 +49,14 @@ from distill.pretraining.replaced_tokens import ReplacedTokensModule
 from distill.pretraining.rows import CONSECUTIVE_PASSAGES, held_out_loss, stored_parts
 from distill.pretraining.segment_pairs import NextSentence, SentenceOrder
 from distill.pretraining.vocabularies import stand_in_tokenizer, trained_once
+from distill.teachers.encoders import (
+    find_encoder,
+    give_every_token_a_row,
+    is_available,
+    load_masked_language_model,
+    located,
+)
+from distill.tokenizers import fitting_tokenizer
 from distill.trained import corpus_record, write_trained
 
 TRAINING_MODULES: Mapping[str, type[PretrainingModule]] = {
@@ -85,12 +95,14 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
 
     Raises:
         ConfigError: the objective or the tokenizer is unknown, the vocabulary is too small for
-            it, the heads do not divide the width, or the encoder cannot grow from
-            `config.stack_from`.
+            it, the heads do not divide the width, the encoder cannot grow from
+            `config.stack_from`, or `config.encoder` has no positions for rows so long.
+        ModelError: `config.encoder` cannot be read, or its tokenizer cannot mask tokens.
         DataError: there are too few passages to train and hold out.
     """
     row, kind = OBJECTIVES[config.objective], TRAINING_MODULES[config.objective]
     config.check_rules()
+    config = config.of_encoder()
     surveyed = survey(passages)
     surveyed.check_enough()
     shallow = Artifact.load(config.stack_from) if config.stack_from else None
@@ -98,9 +110,13 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     if shallow:
         check_stackable(shallow, config, row.family)
 
-    identity = (surveyed.sha256, shallow and shallow.digest)
+    start = start_from(config) if config.encoder else None
+    known = weights_digest(start[0]) if start else shallow and shallow.digest
+    identity = (surveyed.sha256, known)
     with work_directory(out, "pretrain", config.shaping(), *identity) as work:
-        if shallow is None:
+        if start:
+            model, tokenizer = start
+        elif shallow is None:
             watched = Watched(passages, surveyed, "train the vocabulary")
             sizes = config.vocabulary_size, config.max_length
             tokenizer = trained_once(config.tokenizer, watched, *sizes, work / "vocabulary")
@@ -108,8 +124,9 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             tokenizer = load_tokenizer(shallow.path)
             tokenizer.model_max_length = config.max_length
         torch.manual_seed(config.seed)
-        positions = positions_of_shallow(shallow) if shallow else None
-        model = kind.untrained(encoder_config(config, tokenizer, positions))
+        if start is None:
+            positions = positions_of_shallow(shallow) if shallow else None
+            model = kind.untrained(encoder_config(config, tokenizer, positions))
         if shallow:
             stack(model, shallow)
         module = kind(model)
@@ -143,6 +160,34 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             partial(write_trained, model, tokenizer, record, findings, out=out, **written)
         )
     return Artifact.load(out)
+
+
+def start_from(config: PretrainConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the encoder of a config, under a head that predicts words, and its tokenizer.
+
+    Raises:
+        ConfigError: it has positions for fewer tokens than `config.max_length`.
+        ModelError: it cannot be read, or its tokenizer has no tokens to mask and to frame rows by.
+        HubUnreachableError: it is not on this machine, and no hub responds.
+    """
+    assert config.encoder is not None
+    source = find_encoder(config.encoder, setting="encoder")
+    torch.manual_seed(config.seed)  # of a head that it has not
+    model = load_masked_language_model(source, new_head=True)
+    check_positions(config.max_length, model.config)
+    try:
+        tokenizer = fitting_tokenizer(source, model)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load the tokenizer of {source!r}: {error}") from None
+    give_every_token_a_row(model, tokenizer)
+    needed = {"mask": tokenizer.mask_token_id, "first": tokenizer.cls_token_id}
+    needed["last"] = tokenizer.sep_token_id
+    if missing := [name for name, number in needed.items() if number is None]:
+        raise ModelError(
+            f"the tokenizer of {source!r} has no {' and no '.join(missing)} token, by which an "
+            "encoder learns words. Give a masked language model, such as a BERT."
+        )
+    return model, tokenizer
 
 
 def train_in_phases(
@@ -221,7 +266,11 @@ def encoder_config(
 
 
 def expected_pretrained(config: PretrainConfig) -> ExpectedModel | None:
-    """Return the encoder of a config, without weights."""
+    """Return the encoder of a config, without weights; None where it is not on this machine."""
+    if config.encoder:
+        if not is_available(config.encoder):
+            return None
+        return ExpectedModel.of(open_config(located(config.encoder), local_files_only=True))
     shape = encoder_config(config, stand_in_tokenizer())
     model = without_weights(lambda: TRAINING_MODULES[config.objective].untrained(shape))
     return None if model is None else ExpectedModel.of(model.config)
@@ -233,6 +282,11 @@ def check_stackable(shallow: Artifact, config: PretrainConfig, family: str) -> N
     if shallow.card.stage != "pretrain":
         raise ConfigError(
             f"{name} is an artifact of stage {shallow.card.stage!r}. Give one of `pretrain`."
+        )
+    if shallow.card.config.get("encoder"):
+        raise ConfigError(
+            f"{name} went on from another encoder, and has its shape. Give one that was trained "
+            "from the beginning."
         )
     check_same_shape(name, shallow.card.family, shallow.card.config, config, family)
     if config.max_length > (positions := positions_of_shallow(shallow)):

@@ -355,7 +355,7 @@ def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTra
 
     Raises:
         ModelError: it has no such head (many encoders lost theirs when they were tuned) and
-            `new_head` is False, or its weights cannot be read.
+            `new_head` is False, its weights cannot be read, or some of its layers are missing.
     """
     from transformers import AutoModelForMaskedLM
 
@@ -365,6 +365,7 @@ def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTra
         model, report = load_pretrained(AutoModelForMaskedLM, source, dtype="float32")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ModelError(f"cannot load {source!r} as a masked language model: {error}") from None
+    _check_weights(source, model, report)
     if report["missing_keys"] and new_head:
         logger.warning("the head of %s that predicts words starts from random numbers", source)
     elif report["missing_keys"]:
