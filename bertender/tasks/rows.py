@@ -193,7 +193,8 @@ class Table:
                     )
                 raise DataError(
                     f"{self.path}: no column {column!r}.{nearest_hint(column, self.columns)} "
-                    f"{shown} Name those of your file by --text-column and --label-column."
+                    f"{shown} Name those of your file by --text-column, --pair-column (the second "
+                    "text of a pair) and --label-column."
                 )
             if self.columns.count(column) > 1:
                 raise DataError(f"{self.path}: two columns are named {column!r}; rename one.")

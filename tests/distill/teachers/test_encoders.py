@@ -120,7 +120,8 @@ def test_a_hub_that_never_answers_is_given_up_within_seconds(
     assert time.monotonic() - started < PROBE_SECONDS
     connection, _ = silent_server.accept()
     with connection:
-        assert b"GET /api/models/some/model" in connection.recv(1000)
+        # of huggingface_hub 2, a question of its own comes first
+        assert b"GET /api/" in connection.recv(1000)
     forget_sessions()
 
 
