@@ -86,11 +86,15 @@ def load_by_transformers(source: Path | str, **settings: Any) -> PreTrainedToken
         ValueError: it has special tokens alone, as transformers 5 makes one where files are missing
             (OSError by transformers before).
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerBase
+    import transformers
+    from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
     from bertender.core.hub import open_pretrained
 
-    tokenizer = open_pretrained(AutoTokenizer, source, **settings)
+    kind: Any = AutoTokenizer
+    if not hasattr(transformers, "TokenizersBackend") and _is_of_backend(source):
+        kind = PreTrainedTokenizerFast  # as transformers before 5 calls it
+    tokenizer = open_pretrained(kind, source, **settings)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     if len(tokenizer) <= len({*tokenizer.all_special_ids}):
         raise ValueError("there are no files of a tokenizer, which would know no word")
@@ -114,25 +118,29 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
     if not (backend := getattr(tokenizer, "backend_tokenizer", None)):
         return
     read = open_pretrained(AutoTokenizer, directory, local_files_only=True).backend_tokenizer
-    if any(str(getattr(read, part)) != str(getattr(backend, part)) for part in PARTS):
-        # see `_take_parts_of_file`; this class has no parts of its own
+    changed = any(str(getattr(read, part)) != str(getattr(backend, part)) for part in PARTS)
+    # transformers before 5 does not know the name of that of 5 without parts of its own
+    if changed or _settings(directory).get("tokenizer_class") == "TokenizersBackend":
         settings = {**_settings(directory), "tokenizer_class": "PreTrainedTokenizerFast"}
         (directory / SETTINGS_NAME).write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 
-WITH_SEGMENTS = frozenset({"AlbertTokenizer", "XLNetTokenizer"})
+WITH_SEGMENTS = frozenset({"AlbertTokenizer", "TokenizersBackend", "XLNetTokenizer"})
 """Classes that number the texts of a pair: transformers 5 gives the model no such numbers, and the
 second text would be read as part of the first."""
 PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
-"""Of a tokenizer of `tokenizers`, beside its vocabulary."""
-OF_SETTINGS = ("BertNormalizer", "ByteLevel")
-"""Parts that transformers makes of `tokenizer_config.json`, whatever `tokenizer.json` has."""
+"""Of a tokenizer of `tokenizers`, beside its model."""
+OF_SETTINGS: Mapping[str, Sequence[str]] = {
+    "BertNormalizer": ("lowercase", "strip_accents", "handle_chinese_chars"),
+    "ByteLevel": ("add_prefix_space",),
+}
+"""What transformers sets of `tokenizer_config.json`, whatever `tokenizer.json` has."""
 
 
 def _take_parts_of_file(backend: RustTokenizer, source: str, revision: str | None) -> None:
-    """Give a tokenizer the parts in its `tokenizer.json`.
+    """Give a tokenizer the model and the parts in its `tokenizer.json`.
 
-    transformers 5 reads the vocabulary there, and makes most parts anew from the tokenizer's
+    transformers 5 reads the vocabulary there, and makes most else anew from the tokenizer's
     class, so that a text may become other tokens than those that the model was trained with.
     """
     from tokenizers import Tokenizer
@@ -150,11 +158,16 @@ def _take_parts_of_file(backend: RustTokenizer, source: str, revision: str | Non
     if not file:
         return
     saved = Tokenizer.from_file(file)
+    if backend.get_vocab_size(False) == saved.get_vocab_size(False):
+        backend.model = saved.model
     for part in PARTS:
         own, wanted = getattr(backend, part), getattr(saved, part)
-        kinds = {type(own).__name__, type(wanted).__name__}
-        if str(own) != str(wanted) and not (len(kinds) == 1 and kinds & {*OF_SETTINGS}):
-            setattr(backend, part, wanted)
+        if str(own) == str(wanted):
+            continue
+        if type(own) is type(wanted) and part in PARTS[:2]:
+            for setting in OF_SETTINGS.get(type(own).__name__, ()):
+                setattr(wanted, setting, getattr(own, setting))
+        setattr(backend, part, wanted)
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase | FileTokenizer) -> int:
@@ -230,6 +243,7 @@ CLASSES: Mapping[str, Padding] = {
     "PreTrainedTokenizer": Padding(),
     "RobertaTokenizer": Padding(),
     "T5Tokenizer": Padding(),
+    "TokenizersBackend": Padding(),
     "XLMRobertaTokenizer": Padding(),
     "XLNetTokenizer": Padding("left", type_id=3),
 }
@@ -362,6 +376,13 @@ class FileTokenizer:
         side = self.truncation_side
         remaining = [CutEncoding.of(each, max_length, side, cut) for each in encoded]
         return TokenArrays(remaining, self.padding)
+
+
+def _is_of_backend(source: Path | str) -> bool:
+    try:
+        return _settings(Path(source)).get("tokenizer_class") == "TokenizersBackend"
+    except (OSError, ValueError):
+        return False
 
 
 def _settings(directory: Path) -> dict[str, Any]:

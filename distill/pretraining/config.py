@@ -196,6 +196,7 @@ class PretrainConfig(TrainingConfig):
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
     encoder: str | None = Field(
         None,
+        min_length=1,
         description="encoder that learns your text's words, instead of a new one: a folder, a hub "
         "name or a packaged one",
     )

@@ -116,6 +116,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     with work_directory(out, "pretrain", config.shaping(), *identity) as work:
         if start:
             model, tokenizer = start
+            config = with_shape_of(model, config)
         elif shallow is None:
             watched = Watched(passages, surveyed, "train the vocabulary")
             sizes = config.vocabulary_size, config.max_length
@@ -188,6 +189,18 @@ def start_from(config: PretrainConfig) -> tuple[PreTrainedModel, PreTrainedToken
             "encoder learns words. Give a masked language model, such as a BERT."
         )
     return model, tokenizer
+
+
+def with_shape_of(model: PreTrainedModel, config: PretrainConfig) -> PretrainConfig:
+    """Return the config as the card records it: with the sizes of the encoder that goes on."""
+    return config.changed(
+        {
+            "vocabulary_size": model.get_input_embeddings().weight.shape[0],
+            "layers": model.config.num_hidden_layers,
+            "hidden_size": model.config.hidden_size,
+            "heads": model.config.num_attention_heads,
+        }
+    )
 
 
 def train_in_phases(

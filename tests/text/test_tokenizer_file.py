@@ -359,3 +359,39 @@ def test_parts_that_the_class_does_not_make_are_those_of_the_file(tmp_path: Path
 def test_the_second_text_of_a_pair_has_a_segment_of_its_own(name: str, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(_saved(ARCHITECTURES[name].tokenizer(), tmp_path))
     assert {0, 1} <= set(tokenizer("apple", "saw")["token_type_ids"])
+
+
+def _changed(folder: Path, **changes: Any) -> Path:
+    """A folder with tiny_tokenizer, with other values in parts of its tokenizer.json."""
+    tiny_tokenizer().save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    for part, values in changes.items():
+        content[part] = {**content[part], **values}
+    file.write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model": {"max_input_chars_per_word": 3}}, {"normalizer": {"clean_text": False}}],
+    ids=["model", "normalizer"],
+)
+def test_what_a_file_states_of_model_and_normalizer_holds(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    both = Both.of(_changed(tmp_path, **changes))
+    both.batch([("apple saw",), ("pear\x00 \x07saw",)])
+
+
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend"])
+def test_a_tokenizer_of_no_class_opens_under_both_majors(name: str, tmp_path: Path) -> None:
+    """transformers 5 calls it otherwise, and gives its pairs no segments."""
+    own, written = _changed(tmp_path / "own"), tmp_path / "written"
+    _set(own, tokenizer_class=name)
+    tokenizer = load_tokenizer(own)
+    assert set(tokenizer("apple", "saw")["token_type_ids"]) == {0, 1}
+    assert isinstance(open_tokenizer(own), FileTokenizer)
+    save_tokenizer(tokenizer, written)
+    settings = json.loads((written / "tokenizer_config.json").read_text())
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"

@@ -42,7 +42,10 @@ def test_it_keeps_its_class_words_and_weights(family: str, task: Task, tmp_path:
     assert after(texts)["input_ids"] == before(texts)["input_ids"]
     assert after.model_max_length == before.model_max_length
     weights, theirs = (load_file(each / "model.safetensors") for each in (made.path, source))
-    known = [name for name in theirs if name.endswith(("query.weight", "q_lin.weight"))]
+    known = [
+        name for name in theirs if name.endswith(("query.weight", "q_lin.weight", "Wqkv.weight"))
+    ]
+    assert known
     for name in known:
         (own,) = (value for key, value in weights.items() if key.endswith(name))
         assert 0 < (own - theirs[name]).abs().max() < 0.1, "moved, and not drawn anew"
@@ -56,6 +59,7 @@ def test_its_rate_is_that_of_a_further_training(tmp_path: Path) -> None:
     own = further(source, tmp_path / "own", epochs=1, learning_rate=2e-3)
     assert usual.card.config["learning_rate"] == 1e-4
     assert own.card.config["learning_rate"] == 2e-3
+    assert (usual.card.config["layers"], usual.card.config["hidden_size"]) == (4, 32)
     expected = expected_pretrained(PretrainConfig(encoder=str(source)))
     assert expected is not None and expected.model.config.hidden_size == 32
 
