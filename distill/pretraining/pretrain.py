@@ -193,9 +193,10 @@ def start_from(config: PretrainConfig) -> tuple[PreTrainedModel, PreTrainedToken
 
 def with_shape_of(model: PreTrainedModel, config: PretrainConfig) -> PretrainConfig:
     """Return the config as the card records it: with the sizes of the encoder that goes on."""
+    words: Any = model.get_input_embeddings()
     return config.changed(
         {
-            "vocabulary_size": model.get_input_embeddings().weight.shape[0],
+            "vocabulary_size": words.num_embeddings,
             "layers": model.config.num_hidden_layers,
             "hidden_size": model.config.hidden_size,
             "heads": model.config.num_attention_heads,
