@@ -240,9 +240,12 @@ def check_servable(artifact: Artifact) -> None:
     """Raise ModelError unless an artifact is an ONNX classifier."""
     card = artifact.card
     if card.kind != "onnx":
+        step = f"Export it first: `bertender export {artifact.path} --out FOLDER`."
+        if card.kind == "bundle":
+            step = "Give the graph that it was made of."
         raise ModelError(
             f"{artifact.place} is a {card.kind!r} artifact; only 'onnx' artifacts are served. "
-            f"Export it first: `bertender export {artifact.path} --out FOLDER`."
+            f"{step}"
         )
     if card.task.problem_type not in PROBLEMS:
         raise ModelError(

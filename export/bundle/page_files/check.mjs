@@ -58,7 +58,7 @@ export async function check(transformers, opened, texts, progress = () => {}) {
         firstLabel ??= JSON.stringify(row.text);
       }
     }
-    differences.push(most);
+    differences.push(Number.isNaN(most) ? Infinity : most); // sorting finds no place for NaN
     progress(place + 1, texts.rows.length);
   }
   const odd = texts.odd.filter(
