@@ -163,7 +163,8 @@ def import_model(
     """
     if (Path(source) / CARD_NAME).is_file():
         raise NotAnArtifactError(
-            f"{source} is an artifact already ({CARD_NAME} is there): every command takes it."
+            f"{source} is an artifact already ({CARD_NAME} is there): give it to the other "
+            "commands, or of a bundle the artifact that it was made from."
         )
     _write(located(str(source)), out, labels, pooling, problem_type)
     artifact = Artifact.load(out)

@@ -155,6 +155,8 @@ class Pretrain(Stage):
     def model(self, config: PretrainConfig, earlier: Earlier) -> ExpectedModel | None:
         from distill.pretraining.pretrain import expected_pretrained
 
+        if config.encoder:
+            return expected_encoder(config.encoder, earlier)
         return expected_pretrained(config)
 
 
@@ -514,8 +516,8 @@ class Bundle(Stage):
         from export.bundle.bundle import bundle, check_target
 
         source = sources[0]
-        check_target(config, source)  # before the export, which takes minutes
         if source.card.kind == "torch":
+            check_target(config, source)  # before the export, which takes minutes
             check_writable(out, source)
             source = exported(source, task)
         return bundle(source, task, config, out)

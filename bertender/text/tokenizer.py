@@ -91,21 +91,30 @@ def load_by_transformers(source: Path | str, **settings: Any) -> PreTrainedToken
 
     from bertender.core.hub import open_pretrained
 
+    before_5 = not hasattr(transformers, "TokenizersBackend")
     kind: Any = AutoTokenizer
-    if not hasattr(transformers, "TokenizersBackend") and _is_of_backend(source):
-        kind = PreTrainedTokenizerFast  # as transformers before 5 calls it
+    if before_5 and _is_of_backend(source):
+        kind = PreTrainedTokenizerFast  # as it was called
     tokenizer = open_pretrained(kind, source, **settings)
     assert isinstance(tokenizer, PreTrainedTokenizerBase)
     if len(tokenizer) <= len({*tokenizer.all_special_ids}):
         raise ValueError("there are no files of a tokenizer, which would know no word")
+    if not before_5:
+        _read_as_before_5(tokenizer, str(source), settings.get("revision"))
+    return tokenizer
+
+
+def _read_as_before_5(
+    tokenizer: PreTrainedTokenizerBase, source: str, revision: str | None
+) -> None:
+    """Give a tokenizer what transformers 5 leaves out of its files, and of its class."""
     if backend := getattr(tokenizer, "backend_tokenizer", None):
-        _take_parts_of_file(backend, str(source), settings.get("revision"))
-    name = type(tokenizer).__name__.removesuffix("Fast")
+        _take_parts_of_file(backend, source, revision)
+    name = type(tokenizer).__name__
     if name in CLASSES:
         tokenizer._pad_token_type_id = CLASSES[name].type_id
     if name in WITH_SEGMENTS and "model_input_names" not in tokenizer.init_kwargs:
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    return tokenizer
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
@@ -118,7 +127,10 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
     if not (backend := getattr(tokenizer, "backend_tokenizer", None)):
         return
     read = open_pretrained(AutoTokenizer, directory, local_files_only=True).backend_tokenizer
-    changed = any(str(getattr(read, part)) != str(getattr(backend, part)) for part in PARTS)
+    # of a model, its text has the settings and the first words
+    changed = any(
+        str(getattr(read, part)) != str(getattr(backend, part)) for part in (*PARTS, "model")
+    )
     # transformers before 5 does not know the name of that of 5 without parts of its own
     if changed or _settings(directory).get("tokenizer_class") == "TokenizersBackend":
         settings = {**_settings(directory), "tokenizer_class": "PreTrainedTokenizerFast"}
@@ -134,7 +146,7 @@ OF_SETTINGS: Mapping[str, Sequence[str]] = {
     "BertNormalizer": ("lowercase", "strip_accents", "handle_chinese_chars"),
     "ByteLevel": ("add_prefix_space",),
 }
-"""What transformers sets of `tokenizer_config.json`, whatever `tokenizer.json` has."""
+"""Settings of `tokenizer_config.json` that override those of `tokenizer.json`, by type of part."""
 
 
 def _take_parts_of_file(backend: RustTokenizer, source: str, revision: str | None) -> None:

@@ -19,11 +19,9 @@ from bertender.core.errors import BertenderError, ModelError
 from bertender.training.checkpoint import tensors_digest
 from distill.teachers.encoders import (
     find_encoder,
-    give_every_token_a_row,
     is_available,
-    load_masked_language_model,
+    load_reader_of_words,
 )
-from distill.tokenizers import fitting_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -179,15 +177,9 @@ def load_language_model(source: str) -> LanguageModel:
     quiet = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # it reports at length that a head is missing
     try:
-        model = load_masked_language_model(source)
-        tokenizer = fitting_tokenizer(source, model)
-        give_every_token_a_row(model, tokenizer)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load the tokenizer of {source!r}: {error}") from None
+        model, tokenizer = load_reader_of_words(source)
     finally:
         transformers_logging.set_verbosity(quiet)
-    if tokenizer.mask_token is None:
-        raise ModelError(f"the tokenizer of {source!r} has no mask token to ask for words with.")
     model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))  # type: ignore[arg-type]
     return LanguageModel(source, model.eval(), tokenizer)
 

@@ -226,10 +226,7 @@ class PretrainConfig(TrainingConfig):
     )
 
     def of_encoder(self) -> Self:
-        """Return the config with the rate of a further training, where none was set.
-
-        Gururangan et al. 2020 (arXiv 2004.10964, table 14) adapt to a task's texts by 1e-4.
-        """
+        """Return the config with a lower rate where none was set: what is learned stays."""
         if self.encoder is None or self.is_explicit("learning_rate"):
             return self
         return self.changed({"learning_rate": 1e-4})

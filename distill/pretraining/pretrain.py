@@ -24,8 +24,8 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.core.findings import Findings
 from bertender.core.hub import open_pretrained
 from bertender.core.machine import on_main_process
-from bertender.models.families import check_positions, family_of
-from bertender.models.own_models import ExpectedModel, open_config, without_weights
+from bertender.models.families import check_positions, family_of, padding_embedding
+from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import weights_digest
 from bertender.training.examples import Padding, TokenDataset
@@ -49,15 +49,8 @@ from distill.pretraining.replaced_tokens import ReplacedTokensModule
 from distill.pretraining.rows import CONSECUTIVE_PASSAGES, held_out_loss, stored_parts
 from distill.pretraining.segment_pairs import NextSentence, SentenceOrder
 from distill.pretraining.vocabularies import stand_in_tokenizer, trained_once
-from distill.teachers.encoders import (
-    find_encoder,
-    give_every_token_a_row,
-    is_available,
-    load_masked_language_model,
-    located,
-)
-from distill.tokenizers import fitting_tokenizer
-from distill.trained import corpus_record, write_trained
+from distill.teachers.encoders import find_encoder, load_reader_of_words
+from distill.trained import artifact_at, corpus_record, write_trained
 
 TRAINING_MODULES: Mapping[str, type[PretrainingModule]] = {
     "mlm": MaskedTokens,
@@ -98,19 +91,23 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             it, the heads do not divide the width, the encoder cannot grow from
             `config.stack_from`, or `config.encoder` has no positions for rows so long.
         ModelError: `config.encoder` cannot be read, or its tokenizer cannot mask tokens.
+        ArtifactError: writing at `out` would destroy work, the encoder itself included.
+        HubUnreachableError: `config.encoder` is not on this machine, and no hub responds.
         DataError: there are too few passages to train and hold out.
     """
     row, kind = OBJECTIVES[config.objective], TRAINING_MODULES[config.objective]
     config.check_rules()
     config = config.of_encoder()
+    source = find_encoder(config.encoder, setting="encoder") if config.encoder else None
+    shallow = Artifact.load(config.stack_from) if config.stack_from else None
+    parent = artifact_at(source) if source else shallow
+    check_writable(out, parent)
     surveyed = survey(passages)
     surveyed.check_enough()
-    shallow = Artifact.load(config.stack_from) if config.stack_from else None
-    check_writable(out, shallow)
     if shallow:
         check_stackable(shallow, config, row.family)
 
-    start = start_from(config) if config.encoder else None
+    start = start_from(source, config) if source else None
     known = weights_digest(start[0]) if start else shallow and shallow.digest
     identity = (surveyed.sha256, known)
     with work_directory(out, "pretrain", config.shaping(), *identity) as work:
@@ -156,37 +153,31 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         record = corpus_record(config.corpus, config.text_column, metric, row.problem_type)
         findings = Findings(training=training_findings(reports))
         model = module.finished()
-        written: dict[str, Any] = {"stage": "pretrain", "config": config, "parent": shallow}
+        if (padding := padding_embedding(model)) is not None:
+            padding.zero_()  # a text's last token may read it, and predicting words has changed it
+        written: dict[str, Any] = {"stage": "pretrain", "config": config, "parent": parent}
         on_main_process(
             partial(write_trained, model, tokenizer, record, findings, out=out, **written)
         )
     return Artifact.load(out)
 
 
-def start_from(config: PretrainConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the encoder of a config, under a head that predicts words, and its tokenizer.
+def start_from(
+    source: str, config: PretrainConfig
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load an encoder to go on from, under a head that predicts words, and its tokenizer.
 
     Raises:
         ConfigError: it has positions for fewer tokens than `config.max_length`.
         ModelError: it cannot be read, or its tokenizer has no tokens to mask and to frame rows by.
-        HubUnreachableError: it is not on this machine, and no hub responds.
     """
-    assert config.encoder is not None
-    source = find_encoder(config.encoder, setting="encoder")
     torch.manual_seed(config.seed)  # of a head that it has not
-    model = load_masked_language_model(source, new_head=True)
+    model, tokenizer = load_reader_of_words(source, new_head=True)
     check_positions(config.max_length, model.config)
-    try:
-        tokenizer = fitting_tokenizer(source, model)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load the tokenizer of {source!r}: {error}") from None
-    give_every_token_a_row(model, tokenizer)
-    needed = {"mask": tokenizer.mask_token_id, "first": tokenizer.cls_token_id}
-    needed["last"] = tokenizer.sep_token_id
-    if missing := [name for name, number in needed.items() if number is None]:
+    if None in (tokenizer.cls_token_id, tokenizer.sep_token_id):
         raise ModelError(
-            f"the tokenizer of {source!r} has no {' and no '.join(missing)} token, by which an "
-            "encoder learns words. Give a masked language model, such as a BERT."
+            f"the tokenizer of {source!r} has no tokens for both ends of a row of text. Give a "
+            "masked language model, such as a BERT."
         )
     return model, tokenizer
 
@@ -280,11 +271,7 @@ def encoder_config(
 
 
 def expected_pretrained(config: PretrainConfig) -> ExpectedModel | None:
-    """Return the encoder of a config, without weights; None where it is not on this machine."""
-    if config.encoder:
-        if not is_available(config.encoder):
-            return None
-        return ExpectedModel.of(open_config(located(config.encoder), local_files_only=True))
+    """Return the encoder that a config describes, without weights."""
     shape = encoder_config(config, stand_in_tokenizer())
     model = without_weights(lambda: TRAINING_MODULES[config.objective].untrained(shape))
     return None if model is None else ExpectedModel.of(model.config)

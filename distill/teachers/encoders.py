@@ -377,6 +377,27 @@ def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTra
     return model
 
 
+def load_reader_of_words(
+    source: str, *, new_head: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load what `load_masked_language_model` does, and a tokenizer that masks tokens.
+
+    Raises:
+        ModelError: as there; or the tokenizer cannot be read, or has no mask token.
+    """
+    from distill.tokenizers import fitting_tokenizer
+
+    model = load_masked_language_model(source, new_head=new_head)
+    try:
+        tokenizer = fitting_tokenizer(source, model)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load the tokenizer of {source!r}: {error}") from None
+    give_every_token_a_row(model, tokenizer)
+    if tokenizer.mask_token is None:
+        raise ModelError(f"the tokenizer of {source!r} has no mask token to ask for words with.")
+    return model, tokenizer
+
+
 def is_available(name: str) -> bool:
     """Return whether `find_encoder` needs no hub for a name."""
     return Path(name).is_dir() or name in PACKAGED or _is_cached(name)

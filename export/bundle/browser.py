@@ -28,13 +28,19 @@ from bertender.core.findings import BundleFindings
 from bertender.gate.judge import TOLERANCES
 from bertender.models.classifier import Classifier, onnx_file, problem_of
 from bertender.models.graphs import nodes_of
-from bertender.models.onnx_session import ONNX_NAME, OnnxPredictor, create_session, session_options
+from bertender.models.onnx_session import OnnxPredictor, create_session, session_options
 from bertender.models.own_models import OWN_MODELS
 from bertender.models.runtimes import RUNTIMES
 from bertender.problems.problem import Problem
 from bertender.text.batch import Example, Tokenize
 from bertender.text.text_windows import windows_of
-from export.bundle.program import ODD_TEXTS, Program, classifier_of, copy_companions
+from export.bundle.program import (
+    ODD_TEXTS,
+    Program,
+    classifier_of,
+    copy_companions,
+    has_weights_beside,
+)
 
 TRANSFORMERS_JS = "@huggingface/transformers"
 CHECKED_VERSION = "4.3.2"
@@ -58,7 +64,7 @@ WITHOUT_KERNELS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Use:
-    """What transformers.js has for a kind of problem."""
+    """How transformers.js serves a kind of problem."""
 
     pipeline: str | None = None
     """None where there is none, or where it would answer wrongly."""
@@ -132,25 +138,29 @@ class Browser(Program):
     """`--to browser`."""
 
     def check(self, source: Artifact) -> None:
-        precision, kind = source.card.precision, source.card.kind
+        precision = source.card.precision
         if precision not in DTYPES:
             raise ModelError(
                 f"{source.path} is of precision {precision}, which WebAssembly has no kernels for; "
                 f"{', '.join(DTYPES)} it has. Export it in float32, or quantize it with --scheme "
                 "dynamic."
             )
-        if kind == "onnx" and (lacking := self._lacking(source)):
+        nodes = []
+        if source.card.kind == "onnx":
+            nodes = [*nodes_of(onnx.load(onnx_file(source), load_external_data=False).graph)]
+        operators = {node.op_type for node in nodes}
+        if lacking := next((name for name in WITHOUT_KERNELS if name in operators), None):
             raise ModelError(
                 f"{source.path} has {lacking}: {WITHOUT_KERNELS[lacking]}. Quantize it with "
                 "--scheme dynamic or static."
             )
-        if kind == "onnx" and self._turns_weights(source):
+        if _turns_weights(nodes):
             raise ModelError(
                 f"{source.path} transposes weights with scales, and the ONNX Runtime of "
                 f"transformers.js {CHECKED_VERSION}, of about version 1.30, ends while it opens "
                 "such a graph. Quantize it again with this version of bertender."
             )
-        if kind == "onnx" and len([name for name in source.card.files if ONNX_NAME in name]) > 1:
+        if has_weights_beside(source):
             raise ModelError(
                 f"the weights of {source.path} lie in a file beside its graph, and a browser's "
                 "memory ends at 4 GB. Export it with a larger --external-above-mb, or distil a "
@@ -158,19 +168,6 @@ class Browser(Program):
             )
         if self.config.node_modules is not None:
             self._check_node(self.config.node_modules)
-
-    @staticmethod
-    def _lacking(source: Artifact) -> str | None:
-        graph = onnx.load(onnx_file(source), load_external_data=False).graph
-        operators = {node.op_type for node in nodes_of(graph)}
-        return next((name for name in WITHOUT_KERNELS if name in operators), None)
-
-    @staticmethod
-    def _turns_weights(source: Artifact) -> bool:
-        """Return whether a graph transposes what a DequantizeLinear gives, as earlier ones do."""
-        nodes = list(nodes_of(onnx.load(onnx_file(source), load_external_data=False).graph))
-        given = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
-        return any(node.op_type == "Transpose" and node.input[0] in given for node in nodes)
 
     @staticmethod
     def _check_node(folder: Path) -> None:
@@ -210,7 +207,6 @@ class Browser(Program):
         self,
         source: Artifact,
         opened: Classifier,
-        candidate: Classifier,
         examples: Sequence[Example],
         folder: Path,
     ) -> BundleFindings:
@@ -241,6 +237,12 @@ class Browser(Program):
         return BundleFindings(
             opens_as=f"{opens_as} of transformers.js", checked_by=checked, notes=notes
         )
+
+
+def _turns_weights(nodes: Sequence[onnx.NodeProto]) -> bool:
+    """Return whether a graph transposes what a DequantizeLinear gives, as earlier ones do."""
+    given = {node.output[0] for node in nodes if node.op_type == "DequantizeLinear"}
+    return any(node.op_type == "Transpose" and node.input[0] in given for node in nodes)
 
 
 def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def bundle(source: Artifact, task: Task, config: BundleConfig, out: Path) -> Art
         require_parity(parity)
         draft.findings = Findings(
             parameters=opened.parameters,
-            bundle=program.complete(source, opened, candidate, examples, draft.directory),
+            bundle=program.complete(source, opened, examples, draft.directory),
             parity=parity.summary(),
         )
     return Artifact.load(out)

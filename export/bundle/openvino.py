@@ -64,13 +64,12 @@ class OpenVinoFolder(Program):
         self,
         source: Artifact,
         opened: Classifier,
-        candidate: Classifier,
         examples: Sequence[Example],
         folder: Path,
     ) -> BundleFindings:
         row = RUNTIMES[RUNTIME]
         notes = [
-            "on CPUs with bfloat16, OpenVINO computes in it unless told otherwise; the check ran "
+            "on CPUs with bfloat16, OpenVINO computes in it by default; the check ran "
             "with INFERENCE_PRECISION_HINT f32"
         ]
         quantization = source.card.findings.quantization

@@ -35,7 +35,7 @@ ODD_TEXTS = (
 
 
 class Program(ABC):
-    """What opens a bundle: a row of PROGRAMS."""
+    """A program that opens bundles: a row of PROGRAMS."""
 
     def __init__(self, config: BundleConfig) -> None:
         self.config = config
@@ -57,7 +57,6 @@ class Program(ABC):
         self,
         source: Artifact,
         opened: Classifier,
-        candidate: Classifier,
         examples: Sequence[Example],
         folder: Path,
     ) -> BundleFindings:
@@ -66,6 +65,11 @@ class Program(ABC):
     def tolerance(self, source: Artifact) -> str:
         """Return the row of TOLERANCES for its outputs: another runtime, with the same weights."""
         return source.card.precision
+
+
+def has_weights_beside(source: Artifact) -> bool:
+    """Return whether a graph's weights lie in a file of their own."""
+    return sum(ONNX_NAME in name for name in source.card.files) > 1
 
 
 def copy_companions(source: Artifact, folder: Path) -> None:

@@ -30,7 +30,7 @@ from bertender.models.runtimes import RUNTIMES
 from bertender.text.batch import Batch, Example
 from bertender.text.text_windows import windows_of
 from bertender.text.tokenizer import TOKENIZER_NAME, load_tokenizer, longest_input
-from export.bundle.program import ODD_TEXTS, Program
+from export.bundle.program import ODD_TEXTS, Program, has_weights_beside
 
 PACKAGE, MODULE = "onnxruntime-extensions", "onnxruntime_extensions"
 DOMAIN = "ai.onnx.contrib"
@@ -82,7 +82,7 @@ class SingleFile(Program):
                 f"{source.path} reads long texts in windows, and the operator cuts them. Use --to "
                 "browser, or train without --windows."
             )
-        if source.card.kind == "onnx" and sum(ONNX_NAME in name for name in source.card.files) > 1:
+        if has_weights_beside(source):
             raise ModelError(
                 f"the weights of {source.path} lie in a file beside its graph, and one file holds "
                 f"at most {MOST_MB} MB. Export with a larger --external-above-mb, or quantize it."
@@ -105,7 +105,6 @@ class SingleFile(Program):
         self,
         source: Artifact,
         opened: Classifier,
-        candidate: Classifier,
         examples: Sequence[Example],
         folder: Path,
     ) -> BundleFindings:

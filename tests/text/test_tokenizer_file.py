@@ -380,8 +380,13 @@ def _changed(folder: Path, **changes: Any) -> Path:
 def test_what_a_file_states_of_model_and_normalizer_holds(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    both = Both.of(_changed(tmp_path, **changes))
-    both.batch([("apple saw",), ("pear\x00 \x07saw",)])
+    own, written = _changed(tmp_path / "own", **changes), tmp_path / "written"
+    texts = ["apple saw", "pear\x00 \x07saw"]
+    Both.of(own).batch([(text,) for text in texts])
+    tokenizer = load_tokenizer(own)
+    save_tokenizer(tokenizer, written)
+    plain = AutoTokenizer.from_pretrained(written)
+    assert plain(texts)["input_ids"] == tokenizer(texts)["input_ids"]
 
 
 @pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "TokenizersBackend"])

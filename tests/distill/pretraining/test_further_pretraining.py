@@ -9,13 +9,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertender.core.artifact import Artifact
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.errors import ArtifactError, ConfigError, ModelError
+from bertender.recipes.stage import Earlier
+from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from distill.pretraining.config import PretrainConfig
-from distill.pretraining.pretrain import expected_pretrained, pretrain
+from distill.pretraining.pretrain import pretrain
 from tests.distill.architectures import save_teacher
 from tests.quick import quick
 from tests.toy_models import save_encoder
@@ -60,7 +62,7 @@ def test_its_rate_is_that_of_a_further_training(tmp_path: Path) -> None:
     assert usual.card.config["learning_rate"] == 1e-4
     assert own.card.config["learning_rate"] == 2e-3
     assert (usual.card.config["layers"], usual.card.config["hidden_size"]) == (4, 32)
-    expected = expected_pretrained(PretrainConfig(encoder=str(source)))
+    expected = STAGES["pretrain"].model(PretrainConfig(encoder=str(source)), Earlier())
     assert expected is not None and expected.model.config.hidden_size == 32
 
 
@@ -73,6 +75,8 @@ def test_what_it_has_is_not_set(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="max_length=5000: the model has positions for"):
         further(source, tmp_path / "out", max_length=5000)
     made = further(source, tmp_path / "made", epochs=1)
+    with pytest.raises(ArtifactError, match="writing there would destroy it"):
+        further(made.path, made.path)
     with pytest.raises(ConfigError, match="went on from another encoder"):
         pretrain(passages(100), PretrainConfig(stack_from=made.path, layers=8), tmp_path / "out")
     assert not (tmp_path / "out").exists()
