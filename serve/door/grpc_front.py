@@ -209,7 +209,7 @@ def _unary(name: str, method: Method, arrivals: Arrivals, door: Door) -> Any:
                 held = len(content)
                 try:
                     request = message.FromString(content)
-                except DecodeError:
+                except (DecodeError, UnicodeDecodeError):  # of protobuf in C, and in Python
                     raise invalid(f"the message is no {message.DESCRIPTOR.name}.") from None
                 del content
             with nullcontext() if name == VISIT else door.records.calls_refused():

@@ -336,7 +336,8 @@ def read_signature(path: Path) -> GraphSignature:
         if path.stat().st_size > MOST_BYTES:
             raise OSError(f"it has more than the {MOST_BYTES} bytes that protobuf reads")
         graph = _classes()["Model"].FromString(path.read_bytes()).graph
-    except (OSError, DecodeError) as error:
+    # the last is of protobuf without its C
+    except (OSError, DecodeError, UnicodeDecodeError) as error:
         raise ModelError(f"{path} is no graph of ONNX: {error}. Export the model again.") from None
     if not graph.node or not graph.output:
         raise ModelError(f"{path} is no graph of ONNX: it has no nodes. Export the model again.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -101,9 +101,16 @@ def engines(
 ) -> Iterator[Callable[[str], Server]]:
     """The server of an engine."""
 
-    def start(engine: str) -> AbstractContextManager[Server]:
+    @contextmanager
+    def start(engine: str) -> Iterator[Server]:
         settings = {"max_batch_size": 16, "server": engine, "page": True}
-        return running(onnx_artifact, tmp_path_factory.mktemp("served"), **settings)
+        folder = tmp_path_factory.mktemp("served")
+        with ExitStack() as stack:
+            with pytest.MonkeyPatch.context() as environment:
+                if engine == "embedded":  # an index may have no wheel of protobuf with its C
+                    environment.setenv("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
+                server = stack.enter_context(running(onnx_artifact, folder, **settings))
+            yield server
 
     yield from lasting(start)
 

@@ -29,7 +29,11 @@ def test_every_data_type_is_onnxs_own() -> None:
         )
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xff", b"version https://git-lfs"])
+NAME_OF_NO_TEXT = b"\x3a\x05\x5a\x03\x0a\x01\x80"
+"""A graph with an input whose name is not UTF-8."""
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xff", NAME_OF_NO_TEXT, b"version https://git-lfs"])
 def test_what_is_no_graph_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ModelError, match=r"model\.onnx is no graph of ONNX"):

@@ -65,7 +65,7 @@ def test_it_answers_and_follows_whether_triton_is_there(
         assert not family_of(server), "it starts no process"
         assert [each.label for each in classify(texts, server.http_url)] == expected
         assert get(server.config.metrics_port, "/metrics").status == 200
-        (process,) = [each for each in psutil.process_iter() if is_of(each, triton)]
+        (process,) = processes_of(triton)
         process.send_signal(signal.SIGSTOP)
         try:
             wait_for(server, 503)
@@ -81,10 +81,16 @@ def test_it_answers_and_follows_whether_triton_is_there(
             assert [each.label for each in classify(texts, server.http_url)] == expected
 
 
-def is_of(process: psutil.Process, triton: BareTriton) -> bool:
-    return process.name() == TRITON_NAME and any(
-        each.endswith(f"grpc-port={triton.grpc_port}") for each in process.cmdline()
-    )
+def processes_of(triton: BareTriton) -> list[psutil.Process]:
+    # a process that has ended has no command line any more: None
+    return [
+        each
+        for each in psutil.process_iter(["name", "cmdline"])
+        if each.info["name"] == TRITON_NAME
+        and any(
+            word.endswith(f"grpc-port={triton.grpc_port}") for word in each.info["cmdline"] or []
+        )
+    ]
 
 
 def test_it_has_the_token_that_triton_asks_for(
