@@ -53,7 +53,8 @@ quick: install
 # what the major of transformers decides, on 4.57, NumPy 1 and Optimum; Python 3.11 or 3.12
 OF_A_MAJOR := tests/models tests/export/test_onnx_export.py tests/export/test_optimization.py \
 	tests/distill/test_architectures.py tests/quantize/test_quantizer.py \
-	tests/text/test_tokenizer_file.py tests/training/test_learning_rates.py tests/test_compatibility.py
+	tests/text/test_tokenizer_file.py tests/training/test_learning_rates.py tests/test_compatibility.py \
+	tests/test_families_and_steps.py
 
 test-4.57: $(BEFORE_5)/.installed
 	OMP_NUM_THREADS=1 $(BEFORE_5)/bin/pytest --numprocesses 3 --dist loadfile -m 'not slow and not server' $(OF_A_MAJOR)

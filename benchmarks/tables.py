@@ -35,6 +35,8 @@ from benchmarks.cells import DASH, Table
 from benchmarks.harness import RESULTS, Run, newest, read_runs
 from bertender.core.errors import ConfigError
 from bertender.gate.judge import CHECKS, TOLERANCES
+from bertender.models.families import FAMILIES
+from bertender.models.steps import STEPS
 
 ROOT = RESULTS.parents[1]
 MARKED = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.S)
@@ -86,8 +88,38 @@ def tolerances_table() -> Table:
     return Table(["Check", *precisions], rows)
 
 
+STEPS_OF_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "Students from its layers": ("student",),
+    "Prune heads, neurons": ("prune heads", "prune neurons"),
+    "Prune layers": ("prune layers",),
+    "Fused attention": ("fuse", "quantize fused"),
+}
+ONE_STEP_LEFT = "in float alone"
+"""Of a graph: fused attention, and not in 8 bits."""
+
+
+def families_table() -> Table:
+    """Steps that families of encoders go through, and the reasons where they do not."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    reasons: dict[str, int] = {}
+
+    def cell(name: str, steps: Sequence[str]) -> str:
+        first, *others = (STEPS[step](name) for step in steps)
+        if not first:
+            return ONE_STEP_LEFT if any(others) else "yes"
+        return f"no [{reasons.setdefault(first, len(reasons) + 1)}]"
+
+    for name in FAMILIES:
+        row = tuple(cell(name, steps) for steps in STEPS_OF_COLUMNS.values())
+        names.setdefault(row, []).append(f"`{name}`")
+    rows = [[", ".join(own), *row] for row, own in names.items()]
+    note = "; ".join(f"[{number}] {reason}" for reason, number in reasons.items())
+    return Table(["`model_type`", *STEPS_OF_COLUMNS], rows, f"{note}.")
+
+
 OF_THE_PRODUCT: Mapping[str, Callable[[], Table]] = {
     "tolerances": tolerances_table,
+    "families": families_table,
     "faults": attacks.faults_table,
     "attacks": attacks.attacks_table,
 }

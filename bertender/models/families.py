@@ -15,6 +15,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from bertender.core.errors import ConfigError, ModelError, nearest_hint
 from bertender.models.family import (
     BEFORE_5,
+    SHARED_LAYERS,
+    UNKNOWN_LAYERS,
     Arguments,
     Family,
     FeedForward,
@@ -41,6 +43,29 @@ def _shared(base: nn.Module, path: str) -> list[nn.Module]:
     depth = base.config.num_hidden_layers
     order = [groups[layer * len(groups) // depth] for layer in range(depth)]
     return [layer for group in order for layer in group.albert_layers]
+
+
+def _groups_of_fewer(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
+    """Return the number of groups of an ALBERT of these layers; None where they are of others."""
+    count, groups = len(layers), config.num_hidden_groups
+    if config.inner_group_num > 1:
+        return None
+    if count < groups:
+        return {"num_hidden_groups": count}
+    return {} if _of_the_same_groups(config, layers) == tuple(layers) else None
+
+
+def _of_the_same_groups(config: PretrainedConfig, layers: Sequence[int]) -> tuple[int, ...]:
+    """Return the nearest layers of the groups that as many layers of an ALBERT would have."""
+    depth, groups, count = config.num_hidden_layers, config.num_hidden_groups, len(layers)
+    if count < groups:
+        return tuple(layers)
+    firsts = [-(-group * depth // groups) for group in range(groups + 1)]  # rounded up
+    owned = (firsts[place * groups // count :][:2] for place in range(count))
+    return tuple(
+        min(max(layer, first), after - 1)
+        for layer, (first, after) in zip(layers, owned, strict=True)
+    )
 
 
 def _with_distances(
@@ -166,7 +191,6 @@ BERT = Family(
     norms=Norms.after("attention.output.LayerNorm", "output.LayerNorm"),
     language_head=BERT_HEAD,
     scores=_with_distances,
-    pruning=Pruning(),
 )
 
 ROBERTA = replace(BERT, language_head=ROBERTA_HEAD, positions_from=None)
@@ -212,9 +236,10 @@ ALBERT = replace(
     norms=Norms.after("attention.LayerNorm", "full_layer_layer_norm"),
     language_head=LanguageHead(("predictions.dense", "predictions.LayerNorm"), "predictions.bias"),
     plain_layers=False,  # a linear layer stands between them and the embeddings
-    shorter_copies=False,
+    settings_of_layers=_groups_of_fewer,
+    nearest_layers=_of_the_same_groups,
     scores=_with_unscaled_distances,
-    pruning=None,  # its layers are one
+    pruning=Pruning(obstacle=SHARED_LAYERS),
 )
 
 DEBERTA = replace(
@@ -239,13 +264,12 @@ DEBERTA = replace(
 MOBILEBERT = replace(
     BERT,
     plain_layers=False,  # narrow bottlenecks, and no layer norms
-    shorter_copies=False,
     language_head=LanguageHead(
         (*BERT_HEAD.parts, "cls.predictions.dense"),  # the decoder's rows beyond the embeddings
         BERT_HEAD.bias,
     ),
     fusion=Fusion(obstacle="attention is found by the layer norm behind it, and it has none"),
-    pruning=None,  # its layers have several feed-forward parts
+    pruning=Pruning(obstacle="its layers have several feed-forward parts"),
 )
 
 DISTILBERT = Family(
@@ -292,7 +316,7 @@ def family_of(model: PreTrainedModel) -> Family:
     name = family_name(model.config)
     if name not in FAMILIES:
         raise ModelError(
-            f"bertender does not know where the layers of a {name!r} model are."
+            f"no parts of a {name!r} model can be read: {UNKNOWN_LAYERS}."
             f"{nearest_hint(name, FAMILIES)} Known: {', '.join(sorted(FAMILIES))}."
         )
     return FAMILIES[name]

@@ -24,6 +24,9 @@ from bertender.core.errors import ModelError
 
 BEFORE_5 = int(transformers.__version__.partition(".")[0]) < 5
 """Whether transformers is the major before 5, which has other parts and settings of models."""
+UNKNOWN_LAYERS = "its layers are not known"
+SHARED_LAYERS = "its layers share their weights"
+"""Reasons why steps refuse an architecture."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,8 @@ class Pruning:
     """(attention module, numbers of its heads before any cut, head_dim): sets which heads it has"""
     width: str = "intermediate_size"
     """The setting of the config that says how many neurons each layer has."""
+    obstacle: str = ""
+    """Why heads and neurons are not cut; empty where they are."""
 
 
 def _no_settings(config: PretrainedConfig, layers: Sequence[int]) -> Mapping[str, Any] | None:
@@ -343,8 +348,6 @@ class Family:
     """Attention adds a learned bias by distance, which absolute position embeddings do not hold."""
     plain_layers: bool = True
     """Layers and embeddings are BERT's under other names; another class can take their weights."""
-    shorter_copies: bool = True
-    """A student of the same class may start from some of the layers."""
     settings_of_layers: Callable[[PretrainedConfig, Sequence[int]], Mapping[str, Any] | None] = (
         _no_settings
     )
@@ -362,8 +365,13 @@ class Family:
     """(attention module, its arguments, query, key) -> attention scores before mask and softmax."""
     fusion: Fusion = Fusion()
     """How ONNX Runtime can run its attention as one operator."""
-    pruning: Pruning | None = None
-    """How layers are cut; None where they cannot be."""
+    pruning: Pruning = Pruning()
+    """How heads and neurons are cut."""
+
+    @property
+    def shared_layers(self) -> bool:
+        """Whether layers are the same module, which runs repeatedly."""
+        return self.layer_list is not _each
 
     def first_position(self, config: PretrainedConfig) -> int:
         """Return the row of the position table that the first token reads."""

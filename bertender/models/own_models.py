@@ -82,7 +82,6 @@ class _PrunedModel(PreTrainedModel):
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         family, size = family_of(self), head_size(config)
-        assert family.pruning is not None
         layers = encoder_layers(self)
         remaining = zip(layers, head_numbers_of(config), neurons_of(config), strict=True)
         for layer, heads, neurons in remaining:
@@ -140,7 +139,9 @@ class Prunable:
 
 
 PRUNABLE: Mapping[str, Prunable] = {
-    name: Prunable.of(name, family.pruning) for name, family in FAMILIES.items() if family.pruning
+    name: Prunable.of(name, family.pruning)
+    for name, family in FAMILIES.items()
+    if not family.pruning.obstacle
 }
 """The pruned form of an architecture, by the model_type that it is made of."""
 

@@ -11,6 +11,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import VocabularyFindings
 from bertender.models.families import FAMILIES, family_name
+from bertender.models.family import UNKNOWN_LAYERS
 from bertender.models.own_models import ExpectedModel, without_weights
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
@@ -236,8 +237,8 @@ def check_teacher(config: PretrainedConfig, method: Method, student: str | None)
     signals = (name.replace("_", " ") for name in sorted(method.needs - {"logits"}))
     wants = "its layers" if method.uses_teacher_layers else " and ".join(signals)
     raise ModelError(
-        f"of a {config.model_type!r} teacher only the logits can be learned from, since bertender "
-        f"does not know its layers; method {method.name!r} needs "
+        f"of a {config.model_type!r} teacher only the logits can be learned from, since "
+        f"{UNKNOWN_LAYERS}; method {method.name!r} needs "
         f"{wants or 'a student that starts from them'}. The nearest that works: {works}, with a "
         "student of its own: give student, an encoder's folder, packaged or hub name."
     )

@@ -61,7 +61,7 @@ class DistilBertStudent(StudentKind):
             or getattr(config, "layer_norm_eps", 0.0) > LARGEST_EPSILON
             or getattr(config, "is_decoder", False)  # each token attends to those before it
         )
-        if family.shorter_copies and has_more:
+        if has_more:
             return ShorterStudent().build(start, shape)
         return distilbert_student(start, shape)
 

@@ -13,7 +13,8 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from bertender.core.errors import ModelError
-from bertender.models.families import encoder_layers, family_name, family_of
+from bertender.models.families import FAMILIES, encoder_layers, family_name, family_of
+from bertender.models.family import SHARED_LAYERS, UNKNOWN_LAYERS
 from bertender.models.own_models import (
     PRUNABLE,
     head_numbers_of,
@@ -110,10 +111,20 @@ def check_prunable(model: PreTrainedModel) -> None:
     """Raise ModelError where it is not known how an architecture's layers are cut."""
     name = family_name(model.config)
     if name not in PRUNABLE:
+        obstacle = FAMILIES[name].pruning.obstacle if name in FAMILIES else UNKNOWN_LAYERS
         raise ModelError(
-            f"a {name!r} model cannot be pruned in its layers. Architectures that can: "
-            f"{', '.join(sorted(PRUNABLE))}. Prune its vocabulary alone (vocab), or start from one "
-            "of these."
+            f"a {name!r} model cannot be pruned in its layers: {obstacle}. "
+            f"Architectures that can: {', '.join(sorted(PRUNABLE))}. Prune its vocabulary alone "
+            "(vocab), or start from one of these."
+        )
+
+
+def check_layers_apart(model: PreTrainedModel) -> None:
+    """Raise ModelError where an architecture's layers are one, so that none can go alone."""
+    if family_of(model).shared_layers:
+        raise ModelError(
+            f"layers of a {family_name(model.config)!r} model cannot be dropped: "
+            f"{SHARED_LAYERS}. Distil it into fewer layers (distill --layers)."
         )
 
 

@@ -40,7 +40,7 @@ from bertender.training.loop import training_findings
 from distill.pretraining.corpus import Corpus
 from distill.pretraining.vocabulary_cutting import cut_and_read, needed_tokens
 from distill.pruning.config import OF_THE_TASK, PruneConfig
-from distill.pruning.cutting import check_layers_left, check_prunable
+from distill.pruning.cutting import check_layers_apart, check_layers_left, check_prunable
 from distill.pruning.latency import HERE, Stopwatches, find_target
 from distill.pruning.rounds import (
     PruningContext,
@@ -230,8 +230,10 @@ def _check_varied(
 
 def check_architecture(model: PreTrainedModel, config: PruneConfig) -> None:
     """Raise ModelError where layers are to be cut of an architecture whose layers cannot be."""
-    if config.cuts_parts or config.layers:
+    if config.cuts_parts:
         check_prunable(model)
+    if config.layers:
+        check_layers_apart(model)
 
 
 def check_possible(model: PreTrainedModel, config: PruneConfig) -> None:

@@ -117,12 +117,12 @@ class ShorterStudent(StudentKind):
         """Build the student.
 
         Raises:
-            ModelError: the start has fewer layers, or layers of its own kind; or the shape asks
-                for another width.
+            ModelError: the start has fewer layers, or its class has none of these alone; or the
+                shape asks for another width.
         """
-        from bertender.models.families import encoder_layers
+        from bertender.models.families import encoder_layers, family_of
 
-        family = _family_where(start, lambda family: family.shorter_copies)
+        family = family_of(start)
         chosen = chosen_layers(start, shape)
         check_widths(start, shape, "a shorter copy of the teacher")
         config = copy.deepcopy(start.config)
@@ -218,15 +218,11 @@ def chosen_layers(start: PreTrainedModel, shape: StudentShape) -> tuple[int, ...
 
 def plain_family(start: PreTrainedModel) -> Family:
     """Return the family of a model whose layers another class can take, or raise ModelError."""
-    return _family_where(start, lambda family: family.plain_layers)
-
-
-def _family_where(start: PreTrainedModel, is_start: Callable[[Family], bool]) -> Family:
     from bertender.models.families import FAMILIES, family_of
 
     family = family_of(start)
-    if not is_start(family):
-        plain = sorted(name for name, row in FAMILIES.items() if is_start(row))
+    if not family.plain_layers:
+        plain = sorted(name for name, row in FAMILIES.items() if row.plain_layers)
         raise ModelError(
             f"the layers of a {start.config.model_type!r} model are of its own kind, so that "
             f"no student can start from them. Use a method whose students start untrained and give "

@@ -15,7 +15,6 @@ from transformers import AutoConfig, AutoModelForMaskedLM, pipeline
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.classifier import open_classifier
-from bertender.models.families import FAMILIES
 from bertender.models.family import BEFORE_5
 from bertender.tasks.task import Task
 from distill.distillation.config import DistillConfig
@@ -42,8 +41,6 @@ QUICK: dict[str, Any] = {
     "precision": "fp32",
 }
 QUICK_ODD = (*["distances"][: int(BEFORE_5)], "one segment", "another task's")
-UNTRAINED = {"hidden_size": 16, "heads": 4, "method": "minibert"}
-"""Of those that no student can start from."""
 
 
 @pytest.fixture(scope="module", params=quick(ODD, *QUICK_ODD))
@@ -77,9 +74,7 @@ def check_agree(one: Artifact, other: Artifact, task: Task) -> None:
 def test_it_is_trained_distilled_exported_and_quantized(
     odd: str, teacher: Artifact, pairs: Task, tmp_path: Path
 ) -> None:
-    family = ODD[odd][0]
-    settings = {"layers": 2} if FAMILIES[family].shorter_copies else UNTRAINED
-    config = DistillConfig(**settings, **QUICK)
+    config = DistillConfig(layers=2, **QUICK)
     student = distill(teacher, pairs, config, tmp_path / "student")
     for source in (teacher, student):
         onnx = export(source, pairs, ExportConfig(), tmp_path / f"{source.path.name}-onnx")
@@ -110,10 +105,7 @@ def test_a_pipeline_of_transformers_gives_probabilities(tmp_path: Path, task: Ta
         assert sum(each["score"] for each in scores) == pytest.approx(1, abs=1e-6)
 
 
-SHORTENED = [name for name, (family, _) in ODD.items() if FAMILIES[family].shorter_copies]
-
-
-@pytest.mark.parametrize("name", SHORTENED)
+@pytest.mark.parametrize("name", ODD)
 def test_a_student_of_full_depth_computes_what_its_teacher_does(name: str) -> None:
     """The usual kind of student is of another class only where that can hold all of the teacher."""
     model_type, changes = ODD[name]

@@ -24,8 +24,6 @@ from tests.quick import quick
 from tests.toy_models import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
 
 LAYERS = 4
-FIRST_LAYER_LEFT = {"albert"}
-"""A projection of the embeddings stands before the first layer, and hides its pattern."""
 
 
 def origin(model_type: str) -> str:
@@ -61,18 +59,17 @@ def test_how_attention_is_fused_is_stated_by_the_row_of_the_family() -> None:
 
 
 @pytest.mark.one_path
-@pytest.mark.parametrize("model_type", FUSIBLE)
+@pytest.mark.parametrize("model_type", [name for name in FUSIBLE if name in OWN_SHAPES])
 def test_attention_is_fused_in_every_layer(model_type: str, task: Task, tmp_path: Path) -> None:
-    """With uneven heads, too: the shapes of pruned models have 2, 1, 4 and 3."""
+    """With uneven heads: the shapes of pruned models have 2, 1, 4 and 3."""
     artifact = exported(model_type, task, tmp_path, optimize="fused")
     report = graph_of(artifact)
-    layers = LAYERS - (model_type in FIRST_LAYER_LEFT)
     found = {name: report.fused.get(name, 0) for name in ("Attention", "SkipLayerNormalization")}
     if origin(model_type) == "modernbert":  # it is written so, and not found by its norms
         written = {"MultiHeadAttention": LAYERS, "RotaryEmbedding": 2 * LAYERS}
         assert report.fused.items() >= written.items() and not any(found.values())
     else:
-        assert found == {"Attention": layers, "SkipLayerNormalization": 2 * LAYERS}
+        assert found == {"Attention": LAYERS, "SkipLayerNormalization": 2 * LAYERS}
     assert report.layers == LAYERS
     graph = onnx.load(onnx_file(artifact))
     assert {entry.domain for entry in graph.opset_import} == {"", "com.microsoft"}
@@ -82,7 +79,7 @@ def test_attention_is_fused_in_every_layer(model_type: str, task: Task, tmp_path
         for attribute in node.attribute
         if attribute.name == "num_heads"
     ]
-    assert heads == (OWN_SHAPES.get(model_type, {}).get("heads_kept") or [4] * layers)
+    assert heads == OWN_SHAPES[model_type]["heads_kept"]
 
 
 @pytest.mark.parametrize("optimize", quick(("basic", "fused"), "fused"))
@@ -97,7 +94,7 @@ def test_the_pattern_is_found_in_every_operator_set(
     assert report.fused.get("Attention", 0) == LAYERS * (optimize == "fused")
 
 
-@pytest.mark.parametrize("model_type", [name for name in ARCHITECTURES if name not in FUSIBLE])
+@pytest.mark.parametrize("model_type", [name for name in OWN_SHAPES if name not in FUSIBLE])
 def test_a_family_without_fused_attention_is_refused_with_the_reason(
     model_type: str, task: Task, tmp_path: Path
 ) -> None:

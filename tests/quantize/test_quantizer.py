@@ -377,14 +377,13 @@ def test_a_fused_graph_is_refused(sources: dict[str, Artifact], task: Task, tmp_
 
 
 @pytest.mark.one_path
-@pytest.mark.parametrize("scheme", ["dynamic", "static"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family(
-    scheme: str, family: str, task: Task, tmp_path: Path, plain_export: PlainExport
+def test_every_family_is_static_too(
+    family: str, task: Task, tmp_path: Path, plain_export: PlainExport
 ) -> None:
     """DeBERTa multiplies constants, which ONNX Runtime computes once; ALBERT's layers share."""
     _, graph = plain_export(family)
-    config = config_of(scheme, target=target_for(family))
+    config = config_of("static", target=target_for(family))
     found = quantize(graph, task, config, tmp_path / "int8").card.findings
     told = found.quantization
     assert told.running_in_integers == told.products > 8

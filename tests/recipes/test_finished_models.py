@@ -13,7 +13,6 @@ from onnx import numpy_helper
 import bertender
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, ParityError
-from bertender.models.families import FAMILIES
 from bertender.models.importing import open_artifact
 from bertender.recipes.recorded_task import recorded_task
 from bertender.tasks.loading import load_task
@@ -231,8 +230,8 @@ def test_a_task_of_other_labels_names_the_map(finished: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
-def test_a_finished_classifier_of_each_family_goes_the_whole_way(
+@pytest.mark.parametrize("model_type", ["albert", "bert", "modernbert"])
+def test_a_finished_classifier_goes_the_whole_way(
     model_type: str, dev: Path, tmp_path: Path
 ) -> None:
     """Its parameters are random: what a gate says of its 8 bits decides which scheme is taken."""

@@ -16,7 +16,7 @@ from bertender.models.families import FAMILIES, encoder_layers
 from distill.methods.albert import AlbertStudent
 from distill.methods.bilstm import BiLstmStudent, strongest_directions
 from distill.methods.compact import MiniBertStudent
-from distill.methods.distilbert import DistilBertStudent, distilbert_student
+from distill.methods.distilbert import distilbert_student
 from distill.methods.static import StaticStudent
 from distill.methods.tinybert import AnyWidthStudent
 from distill.students.student import START_LAYERS, ShorterStudent, StudentShape
@@ -89,15 +89,6 @@ def test_a_student_of_full_depth_has_the_teachers_hidden_states(model_type: str)
         )
 
 
-@pytest.mark.parametrize("model_type", [*PLAIN, "modernbert"])
-def test_a_student_of_distilbert_loses_nothing_of_its_teachers_layers(model_type: str) -> None:
-    """Those whose layers the class cannot hold get students of their own class."""
-    teacher = tiny_classifier(model_type)
-    student = DistilBertStudent().build(teacher, StudentShape(4)).eval()
-    for ours, theirs in zip(hidden_states(student), hidden_states(teacher), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("model_type", PLAIN)
 def test_a_shorter_student_has_the_chosen_layers(model_type: str) -> None:
     teacher = tiny_classifier(model_type)
@@ -107,6 +98,33 @@ def test_a_shorter_student_has_the_chosen_layers(model_type: str) -> None:
         weights = family.layer_weights(encoder_layers(teacher)[source])
         assert torch.equal(target.ffn.lin1.weight, weights["ffn.inner.weight"])
         assert torch.equal(target.attention.v_lin.bias, weights["attention.value.bias"])
+
+
+GROUPS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...] | None]] = {
+    "one group": (1, (1, 3), (0, 0)),
+    "each of its own group": (2, (1, 3), (0, 1)),
+    "both of the first": (2, (0, 1), None),
+    "fewer layers than groups": (4, (1, 3), (1, 3)),
+}
+"""Groups of an ALBERT of 4 layers, which a student takes, and whose groups its own are."""
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_shorter_albert_runs_the_groups_of_its_layers(name: str) -> None:
+    groups, chosen, theirs = GROUPS[name]
+    teacher = tiny_classifier("albert", num_hidden_groups=groups)
+    shape = StudentShape(2, teacher_layers=chosen)
+    if theirs is None:
+        with pytest.raises(ModelError, match=r"Give others, such as \(0, 2\)"):
+            ShorterStudent().build(teacher, shape)
+        shape = StudentShape(2, teacher_layers="first")
+        theirs = (0, 1)
+    student = ShorterStudent().build(teacher, shape)
+    whole = teacher.base_model.encoder.albert_layer_groups
+    for layer, group in zip(encoder_layers(student), theirs, strict=True):
+        (wanted,) = whole[group].albert_layers
+        pairs = zip(layer.state_dict().values(), wanted.state_dict().values(), strict=True)
+        assert all(torch.equal(own, values) for own, values in pairs)
 
 
 def test_the_student_is_a_distilbert_without_token_types() -> None:
@@ -283,7 +301,7 @@ REFUSED: dict[str, tuple[StudentBuilder, str, Mapping[str, Any], StudentShape, s
         "bertender-bilstm",
         {},
         StudentShape(2, hidden_size=16),
-        r"'bertender-bilstm' model are.*Known: albert",
+        r"'bertender-bilstm' model can be read: its layers are not known.*Known: albert",
     ),
     "two layers of a BiLSTM": (
         bilstm_student,
