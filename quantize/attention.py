@@ -1,9 +1,11 @@
-"""Attentions of a dynamically quantized graph as one operator each: ONNX Runtime's QAttention.
+"""Parts of a dynamically quantized graph as one operator each, which ONNX Runtime alone has.
 
 In ONNX's own operators, query, key and value are three products, and their outputs are transposed
-for each head. QAttention multiplies once and transposes nothing. It gets the integers and the
-scales of the plain graph. The gates take them out of it again (`in_plain_form`), judge the products
-one by one, and compare each operator with the operators that it replaces.
+for each head. QAttention multiplies once and transposes nothing. DynamicQuantizeMatMul rounds an
+activation and multiplies it, for which there are kernels of ARM; ONNX Runtime makes it itself, but
+not of query, key and value, which share a rounding. Both get the integers and the scales of the
+plain graph. The gates take them out again (`in_plain_form`), judge the products one by one, and
+compare each QAttention with the operators that it replaces.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from bertender.models.onnx_session import MOST_MB, RUNTIME_DOMAIN
 from bertender.models.own_models import FUSIONS, NEVER_SEEN
 from quantize.graph import (
     FUSED_ATTENTION,
+    FUSED_PRODUCT,
     PRODUCTS_OF_ATTENTION,
     constants_of,
     makers_of,
@@ -59,6 +62,7 @@ class Integers:
     """(outputs,)"""
     rounding: onnx.NodeProto
     """DynamicQuantizeLinear of its activation."""
+    scale_name: str
 
 
 def check_attention(model: PreTrainedModel) -> None:
@@ -117,6 +121,41 @@ def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
     replaced = {name for each in operators for name in each.output}
     others = [node for node in quantized.graph.node if replaced.isdisjoint(node.output)]
     save_graph(rewritten(quantized, [*others, *nodes], constants), quantized_graph, MOST_MB)
+    return len(operators)
+
+
+def fuse_products(graph: Path) -> int:
+    """Make one operator of each dynamic product and its rounding, and replace the graph's file.
+
+    ONNX Runtime's kernels of ARM with SME want weights whose zero points are 0.
+
+    Returns:
+        The number of products that are one operator now.
+    """
+    model = onnx.load(graph)
+    constants, makers = constants_of(model), makers_of(model)
+    readers = {name: node for node in model.graph.node for name in node.input}
+    operators = []
+    for node in model.graph.node:
+        if node.op_type != "MatMulInteger" or node.input[1] not in constants:
+            continue
+        rounding, weight = makers[node.input[0]], node.input[1]
+        product = readers[readers[node.output[0]].output[0]]  # the sums as floats, scaled
+        integers = _integers(model, rounding.input[0], product.output[0])
+        if integers is None or integers.zero_point.any():
+            continue
+        operators.append(
+            helper.make_node(
+                FUSED_PRODUCT,
+                [rounding.input[0], weight, integers.scale_name, node.input[3]],
+                list(product.output),
+                name=f"{product.output[0]}/{FUSED_PRODUCT}",
+                domain=RUNTIME_DOMAIN,
+            )
+        )
+    if operators:
+        add_runtime_domain(model)
+        save_graph(rewritten(model, [*operators, *model.graph.node], []), graph, MOST_MB)
     return len(operators)
 
 
@@ -195,6 +234,7 @@ def _integers(quantized: onnx.ModelProto, activation: str, output: str) -> Integ
         np.broadcast_to(numpy_helper.to_array(constants[scale]), columns),
         np.broadcast_to(numpy_helper.to_array(constants[zero_point]), columns),
         rounding,
+        scale,
     )
 
 
@@ -238,10 +278,10 @@ class _Third:
 
 
 def in_plain_form(float_graph: Path, quantized_graph: Path, folder: Path) -> Path:
-    """Return a graph without QAttention: the same one, or, where it has some, one in `folder`.
+    """Return a graph without such operators: the same one, or, where it has some, one in `folder`.
 
-    The structure is the float graph's; the integers, scales and biases are the operator's. So its
-    products can be compared with the float ones one by one, and the operator with all of them.
+    The structure is the float graph's; the integers, scales and biases are the operators'. So the
+    products can be compared with the float ones one by one, and a QAttention with all of its own.
 
     Args:
         float_graph: what the other was made of.
@@ -252,17 +292,20 @@ def in_plain_form(float_graph: Path, quantized_graph: Path, folder: Path) -> Pat
         ModelError: an operator is of no attention of the float graph.
     """
     stored = onnx.load(quantized_graph, load_external_data=False).graph.node
-    if all(node.op_type != FUSED_ATTENTION for node in stored):
+    if not {FUSED_ATTENTION, FUSED_PRODUCT} & {node.op_type for node in stored}:
         return quantized_graph
     floats, model = onnx.load(float_graph), onnx.load(quantized_graph)
-    operators = [node for node in model.graph.node if node.op_type == FUSED_ATTENTION]
-    nodes = [node for node in model.graph.node if node.op_type != FUSED_ATTENTION]
-    constants = list(floats.graph.initializer)
+    nodes, constants = list[onnx.NodeProto](), list(floats.graph.initializer)
     try:
-        for operator in operators:
-            plain, own = _plain(operator, floats, model)
-            nodes += plain
-            constants += own
+        for node in model.graph.node:
+            if node.op_type == FUSED_ATTENTION:
+                plain, own = _plain(node, floats, model)
+                nodes += plain
+                constants += own
+            elif node.op_type == FUSED_PRODUCT:
+                nodes += _plain_product(node)
+            else:
+                nodes.append(node)
         made = rewritten(model, nodes, constants)
     except (KeyError, ValueError) as error:
         raise ModelError(
@@ -271,6 +314,15 @@ def in_plain_form(float_graph: Path, quantized_graph: Path, folder: Path) -> Pat
         ) from None
     save_graph(made, folder / "plain.onnx", MOST_MB)
     return folder / "plain.onnx"
+
+
+def _plain_product(operator: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    activation, weight, scale, zero_point = operator.input
+    (product,) = operator.output
+    outputs = [f"{activation}/{name}" for name in ("rounded", "factor", "offset")]
+    rounding = helper.make_node("DynamicQuantizeLinear", [activation], outputs, outputs[0])
+    yield rounding  # products of one activation share the first
+    yield from _dynamic(product, rounding, weight, scale, zero_point)
 
 
 def _plain(
@@ -294,7 +346,8 @@ def _plain(
     nodes, constants = list[onnx.NodeProto](), list[onnx.TensorProto]()
     weights = products_of(floats).get(rounding.input[0], {})
     for product, third in _assigned(thirds, weights).items():
-        nodes += _dynamic(product, rounding)
+        own = (f"{product}/{name}" for name in ("weight", "scale", "zero_point"))
+        nodes += _dynamic(product, rounding, *own)
         for node in between:
             if product in node.input:  # the addition of the bias, which is the operator's now
                 added = onnx.NodeProto()
@@ -334,13 +387,20 @@ def _assigned(
     return dict(zip(nearest, thirds, strict=True))
 
 
-def _dynamic(product: str, rounding: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-    """Yield a product by integers as scheme `dynamic` writes it; constants are named by _Third."""
+def _dynamic(
+    product: str, rounding: onnx.NodeProto, weight: str, scale: str, zero_point: str
+) -> Iterator[onnx.NodeProto]:
+    """Yield a product by integers as scheme `dynamic` writes it.
+
+    Args:
+        product: the output.
+        rounding: of the activation.
+        weight: the name of a constant, as those of scale and zero point.
+        scale: of each output.
+        zero_point: of each output.
+    """
     rounded, factor, offset = rounding.output
-    weight, scale, zero_point, integers, sums, scales = (
-        f"{product}/{name}"
-        for name in ("weight", "scale", "zero_point", "integers", "sums", "scales")
-    )
+    integers, sums, scales = (f"{product}/{name}" for name in ("integers", "sums", "scales"))
     nodes: list[tuple[str, list[str], str, dict[str, Any]]] = [
         ("MatMulInteger", [rounded, weight, offset, zero_point], integers, {}),
         ("Cast", [integers], sums, {"to": TensorProto.FLOAT}),

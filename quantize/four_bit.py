@@ -29,7 +29,7 @@ from bertender.models.graphs import add_runtime_domain, save_graph
 from bertender.models.onnx_session import MOST_MB, RUNTIME_DOMAIN
 from quantize.context import QuantizationContext, Writer, Written
 from quantize.graph import FOUR_BIT_LOOKUP, constants_of
-from quantize.post_training import fuse_if_set, quantize_nodes
+from quantize.post_training import fuse, quantize_nodes
 from quantize.sensitivity import EIGHT_BITS, write_within_drop
 
 FloatArray = npt.NDArray[np.float32]
@@ -113,7 +113,7 @@ class FourBitEmbeddings(Writer):
             (*products, *inventory.lstms),
             context.float_nodes,
             tables_of_4_bits=len({*large.values()}),  # two texts look up in one
-            fused_attentions=fuse_if_set(context, target),
+            fused_attentions=fuse(context, target),
         )
 
 

@@ -25,6 +25,8 @@ FOUR_BIT_LOOKUP = "GatherBlockQuantized"
 """ONNX Runtime's look-up in a table of few bits."""
 FUSED_ATTENTION = "QAttention"
 """ONNX Runtime's attention of 8 bits, products of query, key and value included."""
+FUSED_PRODUCT = "DynamicQuantizeMatMul"
+"""ONNX Runtime's product of 8 bits, the rounding of its activation included."""
 PRODUCTS_OF_ATTENTION = 3
 """Query, key and value."""
 REPEATED = re.compile(r"_\d+(?=\.|$)")

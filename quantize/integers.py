@@ -114,6 +114,8 @@ class Target:
     """A row of INTEGERS."""
     weights: str = "int8-symmetric"
     """A row of INTEGERS."""
+    fused_products: bool = False
+    """Its kernels want one operator of a dynamic product and the rounding of its activation."""
     refused: str = ""
     """Why nothing is quantized for it; empty where that is sound."""
 
@@ -134,6 +136,7 @@ TARGETS = Table(
         "arm64": Target(
             "64-bit ARM, whose kernels need signed activations where these are static",
             "int8-symmetric",
+            fused_products=True,
         ),
         "gpu": Target(
             "an NVIDIA GPU",

@@ -36,7 +36,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from bertender.core.progress import quiet_tools
 from bertender.models.graphs import copy_graph, save_graph
 from bertender.models.onnx_session import MOST_MB
-from quantize.attention import fuse_attention
+from quantize.attention import fuse_attention, fuse_products
 from quantize.context import QuantizationContext, Writer, Written, histograms
 from quantize.graph import Product, constants_of, replace_nodes
 from quantize.integers import CALIBRATORS, INTEGERS, Affine, Range, affine
@@ -70,13 +70,20 @@ def write_dynamic(
     nodes = [*products, *inventory.lstms, *tables]
     quantize_nodes(context.graph, target, nodes, context.target.weights)
     quantized = (*products, *inventory.lstms)
-    fused = fuse_if_set(context, target)
+    fused = fuse(context, target)
     return Written(quantized, context.float_nodes, fused_attentions=fused)
 
 
-def fuse_if_set(context: QuantizationContext, graph: Path) -> int | None:
-    """Make one operator of each attention where it is set; return how many, None where not."""
-    return fuse_attention(context.graph, graph) if context.config.fused_attention else None
+def fuse(context: QuantizationContext, graph: Path) -> int | None:
+    """Make one operator of parts of a dynamic graph, as settings and target want.
+
+    Returns:
+        The number of attentions that are one operator; None where that is not set.
+    """
+    attentions = fuse_attention(context.graph, graph) if context.config.fused_attention else None
+    if context.target.fused_products:
+        fuse_products(graph)
+    return attentions
 
 
 def quantize_nodes(source: Path, target: Path, nodes: Sequence[str], weights: str) -> None:

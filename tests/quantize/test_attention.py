@@ -1,4 +1,4 @@
-"""Attention as one operator of 8 bits: the same logits, and every fault of it is found."""
+"""Attention and products as one operator of 8 bits each: the same logits, and each fault found."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from bertender.models.runtimes import RUNTIMES
 from bertender.recipes.stage import Product
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
-from quantize.attention import fuse_attention, in_plain_form
+from quantize.attention import fuse_attention, fuse_products, in_plain_form
 from quantize.config import QuantizeConfig
 from quantize.context import QuantizationContext
-from quantize.graph import FOUR_BIT_LOOKUP, FUSED_ATTENTION
+from quantize.graph import FOUR_BIT_LOOKUP, FUSED_ATTENTION, FUSED_PRODUCT
 from quantize.graph_check import (
     check_attentions,
     compare_attentions,
@@ -114,6 +114,62 @@ def test_the_plain_form_is_the_graph_before(of_family: QuantizationContext, tmp_
     batch = of_family.texts(16, "compare").of_two_lengths()
     wanted, actual = (RUNTIMES["onnxruntime"].open(path).logits(batch) for path in (before, again))
     np.testing.assert_array_equal(actual, wanted)
+
+
+@pytest.mark.parametrize("fused_attention", [False, True])
+def test_each_product_for_arm_is_one_operator_with_the_same_logits(
+    fused_attention: bool, family: str, plain_export: PlainExport, task: Task, tmp_path: Path
+) -> None:
+    source, settings = plain_export(family)[1], {**FUSED, "fused_attention": fused_attention}
+    graphs = {}
+    for target in ("vnni", "arm64"):
+        context = context_of(source, task, tmp_path, target, **settings)
+        graphs[target] = tmp_path / f"{target}.onnx"
+        write_dynamic(context, graphs[target])
+    before, after = (counted(graph) for graph in graphs.values())
+    assert after[FUSED_PRODUCT] == before["MatMulInteger"] > 0 and not after["MatMulInteger"]
+    again = in_plain_form(context.graph, graphs["arm64"], tmp_path)
+    batch = context.texts(16, "compare").of_two_lengths()
+    plain, fused, unfused = (
+        RUNTIMES["onnxruntime"].open(graph).logits(batch) for graph in (*graphs.values(), again)
+    )
+    np.testing.assert_allclose(fused, plain, atol=0.01 * np.abs(plain).max())
+    if not fused_attention:
+        np.testing.assert_array_equal(unfused, plain)
+
+
+def test_weights_with_zero_points_stay_as_they_are(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """The kernels of ARM with SME take none of them."""
+    graph = tmp_path / "model.onnx"
+    write_dynamic(context_of(float_model, task, tmp_path, scheme="dynamic"), graph)
+    model = onnx.load(graph)
+    product = next(node for node in model.graph.node if node.op_type == "MatMulInteger")
+    (zero_point,) = (each for each in model.graph.initializer if each.name == product.input[3])
+    other = numpy_helper.to_array(zero_point) + np.int8(1)
+    zero_point.CopyFrom(numpy_helper.from_array(other, zero_point.name))
+    onnx.save(model, graph)
+    count = counted(graph)["MatMulInteger"]
+    assert fuse_products(graph) == counted(graph)[FUSED_PRODUCT] == count - 1
+    assert counted(graph)["MatMulInteger"] == 1
+
+
+def test_a_fault_in_a_product_for_arm_is_found(
+    float_model: Artifact, task: Task, tmp_path: Path
+) -> None:
+    config = QuantizeConfig(scheme="dynamic", target="arm64")
+    artifact = quantize(float_model, task, config, tmp_path / "arm")
+    findings = artifact.card.findings.quantization
+    assert findings is not None and findings.operators[FUSED_PRODUCT] == findings.products
+    assert failures_if_quantized(float_model, artifact, task) == ()
+    model = onnx.load(onnx_file(artifact))
+    operator = next(node for node in model.graph.node if node.op_type == FUSED_PRODUCT)
+    (scale,) = (each for each in model.graph.initializer if each.name == operator.input[2])
+    scale.CopyFrom(numpy_helper.from_array(1.1 * numpy_helper.to_array(scale), scale.name))
+    onnx.save(model, onnx_file(artifact))
+    failures = failures_if_quantized(float_model, artifact, task)
+    assert failures and any("product" in each for each in failures)
 
 
 def test_layers_that_share_weights_share_those_of_the_operator(
