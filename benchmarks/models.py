@@ -112,26 +112,30 @@ def run(
     served: Annotated[
         bool, typer.Option(help="models alone, each behind `bertender serve`")
     ] = False,
+    dev: Annotated[
+        Path | None, typer.Option(help="score on this file instead of the task's, untimed")
+    ] = None,
     processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
     threads: Threads = 0,
     noisy: Noisy = False,
 ) -> None:
     """Score models next to their teacher, and time them."""
     artifacts = loaded([teacher, *models])
-    task = recorded_task(artifacts[0], {})
+    task = recorded_task(artifacts[0], {"dev": dev} if dev else {})
     if served:
         with watched(noisy or untimed, None if untimed else out) as meter:
             rows = [served_row(each, task, untimed) for each in artifacts[1:]]
         load = None if untimed else meter.load
         save_runs([recorded("models", rows, load, part=SERVED, task=task.name)], out)
         return
-    if untimed:
+    if untimed or dev:
         check_choices(artifacts[0], task)
         rows = [
             scored_row(each, task, group=group_of(each, teacher), **how_made(each))
             for each in track(artifacts, "score", len(artifacts))
         ]
-        save_runs([recorded("models", rows, **task_facts(task))], out)
+        part = {"part": dev.stem} if dev else {}
+        save_runs([recorded("models", rows, **task_facts(task), **part)], out)
         return
     config = CompareConfig(processes=processes, threads=threads, noisy=noisy)
     save_runs([comparison_run("models", compare(artifacts, task, config))], out)
@@ -305,6 +309,39 @@ def windows_table(runs: Sequence[Run]) -> Table:
         "all-MiniLM-L6-v2, 600 training documents, 3 epochs, one seed; brackets are 95 % intervals."
     )
     return Table(["Tokens that are read", "Accuracy", "Points"], rows, note)
+
+
+LANGUAGES = {"test-de": "German", "test-fr": "French", "test-zh": "Chinese", "test-en": "English"}
+"""Held-out file of a language -> its name."""
+OF_LANGUAGES = {
+    "teacher": "multilingual-e5-small, 12 layers",
+    "onnx": "its ONNX graph",
+    "cut": "with the tokens of German and French texts",
+    "cut-int8": "that in 8 bits, its table in 4",
+}
+
+
+def languages_table(runs: Sequence[Run]) -> Table:
+    """A multilingual model, and what is left of it with the tokens of two languages."""
+    timed = next(run for run in runs if run.about.get("part") is None)
+    scored = {run.about["part"]: {row["name"]: row for row in run.rows} for run in runs}
+    rows = []
+    for row in timed.rows:
+        scores = [scored[part].get(row["name"]) for part in LANGUAGES]
+        rows.append(
+            [
+                OF_LANGUAGES[row["name"]],
+                two(row["size"]["artifact_size_bytes"] / 1e6),
+                two(row["latency"]["single"]["p50_ms"]),
+                *(score(each["score"]) if each else DASH for each in scores),
+            ]
+        )
+    (count,) = {row["score"]["n"] for part in LANGUAGES for row in scored[part].values()}
+    note = (
+        f"XNLI, {count} pairs of each language; accuracy, brackets are 95 % intervals; "
+        f"milliseconds are those of one pair. {machine(timed)}."
+    )
+    return Table(["Model", "MB", "One pair, ms", *LANGUAGES.values()], rows, note)
 
 
 def _cost(row: Row) -> str:

@@ -48,6 +48,8 @@ MEASURED: Mapping[str, tuple[str, Write]] = {
     "chain": ("chain", models.table),
     "sst2": ("sst2", models.table),
     "kinds": ("kinds", models.kinds_table),
+    "languages": ("languages", models.languages_table),
+    "modernbert": ("modernbert", models.table),
     "windows": ("windows", models.windows_table),
     "seeds": ("seeds", models.seeds_table),
     "few-bits": ("few-bits", models.seeds_table),
