@@ -103,9 +103,18 @@ TOKENIZERS = Table(
             paper="Sennrich et al. 2016, arXiv 1508.07909; Liu et al. 2019, arXiv 1907.11692",
             smallest=5 + 256,  # special tokens, and the bytes
         ),
+        "char-bpe": TokenizerKind(
+            summary="merged letters with marks at the end of words, uncased, as GPT-1's",
+            paper="Sennrich et al. 2016, arXiv 1508.07909",
+        ),
         "unigram": TokenizerKind(
             summary="uncased tokens of a unigram language model, as ALBERT's",
             paper="Kudo 2018, arXiv 1804.10959",
+        ),
+        "sentencepiece": TokenizerKind(
+            summary="tokens of a unigram language model that decode to the unchanged text",
+            paper="Kudo and Richardson 2018, arXiv 1808.06226",
+            smallest=5 + 256 + 100,  # special tokens, bytes, and letters
         ),
     },
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -70,16 +71,16 @@ class WordSpans:
     always has one chosen.
 
     Args:
-        continues: which tokens of the vocabulary continue a word, (vocab,).
+        marks: how the tokens of the vocabulary mark words.
         lengths: how often a span has 1, 2, ... words, as weights.
         pad_token_id: where set, the last word of a row is never chosen, so that each span has a
             token after it.
     """
 
     def __init__(
-        self, continues: torch.Tensor, lengths: Sequence[float], pad_token_id: int | None = None
+        self, marks: WordMarks, lengths: Sequence[float], pad_token_id: int | None = None
     ) -> None:
-        self.continues = continues
+        self.marks = marks
         self.lengths = torch.tensor(lengths)
         self.pad_token_id = pad_token_id
 
@@ -91,13 +92,8 @@ class WordSpans:
         generator: torch.Generator,
     ) -> torch.Tensor:
         ids, free = input_ids.cpu(), allowed.cpu()
-        continuing = self.continues[ids] & free & functional.pad(free, (1, 0))[:, :-1]
-        starts = free & ~continuing
-        ends = free & ~functional.pad(continuing, (0, 1))[:, 1:]
         chosen = torch.zeros_like(free)
-        for row in range(len(ids)):
-            first, last = starts[row].nonzero()[:, 0], ends[row].nonzero()[:, 0]
-            words = list(zip(first.tolist(), (last + 1).tolist(), strict=True))
+        for row, words in enumerate(self.words(ids, free)):
             budget = max(1, round(share * sum(end - start for start, end in words)))
             if self.pad_token_id is not None and words:
                 end = words[-1][1]
@@ -106,6 +102,25 @@ class WordSpans:
             for start, end in self._drawn(words, budget, generator):
                 chosen[row, start:end] = True
         return chosen.to(allowed.device)
+
+    def words(self, ids: torch.Tensor, free: torch.Tensor) -> list[list[tuple[int, int]]]:
+        """Return the words of each row, as the places where they begin and where they have ended.
+
+        Args:
+            ids: (batch, seq).
+            free: which tokens are neither special nor padding, (batch, seq).
+        """
+        continuing = self.marks.continuing(ids) & free & functional.pad(free, (1, 0))[:, :-1]
+        starts = free & ~continuing
+        ends = free & ~functional.pad(continuing, (0, 1))[:, 1:]
+        return [
+            list(
+                zip(
+                    first.nonzero()[:, 0].tolist(), (last.nonzero()[:, 0] + 1).tolist(), strict=True
+                )
+            )
+            for first, last in zip(starts, ends, strict=True)
+        ]
 
     def _drawn(
         self, words: list[tuple[int, int]], budget: int, generator: torch.Generator
@@ -204,38 +219,65 @@ MARKING_PARTS = ("WordPiece", "ByteLevel", "Metaspace")
 """Types that the `tokenizers` library gives the parts of a tokenizer that mark words."""
 
 
-def continues_word(tokenizer: PreTrainedTokenizerBase) -> torch.Tensor:
-    """Return for each token of the vocabulary whether it continues a word: (vocab,), boolean.
+@dataclass(frozen=True)
+class WordMarks:
+    """How the tokens of a vocabulary mark the words that they are parts of."""
+
+    marked: torch.Tensor
+    """(vocab,), boolean."""
+    at_end: bool = False
+    """Marked tokens end a word; otherwise, they continue one."""
+
+    def continuing(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return which tokens continue the word of the token before: (..., seq), boolean.
+
+        Args:
+            ids: tokens in the order of the text, (..., seq).
+        """
+        marked = self.marked[ids]
+        return functional.pad(~marked, (1, 0))[..., :-1] if self.at_end else marked
+
+
+def word_marks(tokenizer: PreTrainedTokenizerBase) -> WordMarks:
+    """Return how the tokens of a tokenizer mark words.
 
     WordPiece marks the tokens that continue a word ("##ing"). Byte-level BPE and SentencePiece mark
     those that begin one ("Ġ" and "▁" stand for the space before a word); there, a token of
-    punctuation alone begins a word of its own, although no space stands before it.
+    punctuation alone begins a word of its own, although no space stands before it. BPE of
+    characters marks those that end one ("ing</w>"); a special token, the unknown one included,
+    ends one too.
 
     Raises:
-        ModelError: the tokenizer marks neither beginnings nor continuations.
+        ModelError: the tokenizer marks neither beginnings, continuations nor ends.
     """
     parts = _parts(tokenizer)
+    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    if parts and (suffix := parts[0].get("end_of_word_suffix")):
+        special = set(tokenizer.all_special_tokens)
+        ending = [token.endswith(suffix) or token in special for token in tokens]
+        return WordMarks(torch.tensor(ending), at_end=True)
     part = next((part for part in parts if part["type"] in MARKING_PARTS), None)
     if part is None:
         kinds = ", ".join(part["type"] for part in parts) or type(tokenizer).__name__
         raise ModelError(
             f"this tokenizer ({kinds}) does not mark where a word begins, so that no whole word "
             "can be masked. Choose an objective that masks single tokens, or a tokenizer of these "
-            f"kinds: {', '.join(MARKING_PARTS)}."
+            f"kinds: {', '.join(MARKING_PARTS)}, or BPE with a mark at the end of words."
         )
-    tokens = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     if part["type"] == "WordPiece":
         prefix = part["continuing_subword_prefix"]
-        return torch.tensor([token.startswith(prefix) for token in tokens])
+        return WordMarks(torch.tensor([token.startswith(prefix) for token in tokens]))
     is_bytes = part["type"] == "ByteLevel"
     space = BYTE_LEVEL_SPACE if is_bytes else part["replacement"]
-    return torch.tensor(
-        [
-            # of bytes, a character that is not ASCII stands for a part of a longer one
-            not token.startswith(space)
-            and not (_is_punctuation(token) and (token.isascii() or not is_bytes))
-            for token in tokens
-        ]
+    return WordMarks(
+        torch.tensor(
+            [
+                # of bytes, a character that is not ASCII stands for a part of a longer one
+                not token.startswith(space)
+                and not (_is_punctuation(token) and (token.isascii() or not is_bytes))
+                for token in tokens
+            ]
+        )
     )
 
 

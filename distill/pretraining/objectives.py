@@ -27,10 +27,10 @@ from distill.pretraining.masking import (
     Chooser,
     Masking,
     WordSpans,
-    continues_word,
     run_bounds,
     single_tokens,
     step_generator,
+    word_marks,
 )
 from distill.pretraining.rows import TokenRow, full_sentence_rows
 
@@ -192,7 +192,7 @@ class MaskedWholeWords(MaskedTokens):
 
     @classmethod
     def chooser(cls, tokenizer: PreTrainedTokenizerBase) -> Chooser:
-        return WordSpans(continues_word(tokenizer), lengths=(1.0,))
+        return WordSpans(word_marks(tokenizer), lengths=(1.0,))
 
 
 class ShuffledWords(MaskedTokens):
@@ -279,7 +279,7 @@ class MaskedSpans(PretrainingModule):
 
     @classmethod
     def objective(cls, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> Objective:
-        choose = WordSpans(continues_word(tokenizer), SPAN_LENGTHS, int(tokenizer.pad_token_id))
+        choose = WordSpans(word_marks(tokenizer), SPAN_LENGTHS, int(tokenizer.pad_token_id))
         return MaskedBatch(Masking(tokenizer, share, choose, whole_runs=True), seed)
 
     def forward(self, batch: TensorBatch) -> dict[str, torch.Tensor]:

@@ -119,14 +119,25 @@ def tokenised_sentences(
         tokenizer: adds no special tokens here.
         longest: a sentence of more tokens is cut into parts of so many, and a rest.
     """
-    document = 0
+    document, puts_space = 0, _puts_space(tokenizer)
     for chunk in batched(passages, PASSAGES_AT_ONCE):
         texts = [text for passage in chunk for text in split_sentences(passage)]
+        if puts_space:
+            texts = [text.removeprefix(" ") for text in texts]
         tokens = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         for text, ids in zip(texts, tokens, strict=True):
             document += not text
             for begin in range(0, len(ids), longest):
                 yield document, ids[begin : begin + longest]
+
+
+def _puts_space(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether a tokenizer puts a space before any text, one that begins with a space too.
+
+    A sentence in a passage has that space already.
+    """
+    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    return normalizer is not None and len(normalizer.normalize_str(" a")) > len(" a")
 
 
 def part_of(passages: Iterable[str], *, held_out: bool, run: int = 1) -> Iterator[str]:

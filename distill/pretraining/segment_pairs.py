@@ -41,7 +41,7 @@ from transformers import (
 
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import hard_labels
-from distill.pretraining.masking import Chooser, WordSpans, continues_word
+from distill.pretraining.masking import Chooser, WordSpans, word_marks
 from distill.pretraining.objectives import PretrainingModule, shared_settings
 from distill.pretraining.rows import Sentence, TokenRow, tokenised_sentences
 
@@ -181,7 +181,7 @@ class SentenceOrder(RelatedPairs):
 
     @classmethod
     def chooser(cls, tokenizer: PreTrainedTokenizerBase) -> Chooser:
-        return WordSpans(continues_word(tokenizer), N_GRAMS)
+        return WordSpans(word_marks(tokenizer), N_GRAMS)
 
 
 def _with_pooler(model: PreTrainedModel) -> PreTrainedModel:

@@ -1,4 +1,4 @@
-"""Training of a vocabulary on a corpus: WordPiece, byte-level BPE, or a unigram language model.
+"""Training of a vocabulary on a corpus: WordPiece, BPE of bytes or letters, unigram models.
 
 Each kind reads its passages as a stream, holds their distinct words and no text, and gives the same
 vocabulary for the same passages on every run.
@@ -6,6 +6,7 @@ vocabulary for the same passages on every run.
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from collections import Counter
@@ -25,6 +26,7 @@ from tokenizers import (
     normalizers,
     pre_tokenizers,
     processors,
+    trainers,
 )
 from transformers import (  # type: ignore[attr-defined]  # of other names in transformers 5
     AlbertTokenizerFast,
@@ -46,6 +48,17 @@ OF_WORDPIECE = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 OF_BPE = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 OF_UNIGRAM = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 """Special tokens of each kind."""
+END_OF_WORD = "</w>"
+SPECIAL = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+WITH_SEGMENTS = ["input_ids", "token_type_ids", "attention_mask"]
+BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
+"""Tokens of the bytes of a letter without an entry."""
 
 SPACE = "\u2581"
 LONGEST_RUN = 24
@@ -90,7 +103,9 @@ def train_tokenizer(
     kinds: dict[str, Callable[[Iterable[str], int, int], PreTrainedTokenizerFast]] = {
         "wordpiece": train_wordpiece,
         "bpe": train_byte_level_bpe,
+        "char-bpe": train_char_bpe,
         "unigram": train_unigram,
+        "sentencepiece": train_sentencepiece,
     }
     assert kinds.keys() == TOKENIZERS.keys()
     return kinds[name](passages, vocabulary_size, max_length)
@@ -135,7 +150,7 @@ def train_wordpiece(
     the original trainer, which weighs pairs by likelihood, was never published.
     """
     trainer = BertWordPieceTokenizer(lowercase=True)
-    first, following = _letters(trainer, passages, most=min(MOST_LETTERS, vocabulary_size // 4))
+    first, following = _letters(trainer, passages, vocabulary_size // 4)
     trainer.train_from_iterator(
         passages,
         vocab_size=vocabulary_size,
@@ -153,9 +168,15 @@ def train_wordpiece(
 
 
 def _letters(
-    tokenizer: BertWordPieceTokenizer, passages: Iterable[str], most: int
+    tokenizer: BertWordPieceTokenizer | Tokenizer, passages: Iterable[str], most: int
 ) -> tuple[list[str], list[str]]:
-    """Return the commonest letters of a corpus, and those of them that continue a word."""
+    """Return the commonest letters of a corpus, and those of them that continue a word.
+
+    Args:
+        tokenizer: its normalizer and pre-tokenizer make the words.
+        passages: the corpus.
+        most: letters to return, and at most MOST_LETTERS.
+    """
     counts: Counter[str] = Counter()
     continuing: set[str] = set()
     for batch in batched(passages, PASSAGES_AT_ONCE):
@@ -168,7 +189,7 @@ def _letters(
         for word, count in words.items():
             counts.update(dict.fromkeys(word, count))
             continuing.update(word[1:])
-    letters = sorted(letter for letter, _ in _commonest(counts, most))
+    letters = sorted(letter for letter, _ in _commonest(counts, min(MOST_LETTERS, most)))
     return letters, [letter for letter in letters if letter in continuing]
 
 
@@ -192,6 +213,78 @@ def train_byte_level_bpe(
     return RobertaTokenizerFast(tokenizer_object=trainer._tokenizer, model_max_length=max_length)
 
 
+def train_char_bpe(
+    passages: Iterable[str], vocabulary_size: int, max_length: int
+) -> PreTrainedTokenizerFast:
+    """Train byte-pair encoding of letters with end-of-word marks (Sennrich et al. 2016, arXiv
+    1508.07909, 3.2).
+
+    A word is its letters, the last with the mark </w>, and the commonest pair is
+    merged. Texts are uncased and without accents, and punctuation is apart, as those of GPT-1
+    (Radford et al. 2018) and of XLM's English models (Lample and Conneau 2019, 1901.07291). BERT's
+    tokens frame a text: [CLS] A [SEP] B [SEP], with segments.
+    As in `train_wordpiece`, letters are named beforehand, with the mark and without: the trainer
+    numbers others in an order that changes from run to run.
+    """
+    tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL["unk_token"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.BPEDecoder(END_OF_WORD)
+    letters, _ = _letters(tokenizer, passages, vocabulary_size // 4)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=[*OF_WORDPIECE, *(f"{letter}{END_OF_WORD}" for letter in letters)],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        end_of_word_suffix=END_OF_WORD,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(passages, trainer)
+    trained = json.loads(tokenizer.to_str())["model"]
+    # built again, where letters with a mark are no special tokens
+    tokenizer.model = models.BPE(
+        trained["vocab"],
+        [tuple(pair) for pair in trained["merges"]],
+        unk_token=SPECIAL["unk_token"],
+        end_of_word_suffix=END_OF_WORD,
+    )
+    made = Tokenizer(tokenizer.model)
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        setattr(made, part, getattr(tokenizer, part))
+    return _with_bert_frame(made, OF_WORDPIECE, SPECIAL, max_length)
+
+
+def _bert_frame(tokens: Sequence[str]) -> processors.TemplateProcessing:
+    """Return what puts [CLS] and [SEP] around texts, for a vocabulary that begins with `tokens`."""
+    return processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(token, tokens.index(token)) for token in ("[CLS]", "[SEP]")],
+    )
+
+
+def _with_bert_frame(
+    tokenizer: Tokenizer, tokens: Sequence[str], special: Mapping[str, str], max_length: int
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of transformers that frames texts as BERT's: [CLS] A [SEP] B [SEP].
+
+    Args:
+        tokenizer: its vocabulary begins with `tokens`.
+        tokens: special tokens.
+        special: their names in transformers.
+        max_length: most tokens of an input.
+    """
+    tokenizer.add_special_tokens(list(tokens))
+    tokenizer.post_processor = _bert_frame(tokens)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=max_length,
+        model_input_names=WITH_SEGMENTS,
+        clean_up_tokenization_spaces=False,
+        **special,
+    )
+
+
 def train_unigram(
     passages: Iterable[str], vocabulary_size: int, max_length: int
 ) -> PreTrainedTokenizerFast:
@@ -208,8 +301,12 @@ def train_unigram(
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     )
-    words = _known_words(_run_counts(tokenizer, passages), vocabulary_size)
-    tokens = estimate_tokens(words, vocabulary_size - len(OF_UNIGRAM))
+    counts = _run_counts(
+        passages, lambda batch: tokenizer.normalizer.normalize_str("\n".join(batch)).split()
+    )
+    tokens = estimate_tokens(
+        _known_words(counts, vocabulary_size // 4), vocabulary_size - len(OF_UNIGRAM)
+    )
     special = [(token, 0.0) for token in OF_UNIGRAM]
     tokenizer.model = models.Unigram([*special, *tokens], OF_UNIGRAM.index("<unk>"))
     tokenizer.add_special_tokens(list(OF_UNIGRAM))
@@ -217,23 +314,53 @@ def train_unigram(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE)]
     )
     tokenizer.decoder = decoders.Metaspace(SPACE)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(token, OF_UNIGRAM.index(token)) for token in ("[CLS]", "[SEP]")],
-    )
+    tokenizer.post_processor = _bert_frame(OF_UNIGRAM)
     made: PreTrainedTokenizerFast = AlbertTokenizerFast(
-        tokenizer_object=tokenizer, model_max_length=max_length
+        tokenizer_object=tokenizer, model_max_length=max_length, model_input_names=WITH_SEGMENTS
     )
     return made
 
 
-def _run_counts(tokenizer: Tokenizer, passages: Iterable[str]) -> Counter[str]:
-    """Count the words of a corpus, each cut into its runs of one kind of character."""
+def train_sentencepiece(
+    passages: Iterable[str], vocabulary_size: int, max_length: int
+) -> PreTrainedTokenizerFast:
+    """Train a unigram model of unchanged text (Kudo and Richardson 2018, arXiv 1808.06226, 3.2).
+
+    Lossless: case, accents and white space stay, and a text decodes to itself. A space is the mark
+    ▁, of which one stands before the text; a letter without an entry is its UTF-8 bytes (<0xE6>).
+    BERT's tokens frame a text, as `train_unigram` does it, and the same is estimated.
+    Departures from SentencePiece: the text is not brought to the form NFKC; of several spaces none
+    is removed; the bytes' own tokens are unlikelier than the six letters that spell them, so that a
+    text which holds "<0xE6>" decodes to itself too. As there, a ▁ in the text becomes a space.
+    """
+    room = vocabulary_size - len(OF_UNIGRAM) - len(BYTES)
+    counts = _run_counts(passages, lambda batch: [w for text in batch for w in text.split(" ")])
+    words = _known_words(counts, room // 4)
+    for letter in sorted({*"".join(BYTES)}):
+        words.setdefault(letter, 1)
+    tokens = estimate_tokens(words, room)
+    spelt = max(map(len, BYTES)) * min(score for _, score in tokens) - 1
+    scores = [(token, 0.0) for token in OF_UNIGRAM] + [(byte, spelt) for byte in BYTES] + tokens
+    tokenizer = Tokenizer(models.Unigram(scores, OF_UNIGRAM.index("<unk>"), True))
+    tokenizer.normalizer = normalizers.Prepend(SPACE)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never")
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(SPACE)])
+    special = {**SPECIAL, "pad_token": "<pad>", "unk_token": "<unk>"}
+    return _with_bert_frame(tokenizer, OF_UNIGRAM, special, max_length)
+
+
+def _run_counts(
+    passages: Iterable[str], split: Callable[[list[str]], Iterable[str]]
+) -> Counter[str]:
+    """Count the words of a corpus, each cut into its runs of one kind of character.
+
+    Args:
+        passages: the corpus.
+        split: passages -> their words.
+    """
     counts: Counter[str] = Counter()
     for batch in batched(passages, PASSAGES_AT_ONCE):
-        text = tokenizer.normalizer.normalize_str("\n".join(batch))
-        for word, count in Counter(text.split()).items():
+        for word, count in Counter(split(batch)).items():
             for run in RUNS.findall(SPACE + word):
                 counts[run] += count
         if len(counts) > MOST_COUNTED:
@@ -241,15 +368,21 @@ def _run_counts(tokenizer: Tokenizer, passages: Iterable[str]) -> Counter[str]:
     return counts
 
 
-def _known_words(counts: Counter[str], vocabulary_size: int) -> dict[str, int]:
-    """Return the commonest words, cut where they hold a rare letter: it will be unknown."""
+def _known_words(counts: Counter[str], most: int) -> dict[str, int]:
+    """Return the commonest words, cut where they hold a rare letter: it will be unknown.
+
+    Args:
+        counts: of words.
+        most: letters to know, and at most MOST_LETTERS.
+    """
     letters: Counter[str] = Counter()
     for word, count in counts.items():
         letters.update(dict.fromkeys(word, count))
-    known = {letter for letter, _ in _commonest(letters, min(MOST_LETTERS, vocabulary_size // 4))}
+    known = {letter for letter, _ in _commonest(letters, min(MOST_LETTERS, most))}
     words: Counter[str] = Counter()
     for word, count in counts.items():
-        for part in "".join(letter if letter in known else " " for letter in word).split():
+        cut = "".join(letter if letter in known else " " for letter in word)
+        for part in filter(None, cut.split(" ")):
             words[part] += count
     return dict(_commonest(words, MOST_WORDS))
 

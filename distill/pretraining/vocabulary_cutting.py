@@ -249,13 +249,14 @@ class _Described:
 
     def closed(self, used: set[int]) -> list[int]:
         """Return the ids that remain: also characters, added tokens, and the parts of tokens."""
-        tokens = self.tokens()
+        tokens, end = self.tokens(), self.model.get("end_of_word_suffix") or ""
         numbers = {token: number for number, token in enumerate(tokens)}
         added = {token["id"] for token in self.description["added_tokens"]}
         characters = {
             number
             for number, token in enumerate(tokens)
-            if len(token.removeprefix(self.mark)) <= 1 or token.startswith("<0x")  # a byte's own
+            if len(token.removeprefix(self.mark).removesuffix(end)) <= 1
+            or token.startswith("<0x")  # a byte's own
         }
         parts = self.parts()
         waiting = [tokens[number] for number in used if number < len(tokens)]

@@ -8,7 +8,7 @@ from transformers import BertConfig, PreTrainedModel
 
 from bertender.training.examples import TensorBatch
 from distill.pretraining.config import OBJECTIVES
-from distill.pretraining.masking import continues_word
+from distill.pretraining.masking import word_marks
 from distill.pretraining.pretrain import TRAINING_MODULES
 from distill.pretraining.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
 from tests.distill.pretraining.batches import (
@@ -20,7 +20,7 @@ from tests.distill.pretraining.batches import (
 )
 from tests.toy_models import BERT_SHAPE, VOCABULARY
 
-CONTINUES = continues_word(TOKENIZER)
+MARKS = word_marks(TOKENIZER)
 
 
 def ids_read(name: str, batch: TensorBatch, seed: int = 0, step: int = 0) -> list[torch.Tensor]:
@@ -84,7 +84,7 @@ def test_words_are_chosen_whole_and_each_row_has_one(name: str) -> None:
     batch = batch_of()
     chosen, ordinary = chosen_by(name, batch), batch["input_ids"] > 4
     assert chosen.any(dim=1).all()
-    inside = CONTINUES[batch["input_ids"][:, 1:]] & ordinary[:, 1:] & ordinary[:, :-1]
+    inside = MARKS.continuing(batch["input_ids"])[:, 1:] & ordinary[:, 1:] & ordinary[:, :-1]
     assert inside.any()
     assert torch.equal(chosen[:, 1:][inside], chosen[:, :-1][inside])
 

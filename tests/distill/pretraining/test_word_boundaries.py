@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from bertender.core.errors import ModelError
 from distill.pretraining.config import TOKENIZERS
-from distill.pretraining.masking import continues_word
+from distill.pretraining.masking import word_marks
 from distill.pretraining.vocabularies import train_tokenizer
 from tests.toys import FRUIT, TOOLS
 
@@ -47,14 +47,16 @@ KINDS: Mapping[str, Callable[[], PreTrainedTokenizerBase]] = {
 
 def words_of(tokenizer: PreTrainedTokenizerBase, text: str) -> list[str]:
     """The words that the boundaries cut a text into."""
-    continues = continues_word(tokenizer)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     words: list[list[int]] = []
-    for token in tokenizer(text, add_special_tokens=False)["input_ids"]:
-        if continues[token] and words:
+    for token, continues in zip(
+        ids, word_marks(tokenizer).continuing(torch.tensor(ids)), strict=True
+    ):
+        if continues and words:
             words[-1].append(token)
         else:
             words.append([token])
-    return [tokenizer.decode(word).strip() for word in words]
+    return [text for word in words if (text := tokenizer.decode(word).strip())]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,7 +67,7 @@ def test_words_are_those_between_spaces(kind: str) -> None:
     assert words_of(tokenizer, text) == text.split()
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "char-bpe", "sentencepiece"])
 def test_punctuation_is_a_word_of_its_own(kind: str) -> None:
     assert words_of(KINDS[kind](), " saw, melon") == ["saw", ",", "melon"]
 
@@ -77,9 +79,9 @@ def test_bytes_of_a_longer_character_continue_it() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_is_one_answer_for_each_piece(kind: str) -> None:
     tokenizer = KINDS[kind]()
-    continues = continues_word(tokenizer)
-    assert continues.shape == (len(tokenizer),) and continues.dtype == torch.bool
-    assert 0 < continues.sum() < len(tokenizer)
+    marked = word_marks(tokenizer).marked
+    assert marked.shape == (len(tokenizer),) and marked.dtype == torch.bool
+    assert 0 < marked.sum() < len(tokenizer)
 
 
 def test_a_tokenizer_that_marks_no_words_is_refused() -> None:
@@ -87,4 +89,4 @@ def test_a_tokenizer_that_marks_no_words_is_refused() -> None:
         tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     )
     with pytest.raises(ModelError, match=r"WordLevel.*WordPiece, ByteLevel, Metaspace"):
-        continues_word(plain)
+        word_marks(plain)
