@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -16,6 +16,9 @@ CORPUS_HELP = "docs, files (.txt, .txt.xz, .parquet), or hub data sets; several 
 TEXT_COLUMN_HELP = "column of the corpus's text, in Parquet files and hub data sets"
 MASKED_LANGUAGE_MODEL = "masked_language_model"
 SHORT_SHARE = 0.9
+NEW_ENCODER_RATE, ENCODER_RATE = 0.0005, 0.0001
+"""Peak learning rates by default: of a new encoder, and of one that exists."""
+FULL_SENTENCES, DOC_SENTENCES = "full-sentences", "doc-sentences"
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class PretrainingObjective:
     perplexity_of: str | None = "mlm"
     """The part of the loss that is a language model's, whose exponential is reported."""
     problem_type: str = MASKED_LANGUAGE_MODEL
+    pairs: bool = False
+    """Whether a row is a pair of segments of a document."""
     continues: bool = False
     """Whether an encoder that exists learns by it: with no head but the one that predicts words."""
 
@@ -50,11 +55,19 @@ OBJECTIVES = Table(
         "mlm+nsp": PretrainingObjective(
             summary="predict masked tokens, and whether the second segment follows the first",
             paper="Devlin et al. 2018, arXiv 1810.04805",
+            pairs=True,
         ),
         "mlm+sop": PretrainingObjective(
             summary="predict masked n-grams, and whether two segments are swapped; ALBERT",
             paper="Lan et al. 2019, arXiv 1909.11942",
             family="albert",
+            pairs=True,
+        ),
+        "mlm+structure": PretrainingObjective(
+            summary="predict masked tokens, the order of shuffled trigrams, and whether the second "
+            "segment is the next, the previous or another; StructBERT",
+            paper="Wang et al. 2019, arXiv 1908.04577",
+            pairs=True,
         ),
         "mlm+word-order": PretrainingObjective(
             summary="predict masked tokens, and the order of shuffled trigrams",
@@ -64,6 +77,13 @@ OBJECTIVES = Table(
         "rtd": PretrainingObjective(
             summary="detect the tokens that a small generator has replaced; ELECTRA",
             paper="Clark et al. 2020, arXiv 2003.10555",
+            family="electra",
+            perplexity_of=None,
+            problem_type="replaced_token_detection",
+        ),
+        "rtd-gdes": PretrainingObjective(
+            summary="the same, with gradient-disentangled embeddings; DeBERTa-v3",
+            paper="He et al. 2021, arXiv 2111.09543",
             family="electra",
             perplexity_of=None,
             problem_type="replaced_token_detection",
@@ -91,10 +111,11 @@ class TokenizerKind:
     """The fewest entries that a vocabulary of this kind can have."""
 
 
+WORDPIECE = "wordpiece"
 TOKENIZERS = Table(
     "tokenizer",
     {
-        "wordpiece": TokenizerKind(
+        WORDPIECE: TokenizerKind(
             summary="uncased WordPiece tokens, as BERT's",
             paper="Devlin et al. 2018, arXiv 1810.04805",
         ),
@@ -138,10 +159,15 @@ def _uneven_heads(config: PretrainConfig) -> str:
     )
 
 
+def _kind_of(config: PretrainConfig) -> TokenizerKind:
+    """Return the kind of tokenizer to train; the first where an encoder has its own."""
+    return TOKENIZERS[config.tokenizer or WORDPIECE]
+
+
 def _small_vocabulary(config: PretrainConfig) -> str:
     return (
         f"vocabulary_size={config.vocabulary_size} is too small for tokenizer "
-        f"{config.tokenizer!r}, which needs {TOKENIZERS[config.tokenizer].smallest} at least. Give "
+        f"{config.tokenizer!r}, which needs {_kind_of(config).smallest} at least. Give "
         "more, or choose another tokenizer."
     )
 
@@ -171,9 +197,16 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
         lambda config: config.encoder is not None and not OBJECTIVES[config.objective].continues,
         _needs_new_heads,
     ),
+    "packing of pairs": Rule(
+        lambda config: OBJECTIVES[config.objective].pairs,
+        "objective {objective!r} trains on pairs of segments, which never cross documents. Leave "
+        "this out.",
+        frozenset({"packing"}),
+        beyond_default=True,
+    ),
     "uneven heads": Rule(lambda config: config.hidden_size % config.heads > 0, _uneven_heads),
     "small vocabulary": Rule(
-        lambda config: config.vocabulary_size < TOKENIZERS[config.tokenizer].smallest,
+        lambda config: config.vocabulary_size < _kind_of(config).smallest,
         _small_vocabulary,
     ),
     "share of no steps": Rule(
@@ -196,10 +229,13 @@ class PretrainConfig(TrainingConfig):
 
     panel: ClassVar[str] = "Encoder"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Corpus": ("text_column", "mask_probability", "short_length", "short_share"),
+        "Corpus": ("text_column", "packing", "mask_probability", "short_length", "short_share"),
     }
     main: ClassVar[tuple[str, ...]] = ("corpus", "encoder", "layers", "hidden_size", "epochs")
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
+    shown_defaults: ClassVar[Mapping[str, str]] = {
+        "learning_rate": f"{NEW_ENCODER_RATE}; {ENCODER_RATE} with an encoder"
+    }
 
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
@@ -212,8 +248,10 @@ class PretrainConfig(TrainingConfig):
     objective: Annotated[str, OBJECTIVES.validator()] = Field(
         "mlm", description=f"objective: {', '.join(OBJECTIVES)} (see docs/how-to/pretrain.md)"
     )
-    tokenizer: Annotated[str, TOKENIZERS.validator()] = Field(
-        "wordpiece", description=f"kind of tokenizer: {', '.join(TOKENIZERS)}"
+    tokenizer: Annotated[str | None, TOKENIZERS.validator()] = Field(
+        WORDPIECE,
+        description=f"kind of tokenizer: {', '.join(TOKENIZERS)} (in a card, none where an encoder "
+        "has its own)",
     )
     vocabulary_size: int = Field(8000, ge=100, description="most entries of the vocabulary")
     layers: int = Field(4, ge=1, description="the encoder's layers")
@@ -221,6 +259,10 @@ class PretrainConfig(TrainingConfig):
     heads: int = Field(4, ge=1, description="attention heads; must divide hidden_size")
     stack_from: Path | None = Field(
         None, description="artifact of a shallower `pretrain` whose layers are repeated to start"
+    )
+    packing: Literal["full-sentences", "doc-sentences"] = Field(
+        "full-sentences",
+        description="whether a row of sentences goes on in the next document, or ends with its own",
     )
     mask_probability: float = Field(0.15, gt=0, lt=1, description="share of tokens to predict")
     max_length: int = Field(128, ge=8, description="tokens of a row of the corpus, at most")
@@ -230,15 +272,13 @@ class PretrainConfig(TrainingConfig):
     short_share: float | None = Field(
         None, gt=0, lt=1, description="share of the steps at short_length; 0.9 by default"
     )
-    learning_rate: float = Field(
-        5e-4, gt=0, description="peak learning rate of AdamW; 1e-4 by default with an encoder"
-    )
+    learning_rate: float = Field(NEW_ENCODER_RATE, gt=0, description="peak learning rate of AdamW")
 
     def of_encoder(self) -> Self:
         """Return the config with a lower rate where none was set: what is learned stays."""
         if self.encoder is None or self.is_explicit("learning_rate"):
             return self
-        return self.changed({"learning_rate": 1e-4})
+        return self.changed({"learning_rate": ENCODER_RATE})
 
     def phases(self) -> tuple[LengthPhase, ...]:
         """Return the phases of the training: one, or one of short rows and one of long ones."""

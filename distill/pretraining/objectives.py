@@ -23,6 +23,7 @@ from bertender.models.classifier import model_inputs
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import hard_labels
 from bertender.training.loop import LossParts, Objective
+from distill.pretraining.config import FULL_SENTENCES
 from distill.pretraining.masking import (
     Chooser,
     Masking,
@@ -40,6 +41,8 @@ PLACE_WIDTH = 200
 SHUFFLED_SHARE = 0.05
 LENGTH = 3
 """Tokens of what is shuffled."""
+ORDER_TARGETS = "order_targets"
+"""Column: the tokens that stood at shuffled places, NO_LABEL elsewhere."""
 SHAPE = (
     "vocab_size",
     "hidden_size",
@@ -84,10 +87,11 @@ class PretrainingModule(nn.Module):
         tokenizer: PreTrainedTokenizerBase,
         max_length: int,
         seed: int,
+        packing: str = FULL_SENTENCES,
     ) -> Iterator[TokenRow]:
         """Yield examples of at most `max_length` tokens from passages, an empty one ending each
         document."""
-        return full_sentence_rows(passages, tokenizer, max_length)
+        return full_sentence_rows(passages, tokenizer, max_length, packing)
 
     @classmethod
     def chooser(cls, tokenizer: PreTrainedTokenizerBase) -> Chooser:
@@ -196,9 +200,9 @@ class MaskedWholeWords(MaskedTokens):
 
 
 class ShuffledWords(MaskedTokens):
-    """StructBERT's word-order objective (Wang et al. 2019, arXiv 1908.04577, section 2.2).
+    """StructBERT's word structural objective alone (Wang et al. 2019, arXiv 1908.04577, 2.2).
 
-    Left out: the sentence-structural objective (section 2.3: next, previous or other sentence).
+    `segment_pairs.StructuredPairs` has the sentence structural objective besides.
     """
 
     @classmethod
@@ -218,12 +222,20 @@ class WordOrder(MaskedLanguageModel):
     """
 
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        batch = self.masked_batch(batch, step)
+        logits = model(**model_inputs(model, batch)).logits
+        return {
+            "mlm": hard_labels(logits, batch["targets"]),
+            "word_order": hard_labels(logits, batch[ORDER_TARGETS]),
+        }
+
+    def masked_batch(self, batch: TensorBatch, step: int) -> TensorBatch:
+        """Return the batch masked and shuffled, with `targets` and ORDER_TARGETS (batch, seq)."""
         generator = step_generator(self.seed, step)
         masked_ids, masked = self.masking(batch["input_ids"], generator)
         free = self.masking.ordinary(batch["input_ids"]) & (masked == NO_LABEL)
         input_ids, shuffled = self.shuffled(masked_ids, free, generator)
-        logits = model(**model_inputs(model, {**batch, "input_ids": input_ids})).logits
-        return {"mlm": hard_labels(logits, masked), "word_order": hard_labels(logits, shuffled)}
+        return {**batch, "input_ids": input_ids, "targets": masked, ORDER_TARGETS: shuffled}
 
     def shuffled(
         self, input_ids: torch.Tensor, free: torch.Tensor, generator: torch.Generator

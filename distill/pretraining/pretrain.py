@@ -7,7 +7,9 @@ one length of rows -> encoder artifact
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,7 @@ from bertender.core.findings import Findings
 from bertender.core.hub import open_pretrained
 from bertender.core.machine import on_main_process
 from bertender.models.families import check_positions, family_of, padding_embedding
-from bertender.models.own_models import ExpectedModel, without_weights
+from bertender.models.own_models import OWN_MODELS, ExpectedModel, without_weights
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import weights_digest
 from bertender.training.examples import Padding, TokenDataset
@@ -36,7 +38,7 @@ from bertender.training.loop import (
     train,
     training_findings,
 )
-from distill.pretraining.config import OBJECTIVES, PretrainConfig
+from distill.pretraining.config import OBJECTIVES, WORDPIECE, PretrainConfig
 from distill.pretraining.corpus import Corpus, Watched, survey
 from distill.pretraining.objectives import (
     MaskedSpans,
@@ -45,9 +47,9 @@ from distill.pretraining.objectives import (
     PretrainingModule,
     ShuffledWords,
 )
-from distill.pretraining.replaced_tokens import ReplacedTokensModule
+from distill.pretraining.replaced_tokens import DisentangledTokensModule, ReplacedTokensModule
 from distill.pretraining.rows import CONSECUTIVE_PASSAGES, held_out_loss, stored_parts
-from distill.pretraining.segment_pairs import NextSentence, SentenceOrder
+from distill.pretraining.segment_pairs import NextSentence, SentenceOrder, StructuredPairs
 from distill.pretraining.vocabularies import stand_in_tokenizer, trained_once
 from distill.teachers.encoders import find_encoder, load_reader_of_words
 from distill.trained import artifact_at, corpus_record, write_trained
@@ -56,14 +58,25 @@ TRAINING_MODULES: Mapping[str, type[PretrainingModule]] = {
     "mlm": MaskedTokens,
     "mlm+nsp": NextSentence,
     "mlm+sop": SentenceOrder,
+    "mlm+structure": StructuredPairs,
     "mlm+word-order": ShuffledWords,
     "rtd": ReplacedTokensModule,
+    "rtd-gdes": DisentangledTokensModule,
     "span": MaskedSpans,
     "wwm": MaskedWholeWords,
 }
 """What each row of OBJECTIVES trains, and on which rows and masks."""
 
+logger = logging.getLogger(__name__)
+
 FEWEST_POSITIONS = 128
+OF_LABELS = (
+    "ForMultipleChoice",
+    "ForQuestionAnswering",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+)
+"""Ends of the names of classes that predict labels."""
 MUST_AGREE = ("tokenizer", "vocabulary_size", "hidden_size", "heads")
 """Fields of PretrainConfig that a deeper encoder shares with the shallower one."""
 
@@ -117,7 +130,8 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         elif shallow is None:
             watched = Watched(passages, surveyed, "train the vocabulary")
             sizes = config.vocabulary_size, config.max_length
-            tokenizer = trained_once(config.tokenizer, watched, *sizes, work / "vocabulary")
+            name = config.tokenizer or WORDPIECE
+            tokenizer = trained_once(name, watched, *sizes, work / "vocabulary")
         else:
             tokenizer = load_tokenizer(shallow.path)
             tokenizer.model_max_length = config.max_length
@@ -134,7 +148,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             return stored_parts(
                 passages,
                 surveyed,
-                lambda part: kind.rows(part, tokenizer, max_length, config.seed),
+                lambda part: kind.rows(part, tokenizer, max_length, config.seed, config.packing),
                 work / f"rows-{max_length}",
                 Padding.of(tokenizer),
                 run=CONSECUTIVE_PASSAGES,
@@ -169,8 +183,10 @@ def start_from(
 
     Raises:
         ConfigError: it has positions for fewer tokens than `config.max_length`.
-        ModelError: it cannot be read, or its tokenizer has no tokens to mask and to frame rows by.
+        ModelError: it cannot be read or trained, or its tokenizer has no tokens to mask and to
+            frame rows by.
     """
+    check_trainable(source)
     torch.manual_seed(config.seed)  # of a head that it has not
     model, tokenizer = load_reader_of_words(source, new_head=True)
     check_positions(config.max_length, model.config)
@@ -179,14 +195,49 @@ def start_from(
             f"the tokenizer of {source!r} has no tokens for both ends of a row of text. Give a "
             "masked language model, such as a BERT."
         )
+    heads = [name for name in model.config.architectures or () if name.endswith(OF_LABELS)]
+    if heads:
+        logger.warning(
+            "%s was tuned on labels (%s): its encoder goes on as labels have changed it, and its "
+            "head is left out. The encoder that it was tuned from is the usual start",
+            source,
+            ", ".join(heads),
+        )
     return model, tokenizer
 
 
+def check_trainable(source: str) -> None:
+    """Raise ModelError where an encoder is an artifact that has no weights to train, or no form
+    that predicts words."""
+    if (artifact := artifact_at(source)) is None:
+        return
+    card = artifact.card
+    step = f"Give the encoder that it was made from{_parent_of(artifact)}."
+    if card.kind != "torch":
+        raise ModelError(
+            f"{source} (kind {card.kind}, stage {card.stage}) has no weights that can be trained. "
+            f"{step}"
+        )
+    if card.family in OWN_MODELS:
+        raise ModelError(
+            f"{source} (family {card.family}, stage {card.stage}) has a form of bertender's own, "
+            f"which has no head that predicts words. {step} Then fine-tune the result, and prune "
+            "or distil it anew."
+        )
+
+
+def _parent_of(artifact: Artifact) -> str:
+    parent = artifact.card.parent
+    return f", {Path(os.path.normpath(artifact.path / parent.path))}" if parent else ""
+
+
 def with_shape_of(model: PreTrainedModel, config: PretrainConfig) -> PretrainConfig:
-    """Return the config as the card records it: with the sizes of the encoder that goes on."""
+    """Return the config as the card records it: of the encoder that goes on, without a tokenizer of
+    TOKENIZERS."""
     words: Any = model.get_input_embeddings()
     return config.changed(
         {
+            "tokenizer": None,
             "vocabulary_size": words.num_embeddings,
             "layers": model.config.num_hidden_layers,
             "hidden_size": model.config.hidden_size,

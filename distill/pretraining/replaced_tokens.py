@@ -16,9 +16,11 @@ D is the model that is written. Held-out samples are drawn from the step, as tho
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
+from torch.func import functional_call
 from torch.nn import functional
 from transformers import (
     BertConfig,
@@ -37,6 +39,7 @@ from distill.pretraining.masking import Masking, step_generator
 from distill.pretraining.objectives import PretrainingModule, shared_settings
 
 DISCRIMINATOR_WEIGHT = 50.0
+EMBEDDINGS = "electra.embeddings"
 GENERATOR_SHARE = 4
 """Ratio of the discriminator's width to the generator's."""
 
@@ -94,8 +97,7 @@ class ReplacedTokensModule(PretrainingModule):
         guesses = self._guesses({**batch, "input_ids": masked_ids}, chosen)
         replaced = original.clone()
         replaced[chosen] = sampled(guesses.detach(), draws[chosen])
-        inputs = model_inputs(self.model, {**batch, "input_ids": replaced})
-        verdicts = self.model(**inputs).logits.float()  # (batch, seq)
+        verdicts = self.verdicts({**batch, "input_ids": replaced}).float()
         real = batch["attention_mask"].bool()
         doubts = functional.binary_cross_entropy_with_logits(
             verdicts[real], (replaced != original)[real].float(), reduction="sum"
@@ -106,6 +108,11 @@ class ReplacedTokensModule(PretrainingModule):
             "discriminator": DISCRIMINATOR_WEIGHT * doubts,
         }
 
+    def verdicts(self, batch: TensorBatch) -> torch.Tensor:
+        """Return the discriminator's logits of "replaced", (batch, seq)."""
+        logits: torch.Tensor = self.model(**model_inputs(self.model, batch)).logits
+        return logits
+
     def _guesses(self, batch: TensorBatch, chosen: torch.Tensor) -> torch.Tensor:
         """Return the generator's logits at the chosen tokens: (chosen tokens, vocab)."""
         encoder = self.generator.base_model
@@ -113,6 +120,52 @@ class ReplacedTokensModule(PretrainingModule):
         narrow = self.generator.generator_predictions(states)
         logits: torch.Tensor = self.generator.generator_lm_head(narrow)
         return logits.float()
+
+
+class DisentangledTokensModule(ReplacedTokensModule):
+    """Gradient-disentangled embedding sharing (DeBERTa-v3, He et al. 2021, arXiv 2111.09543, 3.2).
+
+    The generator's loss draws embeddings of like words together, that of the discriminator draws
+    them apart. So the discriminator reads
+
+        E_D = sg(E_G) + E_delta
+
+    where sg stops the gradient: E_G, the generator's, learns from the generator alone, and E_delta,
+    which starts at zero, from the discriminator alone. Of the model that is written, the embeddings
+    are the sum. Both are of tokens, positions and types, which ELECTRA shares; the paper's model
+    has neither of the latter. The normalisation after them is of each by itself.
+    The weights of E_G are those that the discriminator came with.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model)
+        own = self.generator.electra.embeddings = copy.deepcopy(model.get_submodule(EMBEDDINGS))
+        self.generator.tie_weights()
+        self.tables = [
+            name for name, part in own.named_modules() if isinstance(part, torch.nn.Embedding)
+        ]
+        with torch.no_grad():
+            for name in self.tables:
+                model.get_parameter(f"{EMBEDDINGS}.{name}.weight").zero_()
+
+    def summed(self) -> dict[str, torch.Tensor]:
+        """Return E_D: each table of the discriminator by its name, (entries, width)."""
+        own = self.generator.electra.embeddings
+        names = {f"{EMBEDDINGS}.{name}.weight": f"{name}.weight" for name in self.tables}
+        return {
+            name: own.get_parameter(theirs).detach() + self.model.get_parameter(name)
+            for name, theirs in names.items()
+        }
+
+    def verdicts(self, batch: TensorBatch) -> torch.Tensor:
+        inputs = model_inputs(self.model, batch)
+        logits: torch.Tensor = functional_call(self.model, self.summed(), (), inputs).logits
+        return logits
+
+    def finished(self) -> PreTrainedModel:
+        model = copy.deepcopy(self.model)
+        model.load_state_dict(self.summed(), strict=False)
+        return model
 
 
 def sampled(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
@@ -141,7 +194,7 @@ def generator_of(discriminator: PreTrainedModel) -> PreTrainedModel:
         }
     )
     generator: Any = ElectraForMaskedLM(small)
-    generator.electra.embeddings = discriminator.get_submodule("electra.embeddings")
+    generator.electra.embeddings = discriminator.get_submodule(EMBEDDINGS)
     generator.tie_weights()
     tied: PreTrainedModel = generator
     return tied

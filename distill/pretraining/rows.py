@@ -19,6 +19,7 @@ from bertender.core.errors import DataError
 from bertender.text.batch import batched, length_buckets
 from bertender.training.examples import Padding, TokenDataset
 from bertender.training.loop import Objective
+from distill.pretraining.config import DOC_SENTENCES, FULL_SENTENCES
 from distill.pretraining.corpus import HELD_OUT_EVERY, PASSAGES_AT_ONCE, Survey, Watched
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ Sentence = list[int]
 
 
 def full_sentence_rows(
-    passages: Iterable[str], tokenizer: PreTrainedTokenizerBase, max_length: int
+    passages: Iterable[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    packing: str = FULL_SENTENCES,
 ) -> Iterator[TokenRow]:
     """Yield rows of at most `max_length` tokens that hold whole sentences.
 
@@ -52,6 +56,8 @@ def full_sentence_rows(
 
         [CLS] sentence sentence [SEP] sentence of the next document [SEP]
 
+    DOC-SENTENCES are the same, but a row ends where its document does, and may be short: batches
+    are filled by their tokens, so that more of such rows are in one.
     There are no pairs, and rows are of different lengths. Where passages are held out, what
     surrounds them is not consecutive, and is kept apart as two documents are. Departure: a sentence
     that is longer than a row is cut into parts that fill one, and a rest.
@@ -60,13 +66,15 @@ def full_sentence_rows(
         passages: an empty one ends a document.
         tokenizer: names the tokens that frame a row and stand between documents.
         max_length: most tokens of a row, those of the frame included.
+        packing: one of PACKINGS.
     """
     start, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     body: list[int] = []
     before = 0
     for document, sentence in tokenised_sentences(passages, tokenizer, max_length - FRAME):
         border = [end] if body and document != before else []
-        if len(body) + len(border) + len(sentence) > max_length - FRAME:
+        ends = bool(border) and packing == DOC_SENTENCES
+        if ends or len(body) + len(border) + len(sentence) > max_length - FRAME:
             yield _row([start, *body, end])
             body, border = [], []
         body += [*border, *sentence]

@@ -1,4 +1,4 @@
-"""Pairs of segments: rows of a corpus, and the two objectives that learn how they are related.
+"""Pairs of segments: rows of a corpus, and the objectives that learn how they are related.
 
 Rows, from a stream of passages with an empty one between documents: passages are cut into
 sentences, longer ones than half a row into parts; consecutive ones of a document fill a row up to
@@ -9,8 +9,10 @@ A.2), and are divided at a random sentence into A and B:
 
 Next sentence: in half of the rows B is in truth from elsewhere, and what it has displaced is read
 again. Sentence order (Lan et al. 2019, arXiv 1909.11942, 3.1): in half of the rows A and B are
-swapped. What is too long is cut, a token at a time, from the longer segment, at its beginning or
-its end by chance.
+swapped. Sentence structure (Wang et al. 2019, arXiv 1908.04577, 2.3): in a third B follows A, in a
+third they are swapped, in a third B is from elsewhere.
+What is too long is cut, a token at a time, from the longer segment, at its beginning or its end by
+chance.
 No more is held in memory than one row, and some earlier ones to draw other segments from.
 Departures: other segments come from an earlier place of the corpus, of another document where there
 is one, and are as long as what they displace, so that the length of a row does not give them away;
@@ -41,14 +43,23 @@ from transformers import (
 
 from bertender.training.examples import TensorBatch
 from bertender.training.heads import hard_labels
+from bertender.training.loop import LossParts, Objective
+from distill.pretraining.config import FULL_SENTENCES
 from distill.pretraining.masking import Chooser, WordSpans, word_marks
-from distill.pretraining.objectives import PretrainingModule, shared_settings
+from distill.pretraining.objectives import (
+    ORDER_TARGETS,
+    PretrainingModule,
+    WordOrder,
+    shared_settings,
+)
 from distill.pretraining.rows import Sentence, TokenRow, tokenised_sentences
 
 NEXT_SENTENCE = "next_sentence_label"
 """Column: 0 where B follows A, 1 where it comes from elsewhere."""
 SENTENCE_ORDER = "sentence_order_label"
 """Column: 0 where A and B are in their order, 1 where they are swapped."""
+SENTENCE_STRUCTURE = "sentence_structure_label"
+"""Column: 0 where B follows A, 1 where it precedes A, 2 where it comes from elsewhere."""
 
 SHORT_SHARE = 0.1
 SPECIAL_TOKENS = 3
@@ -65,8 +76,8 @@ Segment = Sentence
 class RelatedPairs(PretrainingModule):
     """A model with a pooler, and a head that predicts how the segments of a pair are related.
 
-    The relation is read from the pooled state of [CLS] by a linear layer over two classes, which
-    only the training needs; the pooler remains in the model, for a classifier to start from.
+    The relation is read from the pooled state of [CLS] by a linear layer, which only the training
+    needs; the pooler remains in the model, for a classifier to start from.
     Loss = cross-entropy over the masked tokens + that of the relation, both means.
     """
 
@@ -75,21 +86,33 @@ class RelatedPairs(PretrainingModule):
     relation: ClassVar[str]
     """The name of this part of the loss."""
     label: ClassVar[str]
-    """The column of a batch that holds the relation, (batch,), 0 or 1."""
+    """The column of a batch that holds the relation, (batch,), from 0 on."""
+    relations: ClassVar[int] = 2
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(model)
-        self.relation_head = self.with_own_weights(nn.Linear(model.config.hidden_size, 2))
+        self.relation_head = self.with_own_weights(
+            nn.Linear(model.config.hidden_size, self.relations)
+        )
 
     def forward(self, batch: TensorBatch) -> dict[str, torch.Tensor]:
         """Return the parts of the loss on a masked batch."""
         outputs = self.encoded(batch)
         tokens = self.model.get_submodule(self.language_head)(outputs.last_hidden_state)
-        relation = self.relation_head(outputs.pooler_output)  # (batch, 2)
+        relation = self.relation_head(outputs.pooler_output)  # (batch, relations)
         return {
-            "mlm": hard_labels(tokens, batch["targets"]),
+            **self.token_losses(tokens, batch),
             self.relation: functional.cross_entropy(relation.float(), batch[self.label]),
         }
+
+    def token_losses(self, logits: torch.Tensor, batch: TensorBatch) -> dict[str, torch.Tensor]:
+        """Return the parts of the loss that the masked-language head has.
+
+        Args:
+            logits: (batch, seq, vocab).
+            batch: as the objective corrupted it.
+        """
+        return {"mlm": hard_labels(logits, batch["targets"])}
 
     @classmethod
     def pair_builder(cls, seed: int) -> PairBuilder:
@@ -103,14 +126,16 @@ class RelatedPairs(PretrainingModule):
         tokenizer: PreTrainedTokenizerBase,
         max_length: int,
         seed: int,
+        packing: str = FULL_SENTENCES,
     ) -> Iterator[TokenRow]:
-        """Yield pairs of which half are related, with the column `label`.
+        """Yield pairs, the relation of each in the column `label`.
 
         Args:
             passages: an empty one ends a document.
             tokenizer: names the tokens that frame a pair.
             max_length: most tokens of a row, those of the frame included.
             seed: what lengths, divisions and other segments are drawn from.
+            packing: not read: a pair is always of one document, or one of its segments is.
         """
         build = cls.pair_builder(seed)
         generator = np.random.default_rng((seed, 0))
@@ -182,6 +207,46 @@ class SentenceOrder(RelatedPairs):
     @classmethod
     def chooser(cls, tokenizer: PreTrainedTokenizerBase) -> Chooser:
         return WordSpans(word_marks(tokenizer), N_GRAMS)
+
+
+class StructuredPairs(RelatedPairs):
+    """StructBERT (Wang et al. 2019, arXiv 1908.04577): the order of words and of sentences.
+
+    Word structural objective (section 2.2): see `WordOrder`. Sentence structural objective
+    (section 2.3): whether B is the next sentence, the previous one or another, a third of the rows
+    each; of the first rows of a corpus, before which there is nothing, two classes remain.
+    Loss = cross-entropy over the masked tokens + that over the shuffled places + that of the
+    relation, all means.
+    """
+
+    language_head = "cls"
+    relation = "structure"
+    label = SENTENCE_STRUCTURE
+    relations = 3
+
+    @classmethod
+    def untrained(cls, shape: BertConfig) -> PreTrainedModel:
+        return _with_pooler(BertForMaskedLM(shape))
+
+    @classmethod
+    def pair_builder(cls, seed: int) -> PairBuilder:
+        return Elsewhere(np.random.default_rng((seed, 1))).structured_pair
+
+    @classmethod
+    def objective(cls, tokenizer: PreTrainedTokenizerBase, share: float, seed: int) -> Objective:
+        return ShuffledBatch(tokenizer, share, seed)
+
+    def token_losses(self, logits: torch.Tensor, batch: TensorBatch) -> dict[str, torch.Tensor]:
+        order = hard_labels(logits, batch[ORDER_TARGETS])
+        return {**super().token_losses(logits, batch), "word_order": order}
+
+
+class ShuffledBatch(WordOrder):
+    """The objective of a pretraining module that computes its loss itself, on shuffled words."""
+
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        parts: LossParts = model(self.masked_batch(batch, step))
+        return parts
 
 
 def _with_pooler(model: PreTrainedModel) -> PreTrainedModel:
@@ -281,13 +346,33 @@ class Elsewhere:
     def pair(self, filling: _Filling, generator: np.random.Generator) -> _Pair:
         """Build a true pair, or one whose second segment is from elsewhere."""
         first, rest = _divided(filling, generator)
-        displaced = filling.length - len(first)
-        other = self._other(filling, displaced) if generator.random() < 0.5 else None
+        other = None
+        if generator.random() < 0.5:
+            other = self._replaced(filling, first, rest, label=1)
         self.keep(filling)
+        return other or _Pair(first, _joined(rest), 0)
+
+    def structured_pair(self, filling: _Filling, generator: np.random.Generator) -> _Pair:
+        """Build a true pair, a swapped one, or one whose second segment is from elsewhere."""
+        first, rest = _divided(filling, generator)
+        wanted = int(generator.integers(3))
+        other = self._replaced(filling, first, rest, label=2) if wanted == 2 else None
+        self.keep(filling)
+        if other is not None:
+            return other
+        second = _joined(rest)
+        return _Pair(second, first, 1) if wanted == 1 else _Pair(first, second, 0)
+
+    def _replaced(
+        self, filling: _Filling, first: Segment, rest: Sequence[Segment], label: int
+    ) -> _Pair | None:
+        """Return a pair of the first segment and another than its own; None where there is none."""
+        displaced = filling.length - len(first)
+        other = self._other(filling, displaced)
         if other is None:
-            return _Pair(first, _joined(rest), 0)
+            return None
         second = self._segment(other, displaced)
-        return _Pair(first, second, 1, unused=() if filling.halves else rest)
+        return _Pair(first, second, label, unused=() if filling.halves else rest)
 
     def _other(self, filling: _Filling, displaced: int) -> _Filling | None:
         """Return an earlier filling, of another document and long enough where one is stored.

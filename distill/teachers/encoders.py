@@ -21,6 +21,7 @@ from bertender.core.errors import (
     DamagedArtifactError,
     HubUnreachableError,
     ModelError,
+    nearest_hint,
 )
 from bertender.core.hub import hub_cache, hub_knows
 from bertender.metrics.heads import labels_of_head
@@ -250,6 +251,7 @@ def find_encoder(name: str, *, setting: str = "teacher") -> str:
             f"encoder {name!r} is not a folder, is not on this machine, and no hub that responds "
             f"knows it. Give --{setting} a folder with config.json and model.safetensors, or the "
             f"packaged {', '.join(PACKAGED)}; or go online (and unset HF_HUB_OFFLINE)."
+            f"{nearest_hint(name, PACKAGED)}"
         )
     return name
 
@@ -364,7 +366,10 @@ def load_masked_language_model(source: str, *, new_head: bool = False) -> PreTra
     try:
         model, report = load_pretrained(AutoModelForMaskedLM, source, dtype="float32")
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ModelError(f"cannot load {source!r} as a masked language model: {error}") from None
+        raise ModelError(
+            f"cannot load {source!r} as a masked language model: {error}. Give an encoder of "
+            "transformers with config.json, a tokenizer and safetensors weights."
+        ) from None
     _check_weights(source, model, report)
     if report["missing_keys"] and new_head:
         logger.warning("the head of %s that predicts words starts from random numbers", source)

@@ -199,6 +199,7 @@ UNLIKE_THEIR_DEFAULT = {
     "more_tasks": "mrpc",
     "objective": "wwm",
     "optimize": "basic",
+    "packing": "doc-sentences",
     "overflow": "allow",
     "short_length": "15",
     "tokenizer": "bpe",

@@ -10,7 +10,11 @@ from transformers import BertConfig
 from bertender.training.examples import TensorBatch
 from distill.pretraining.objectives import PretrainingModule
 from distill.pretraining.pretrain import TRAINING_MODULES
-from distill.pretraining.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
+from distill.pretraining.segment_pairs import (
+    NEXT_SENTENCE,
+    SENTENCE_ORDER,
+    SENTENCE_STRUCTURE,
+)
 from tests.toy_models import BERT_SHAPE, VOCABULARY
 from tests.toys import tiny_tokenizer
 
@@ -37,6 +41,7 @@ def batch_of(rows: int = 64) -> TensorBatch:
         "token_type_ids": (torch.arange(LENGTH) > 20).long().expand(rows, -1),
         NEXT_SENTENCE: labels,
         SENTENCE_ORDER: labels,
+        SENTENCE_STRUCTURE: torch.arange(rows) % 3,
     }
 
 

@@ -27,4 +27,5 @@ BRIEF = {**SMALL, "epochs": 1, "batch_size": 4, "checkpoint_steps": 3}
 OPENS_AS: dict[str, Any] = {
     **dict.fromkeys(OBJECTIVES, AutoModelForMaskedLM),
     "rtd": AutoModelForPreTraining,
+    "rtd-gdes": AutoModelForPreTraining,
 }

@@ -18,9 +18,11 @@ from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.pretrain import pretrain
+from export.config import ExportConfig
+from export.exporter import export
 from tests.distill.architectures import save_teacher
 from tests.quick import quick
-from tests.toy_models import save_encoder
+from tests.toy_models import save_artifact, save_classifier, save_encoder, tiny_classifier
 from tests.toys import passages
 
 FAMILIES = ("bert", "distilbert", "electra", "modernbert", "roberta")
@@ -61,6 +63,7 @@ def test_its_rate_is_that_of_a_further_training(tmp_path: Path) -> None:
     own = further(source, tmp_path / "own", epochs=1, learning_rate=2e-3)
     assert usual.card.config["learning_rate"] == 1e-4
     assert own.card.config["learning_rate"] == 2e-3
+    assert usual.card.config["tokenizer"] is None, "it has its own"
     assert (usual.card.config["layers"], usual.card.config["hidden_size"]) == (4, 32)
     expected = STAGES["pretrain"].model(PretrainConfig(encoder=str(source)), Earlier())
     assert expected is not None and expected.model.config.hidden_size == 32
@@ -98,3 +101,26 @@ def test_the_same_text_gives_the_same_encoder(tmp_path: Path) -> None:
     whole, again = (further(source, tmp_path / name) for name in ("whole", "again"))
     ours, theirs = (load_file(each.path / "model.safetensors") for each in (whole, again))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_an_encoder_that_was_tuned_on_labels_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = save_encoder("bert", tmp_path / "source")
+    further(source, tmp_path / "plain", epochs=1)
+    assert "tuned on labels" not in caplog.text
+    tuned = save_classifier(tmp_path / "tuned")
+    further(tuned, tmp_path / "out", epochs=1)
+    assert f"{tuned} was tuned on labels (BertForSequenceClassification)" in caplog.text
+
+
+def test_artifacts_that_cannot_be_trained_name_what_they_were_made_from(
+    task: Task, tmp_path: Path
+) -> None:
+    classifier = save_artifact(tiny_classifier("bert"), task, tmp_path / "classifier")
+    graph = export(classifier, task, ExportConfig(), tmp_path / "graph")
+    with pytest.raises(ModelError, match=rf"kind onnx.*made from, {classifier.path}\."):
+        further(graph.path, tmp_path / "out")
+    own = save_artifact(tiny_classifier("bertender-bilstm"), task, tmp_path / "own")
+    with pytest.raises(ModelError, match=r"family bertender-bilstm.*Give the encoder"):
+        further(own.path, tmp_path / "out")

@@ -10,7 +10,11 @@ from bertender.training.examples import TensorBatch
 from distill.pretraining.config import OBJECTIVES
 from distill.pretraining.masking import word_marks
 from distill.pretraining.pretrain import TRAINING_MODULES
-from distill.pretraining.segment_pairs import NEXT_SENTENCE, SENTENCE_ORDER
+from distill.pretraining.segment_pairs import (
+    NEXT_SENTENCE,
+    SENTENCE_ORDER,
+    SENTENCE_STRUCTURE,
+)
 from tests.distill.pretraining.batches import (
     TOKENIZER,
     WHOLE_WORDS,
@@ -139,6 +143,7 @@ def _config_of(model: PreTrainedModel) -> BertConfig:
 def test_a_batch_of_special_tokens_alone_has_a_loss_that_is_a_number(name: str) -> None:
     ids = torch.tensor([[TOKENIZER.cls_token_id, TOKENIZER.sep_token_id]])
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    labels = {NEXT_SENTENCE: torch.tensor([0]), SENTENCE_ORDER: torch.tensor([0])}
+    relations = (NEXT_SENTENCE, SENTENCE_ORDER, SENTENCE_STRUCTURE)
+    labels = {name: torch.tensor([0]) for name in relations}
     parts = objective_of(name)(pretraining_module_of(name), {**batch, **labels}, 0)
     assert all(torch.isfinite(part) for part in parts.values())

@@ -83,7 +83,7 @@ def test_what_is_written_opens_with_transformers_alone(encoder: Artifact) -> Non
     assert missing == []
 
 
-@pytest.mark.parametrize("name", ["mlm+nsp", "mlm+sop"])
+@pytest.mark.parametrize("name", [name for name, row in OBJECTIVES.items() if row.pairs])
 def test_a_pooler_that_was_trained_is_what_a_classifier_starts_from(
     name: str, tmp_path: Path
 ) -> None:
@@ -178,6 +178,10 @@ def test_the_last_steps_are_on_long_rows(share: float | None, tmp_path: Path) ->
     [
         ({"short_length": 128}, "short_length=128 must be below max_length=128"),
         ({"short_share": 0.5}, r"short_share=0\.5.*Give short_length too"),
+        (
+            {"packing": "doc-sentences", "objective": "mlm+sop"},
+            r"packing=doc-sentences: objective 'mlm\+sop' trains on pairs",
+        ),
     ],
 )
 def test_lengths_that_do_not_fit_are_refused(settings: dict[str, Any], said: str) -> None:
@@ -192,6 +196,17 @@ def test_documents_end_at_empty_passages(tmp_path: Path) -> None:
     assert pretrain(alone, config, tmp_path / "out").card.findings.training.steps > 0
     with pytest.raises(DataError, match="49 passages are too few"):
         pretrain([*passages(49), *[""] * 9], config, tmp_path / "other")
+
+
+def test_rows_of_a_run_end_with_their_documents(tmp_path: Path) -> None:
+    """Sixty documents of a few tokens: a row each, or some in a row."""
+    alone = [text for passage in passages(60) for text in (passage, "")]
+    steps = {}
+    for packing in ("full-sentences", "doc-sentences"):
+        config = PretrainConfig.parse({**BRIEF, "packing": packing, "batch_size": 1})
+        artifact = pretrain(alone, config, tmp_path / packing)
+        steps[packing] = artifact.card.findings.training.steps
+    assert steps["doc-sentences"] == 60 - 8 > 2 * steps["full-sentences"]  # 8 are held out
 
 
 def test_heads_must_divide_the_width(tmp_path: Path) -> None:

@@ -117,3 +117,47 @@ def test_all_chosen_tokens_become_masks_for_the_generator() -> None:
     assert (read[0][changed] == TOKENIZER.mask_token_id).all()
     share = changed.sum() / (batch["input_ids"] > 4).sum()
     assert abs(float(share) - 0.15) < 0.03
+
+
+def disentangled_step(part: str) -> tuple[Any, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """A module, its word tables, and their gradients of one part of the loss."""
+    module: Any = pretraining_module_of("rtd-gdes").eval()
+    own, delta = tables_of(module)
+    before = {"own": own.detach().clone(), "delta": delta.detach().clone()}
+    objective_of("rtd-gdes")(module, batch_of(), 0)[part].backward()
+    gradients = {"own": own.grad, "delta": delta.grad}
+    return module, before, gradients
+
+
+def tables_of(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    words = "word_embeddings.weight"
+    return (
+        module.generator.electra.embeddings.get_parameter(words),
+        module.model.electra.embeddings.get_parameter(words),
+    )
+
+
+def test_disentangled_embeddings_learn_from_one_loss_each() -> None:
+    _, before, gradients = disentangled_step("generator")
+    assert not before["delta"].any() and before["own"].any()
+    assert gradients["own"].abs().sum() > 0 and gradients["delta"] is None
+    _, _, gradients = disentangled_step("discriminator")
+    assert gradients["delta"].abs().sum() > 0 and gradients["own"] is None
+
+
+def test_the_discriminator_reads_and_is_written_with_the_sum() -> None:
+    """E_D = E_G + E_delta: 0.25 of an entry is as if the plain model had 0.25 more."""
+    module: Any = pretraining_module_of("rtd-gdes").eval()
+    batch, (own, delta) = batch_of(4), tables_of(module)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    with torch.no_grad():
+        delta[7] += 0.25
+        verdicts = module.verdicts(batch)
+        for _ in range(2):  # to ask for it changes nothing
+            model = module.finished()
+            assert torch.equal(model.get_input_embeddings().weight[7], own[7] + 0.25)
+            assert torch.equal(model.get_input_embeddings().weight[8], own[8])
+        torch.testing.assert_close(model(**inputs).logits, verdicts)
+        plain: Any = pretraining_module_of("rtd").eval()
+        plain.model.get_input_embeddings().weight[7] += 0.25
+        torch.testing.assert_close(plain.verdicts(batch), verdicts)

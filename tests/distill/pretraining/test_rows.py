@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from distill.pretraining import rows as corpus_sentences
-from distill.pretraining.config import OBJECTIVES, TOKENIZERS
+from distill.pretraining.config import DOC_SENTENCES, OBJECTIVES, TOKENIZERS
 from distill.pretraining.pretrain import TRAINING_MODULES
 from distill.pretraining.rows import (
     CONSECUTIVE_PASSAGES,
@@ -23,7 +23,7 @@ from distill.pretraining.vocabularies import train_tokenizer
 from tests.toys import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
-PAIRS = {"mlm+nsp", "mlm+sop"}
+PAIRS = {name for name, row in OBJECTIVES.items() if row.pairs}
 """Objectives on pairs of segments."""
 SEP, CLS = TOKENIZER.sep_token_id, TOKENIZER.cls_token_id
 
@@ -69,6 +69,16 @@ def test_a_row_by_hand() -> None:
         [CLS, *plum, *saw, SEP],
         [CLS, *saw, SEP, *saw, SEP],
         [CLS, *saw, SEP],
+    ]
+
+
+def test_a_row_ends_with_its_document_by_hand() -> None:
+    passages = ["apple pear plum. saw!", "saw!", "", "saw! saw!", ""]
+    plum, saw = ids_of("apple pear plum."), ids_of("saw!")
+    rows = full_sentence_rows(passages, TOKENIZER, 13, DOC_SENTENCES)
+    assert [row["input_ids"] for row in rows] == [
+        [CLS, *plum, *saw, *saw, SEP],
+        [CLS, *saw, *saw, SEP],
     ]
 
 

@@ -14,14 +14,17 @@ from distill.pretraining import segment_pairs
 from distill.pretraining.segment_pairs import (
     NEXT_SENTENCE,
     SENTENCE_ORDER,
+    SENTENCE_STRUCTURE,
     NextSentence,
     SentenceOrder,
+    StructuredPairs,
 )
 from tests.toys import tiny_tokenizer
 
 BUILDERS: dict[str, tuple[Any, str]] = {
     "next sentence": (NextSentence.rows, NEXT_SENTENCE),
     "sentence order": (SentenceOrder.rows, SENTENCE_ORDER),
+    "sentence structure": (StructuredPairs.rows, SENTENCE_STRUCTURE),
 }
 LENGTH = 32
 TOKENIZER = tiny_tokenizer()
@@ -73,10 +76,27 @@ def test_rows_are_framed_as_bert_frames_pairs(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-def test_half_of_the_rows_have_each_label(kind: str) -> None:
+def test_rows_have_each_label_alike(kind: str) -> None:
     labels = [row[BUILDERS[kind][1]] for row in rows_of(kind, counting(400, 24))]
-    assert len(labels) > 1000 and set(labels) == {0, 1}
-    assert abs(sum(labels) / len(labels) - 0.5) < 4 * 0.5 / len(labels) ** 0.5
+    classes = 3 if kind == "sentence structure" else 2
+    assert len(labels) > 1000 and set(labels) == set(range(classes))
+    share = 1 / classes
+    for label in range(classes):
+        off = labels.count(label) / len(labels) - share
+        assert abs(off) < 4 * (share * (1 - share) / len(labels)) ** 0.5
+
+
+def test_segments_of_structure_follow_precede_or_are_of_elsewhere() -> None:
+    for row in rows_of("sentence structure", counting(50, 24)):
+        first, second = segments(row)
+        assert consecutive(first) and consecutive(second)
+        same = first[0] // 1000 == second[0] // 1000
+        if row[SENTENCE_STRUCTURE] == 0:
+            assert same and 1 <= second[0] - first[-1] <= 8
+        elif row[SENTENCE_STRUCTURE] == 1:
+            assert same and 1 <= first[0] - second[-1] <= 8
+        else:
+            assert not same or first[0] < 1000
 
 
 def test_true_next_sentences_follow_and_others_come_from_elsewhere() -> None:

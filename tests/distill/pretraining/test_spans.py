@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertender.metrics.targets import NO_LABEL
-from distill.pretraining.masking import WordSpans, run_bounds
+from distill.pretraining.masking import WordMarks, WordSpans, run_bounds
 from distill.pretraining.objectives import SPAN_LENGTHS, BoundaryHead
 from tests.distill.pretraining.batches import (
     TOKENIZER,
@@ -33,7 +33,7 @@ def test_lengths_have_the_papers_mean() -> None:
 
 def test_spans_are_as_long_as_drawn_where_there_is_room() -> None:
     """Of words of one piece, few enough not to meet: the mean is nearly that of the draws."""
-    choose = WordSpans(torch.zeros(VOCABULARY, dtype=torch.bool), SPAN_LENGTHS)
+    choose = WordSpans(WordMarks(torch.zeros(VOCABULARY, dtype=torch.bool)), SPAN_LENGTHS)
     chosen = choose(LONG, LONG > 4, 0.02, torch.Generator().manual_seed(0))
     lengths = runs(chosen)
     assert sum(lengths) / len(lengths) == pytest.approx(3.8, abs=0.5)
@@ -42,7 +42,9 @@ def test_spans_are_as_long_as_drawn_where_there_is_room() -> None:
 
 @pytest.mark.parametrize("words", [1, 3])
 def test_a_row_uses_its_share_up_exactly_where_words_are_single_pieces(words: int) -> None:
-    choose = WordSpans(torch.zeros(VOCABULARY, dtype=torch.bool), [0.0] * (words - 1) + [1.0])
+    choose = WordSpans(
+        WordMarks(torch.zeros(VOCABULARY, dtype=torch.bool)), [0.0] * (words - 1) + [1.0]
+    )
     chosen = choose(LONG, LONG > 4, 0.15, torch.Generator().manual_seed(0))
     assert chosen.sum(dim=1).tolist() == [300] * len(LONG)
 
@@ -51,7 +53,9 @@ def test_a_word_longer_than_the_share_is_chosen_where_there_is_no_other() -> Non
     continues = torch.zeros(VOCABULARY, dtype=torch.bool)
     continues[7] = True
     ids = torch.tensor([[TOKENIZER.cls_token_id, 6, 7, 7, 7, TOKENIZER.sep_token_id]])
-    chosen = WordSpans(continues, (1.0,))(ids, ids > 4, 0.01, torch.Generator().manual_seed(0))
+    chosen = WordSpans(WordMarks(continues), (1.0,))(
+        ids, ids > 4, 0.01, torch.Generator().manual_seed(0)
+    )
     assert chosen.tolist() == [[False, True, True, True, True, False]]
 
 
