@@ -92,7 +92,7 @@ def import_model(
             will do. Of a model with one output, `problem_type` says what that is for.
         out: where the artifact goes.
         labels: names of the labels in the order of the logits; by default those of config.json.
-        pooling: `mean` or `cls`: let an encoder without a head give vectors of texts.
+        pooling: `mean`, `cls` or `lasttoken`: let an encoder without a head give vectors of texts.
         force: replace a finished artifact there.
 
     Raises:

@@ -1,6 +1,6 @@
 """Each family through each step of STEPS: it works, or it is refused with the reason of STEPS.
 
-On tiny random models of the real classes. Architectures that are no rows of FAMILIES stand below.
+On tiny random models of the real classes.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from serve.config import BackendParameters, ServeConfig
 from serve.repository.config_pbtxt import read_model_config
 from serve.repository.write import write_repository
 from tests.conftest import Once
+from tests.distill.architectures import ARCHITECTURES
 from tests.exports import PlainExport
 from tests.quantize.contexts import target_for
 from tests.quick import ALIKE
@@ -351,5 +352,21 @@ def test_a_family_goes_through_a_step_or_the_reason_is_said(
     if not (obstacle := STEPS[step](name)):
         RUNS[step](cell)
         return
+    with pytest.raises(ModelError, match=re.escape(obstacle)):
+        RUNS[step](cell)
+
+
+OF_LAYERS = ("hidden states", "attention scores", "student", "prune heads", "prune layers")
+
+
+@pytest.mark.parametrize("step", OF_LAYERS)
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "t5", "xlnet"])
+def test_of_other_architectures_the_logits_alone_are_learned(
+    name: str, step: str, once: Once, plain_export: PlainExport, tmp_path: Path
+) -> None:
+    obstacle = STEPS[step](name)
+    assert obstacle
+    cell = Cell(name, tmp_path, once, plain_export)
+    vars(cell)["model"] = tiny_classifier(name, **ARCHITECTURES[name].shape)
     with pytest.raises(ModelError, match=re.escape(obstacle)):
         RUNS[step](cell)

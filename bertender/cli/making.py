@@ -120,9 +120,9 @@ def import_command(
         str | None,
         typer.Option(
             "--pooling",
-            metavar="mean|cls",
-            help="let an encoder without a head give vectors of texts: the mean of its tokens, or "
-            "the first",
+            metavar="mean|cls|lasttoken",
+            help="let an encoder without a head give vectors of texts: the mean of its tokens, the "
+            "first, or a decoder's last",
         ),
     ] = None,
     force: ForceFlag = False,

@@ -73,6 +73,13 @@ class Embedder(PreTrainedModel):
         states = states.to(torch.promote_types(states.dtype, torch.float32))
         if self.vector.pooling == "cls":
             vectors = states[:, 0]
+        elif self.vector.pooling == "lasttoken":
+            # whichever side the padding is on; products, as a graph has them in every version
+            places = torch.arange(mask.shape[1], device=mask.device)
+            last = (places == (places * mask).amax(1, keepdim=True)).unsqueeze(
+                -1
+            )  # (batch, seq, 1)
+            vectors = states.where(last, 0.0).sum(1)
         else:
             counted = mask.unsqueeze(-1).to(states.dtype)
             vectors = (states * counted).sum(1) / counted.sum(1).clamp(min=LEAST)

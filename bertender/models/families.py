@@ -328,9 +328,10 @@ def family_name(config: PretrainedConfig) -> str:
 
 
 def pools_all_tokens(config: PretrainedConfig) -> bool:
-    """Return whether a model of texts reads all tokens of the last layer, not the first."""
+    """Return whether a model of texts reads other tokens of the last layer than the first."""
     vector = getattr(config, "sentence_embedding", {})
-    return "mean" in (getattr(config, "classifier_pooling", None), vector.get("pooling"))
+    poolings = {getattr(config, "classifier_pooling", None), vector.get("pooling")}
+    return not poolings.isdisjoint({"mean", "lasttoken"})
 
 
 def most_tokens(config: PretrainedConfig) -> int | None:

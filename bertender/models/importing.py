@@ -61,6 +61,7 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.tokenizer import load_tokenizer, longest_input, save_tokenizer
 
 if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
+    import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
@@ -396,6 +397,8 @@ def _write(
         inputs, parameters = graph.inputs, graph.parameters()
         precision, optimize = graph.precision, graph.optimize
     tokenizer = _tokenizer(found, head, inputs)
+    if found.graph is None:
+        config.pad_token_id = padding_unread(model, tokenizer, found.source)
     with new_artifact(
         out,
         kind="torch" if found.graph is None else "onnx",
@@ -664,6 +667,64 @@ def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
         for parameter in last.parameters():
             parameter.copy_(parameter[list(head.order)].clone())
     return model
+
+
+SHORT, LONG = "a", "a text that has more tokens than the other"
+
+
+def padding_unread(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str
+) -> int | None:
+    """Return the token by which a model knows its padding; set to the tokenizer's where it must be.
+
+    A decoder reads a text's last token, which it finds by `pad_token_id`. Without it, or with
+    another one than the tokenizer pads with, a text has other outputs beside longer ones than
+    alone. What architectures of FAMILIES read is known.
+
+    Raises:
+        ModelError: outputs change with padding, and would change with the tokenizer's token too.
+    """
+    from bertender.models.families import FAMILIES, family_name
+
+    own: int | None = model.config.pad_token_id
+    if family_name(model.config) in FAMILIES:
+        return own
+    wanted = _outputs_of(model, tokenizer, [SHORT])
+    for padding in (own, tokenizer.pad_token_id):
+        model.config.pad_token_id = padding
+        try:
+            alone, beside = (_outputs_of(model, tokenizer, t) for t in ([SHORT], [SHORT, LONG]))
+        except ValueError:  # a model that names no padding takes single texts alone
+            continue
+        most = CHANGED * float(wanted.abs().max())
+        if max(float((each - wanted).abs().max()) for each in (alone, beside)) <= most:
+            return padding
+    raise ModelError(
+        f"{source}: the outputs of a text change with its padding (pad_token_id={own} in "
+        f"config.json, and its tokenizer pads on the {tokenizer.padding_side} with "
+        f"{tokenizer.pad_token!r}, token {tokenizer.pad_token_id}), so that it would predict "
+        "otherwise in a batch than alone. Correct pad_token_id, or pad_token and padding_side of "
+        "the tokenizer, in a copy."
+    )
+
+
+CHANGED = 1e-3
+"""Share of the largest output by which rounding does not change one."""
+
+
+def _outputs_of(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
+) -> torch.Tensor:
+    """Return the outputs of the first text, of its tokens those that are no padding."""
+    import torch
+
+    from bertender.models.classifier import model_inputs
+
+    batch = tokenizer(list(texts), padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        outputs: torch.Tensor = model(**model_inputs(model.eval(), batch)).logits[0]
+    # (seq, labels) where tokens have labels
+    return outputs[batch["attention_mask"][0].bool()] if outputs.dim() == 2 else outputs
 
 
 def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreTrainedTokenizerBase:

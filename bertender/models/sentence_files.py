@@ -24,13 +24,14 @@ TRANSFORMER_NAME = "sentence_bert_config.json"
 PROMPTS_NAME = "config_sentence_transformers.json"
 POOLING_NAME = "1_Pooling/config.json"
 
-PoolingName = Literal["mean", "cls"]
+PoolingName = Literal["mean", "cls", "lasttoken"]
 POOLINGS: Mapping[PoolingName, str] = {
     "mean": "pooling_mode_mean_tokens",
     "cls": "pooling_mode_cls_token",
+    "lasttoken": "pooling_mode_lasttoken",
 }
 """A pooling -> its setting in the files of all versions; newer ones name it `pooling_mode`."""
-OTHERS = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+OTHERS = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
 KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
 
 

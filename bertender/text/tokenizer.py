@@ -253,6 +253,7 @@ CLASSES: Mapping[str, Padding] = {
     "MPNetTokenizer": Padding(),
     "MobileBertTokenizer": Padding(),
     "PreTrainedTokenizer": Padding(),
+    "Qwen2Tokenizer": Padding(),
     "RobertaTokenizer": Padding(),
     "T5Tokenizer": Padding(),
     "TokenizersBackend": Padding(),

@@ -29,6 +29,7 @@ from transformers import (
     GPT2TokenizerFast,
     MPNetTokenizerFast,
     PreTrainedTokenizerFast,
+    Qwen2TokenizerFast,
     RobertaTokenizerFast,
     T5TokenizerFast,
     XLMRobertaTokenizerFast,
@@ -97,6 +98,13 @@ def _gpt2() -> PreTrainedTokenizerFast:
     return GPT2TokenizerFast(tokenizer_object=_bytes(["<|endoftext|>"]))
 
 
+def _qwen3() -> PreTrainedTokenizerFast:
+    """As of its chat models: the end of a text is no padding, and nothing puts it there."""
+    tokens = _bytes(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
+    ends = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": None}
+    return Qwen2TokenizerFast(tokenizer_object=tokens, **ends)
+
+
 def _roberta() -> PreTrainedTokenizerFast:
     tokenizer = _bytes(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     ends = [(name, tokenizer.token_to_id(name)) for name in ("</s>", "<s>")]
@@ -158,6 +166,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "mobilebert": Architecture(SHAPES["mobilebert"], tiny_tokenizer),
     "modernbert": Architecture(SHAPES["modernbert"], tiny_tokenizer),
     "mpnet": Architecture(SHAPES["mpnet"], _mpnet),
+    "qwen3": Architecture(
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "intermediate_size": 64,
+            "max_position_embeddings": LONGEST,
+            "bos_token_id": None,
+        },
+        _qwen3,
+    ),
     "roberta": Architecture({**SHAPES["roberta"], "type_vocab_size": 1}, _roberta),
     "t5": Architecture(
         {
