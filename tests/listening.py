@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ class Step:
     work: Path
     """Directory of the run's checkpoints; each phase of a stage has its own."""
     batch: TensorBatch
+    """The first of its parts."""
     losses: Mapping[str, torch.Tensor]
 
 
@@ -38,9 +39,7 @@ def listened(listener: Callable[[Step], None]) -> Iterator[None]:
         descriptions.append(description)
         return really_bar(description, *arguments)
 
-    def compute_loss(
-        trainer: Any, model: Any, inputs: TensorBatch, *more: Any, **named: Any
-    ) -> Any:
+    def training_step(trainer: Any, model: Any, inputs: Sequence[TensorBatch], *more: Any) -> Any:
         minimised, losses = trainer.minimised, dict[str, torch.Tensor]()
 
         def recorded(*arguments: Any) -> Any:
@@ -49,15 +48,15 @@ def listened(listener: Callable[[Step], None]) -> Iterator[None]:
             return parts
 
         trainer.minimised = recorded
-        loss = really(trainer, model, inputs, **named)
+        loss = really(trainer, model, inputs, *more)
         trainer.minimised = minimised
         number, work = trainer.state.global_step, Path(trainer.args.output_dir)
-        listener(Step(number, descriptions[-1], work, inputs, losses))
+        listener(Step(number, descriptions[-1], work, inputs[0], losses))
         return loss
 
-    really, really_bar = loop.PlannedTrainer.compute_loss, loop.progress_bar
+    really, really_bar = loop.PlannedTrainer.training_step, loop.progress_bar
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.PlannedTrainer, "compute_loss", compute_loss)
+        patch.setattr(loop.PlannedTrainer, "training_step", training_step)
         patch.setattr(loop, "progress_bar", progress_bar)
         yield
 

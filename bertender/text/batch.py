@@ -508,10 +508,6 @@ class BatchPlan:
         whole = tuple(end for end in self.epoch_ends if end < len(batches))
         return BatchPlan(batches, (*whole, len(batches)))
 
-    def share(self, process: int, processes: int) -> list[list[int]]:
-        """Return the part of each batch that one of `processes` equal processes works on."""
-        return [list(batch[process::processes]) for batch in self.batches]
-
 
 def length_buckets(
     lengths: Sequence[int],
@@ -583,7 +579,7 @@ def plan_batches(
     for index, number in enumerate(group_of):
         by_group[number].append(index)
     members = list(by_group.values())
-    bounded = _Bounded(lengths, limits, counts)
+    bounded = Bounded(lengths, limits, counts)
     epoch_of = _pools_in_turn if pooling.in_turn else _pools_shuffled
     assert pooling.batches is not None
     batches: list[tuple[int, ...]] = []
@@ -596,7 +592,7 @@ def plan_batches(
 
 
 @dataclass(frozen=True)
-class _Bounded:
+class Bounded:
     """Examples, by their length, and what a batch of them may hold."""
 
     lengths: Sequence[int]
@@ -620,7 +616,7 @@ class _Bounded:
 
 
 def _pools_shuffled(
-    bounded: _Bounded,
+    bounded: Bounded,
     members: Sequence[Sequence[int]],
     batches_per_pool: int,
     generator: np.random.Generator,
@@ -637,7 +633,7 @@ def _pools_shuffled(
 
 
 def _pools_in_turn(
-    bounded: _Bounded,
+    bounded: Bounded,
     members: Sequence[Sequence[int]],
     batches_per_pool: int,
     generator: np.random.Generator,

@@ -37,6 +37,12 @@ class TrainingConfig(Config):
     learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
     batch_size: int = Field(32, ge=1, description="most examples of a batch")
     tokens_per_batch: int = Field(8192, ge=1, description="most tokens of a batch, with padding")
+    accumulation: int = Field(
+        1,
+        ge=1,
+        description="batches of this size whose gradients are summed for a step: as one batch so "
+        "many times as large, in the memory of one",
+    )
     batches: Literal["pooled", "sorted", "random"] = Field(
         "pooled",
         description="of examples of like length inside random pools, one after the other; of like "

@@ -33,7 +33,7 @@ from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
 from bertender.metrics.targets import is_labelled
 from bertender.models.own_models import not_finite
-from bertender.text.batch import POOLINGS, BatchLimits, BatchPlan, plan_batches
+from bertender.text.batch import POOLINGS, BatchPlan, plan_batches
 from bertender.training.checkpoint import (
     SafeCheckpoints,
     history_of,
@@ -44,6 +44,8 @@ from bertender.training.checkpoint import (
 from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import SPREAD, exact_numbers, output_layer, parts_of_a_batch
+from bertender.training.heads.losses import LEAST_WEIGHT
+from bertender.training.parts import Steps, limits_of
 
 logger = logging.getLogger(__name__)
 
@@ -231,12 +233,9 @@ def planned(
     """Return the batches of a whole run, over the processes of a distributed one."""
     processes = processes or int(os.environ.get("WORLD_SIZE", "1"))
     pooling = POOLINGS[config.batches]
-    limits = BatchLimits(
-        config.batch_size * processes, config.tokens_per_batch * processes, processes
-    )
     return plan_batches(
         examples.lengths,
-        limits,
+        limits_of(config, processes, config.accumulation),
         replace(pooling, batches=pooling.batches or config.pool_batches),
         epochs=config.epochs,
         seed=config.seed,
@@ -266,6 +265,8 @@ class PlannedTrainer(SafeCheckpoints):
         self.remove_callback(PrinterCallback)  # it prints
         self.examples = examples
         self.minimised: Objective = objective
+        self.takes_one_mean: bool | None = None
+        """Whether the loss is one mean; None before that is known."""
         self.config = config
         self.plan = plan
         self.rates = rates
@@ -289,25 +290,85 @@ class PlannedTrainer(SafeCheckpoints):
         return scheduler
 
     def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
-        share = self.plan.share(self.args.process_index, self.args.world_size)
-        return DataLoader(self.examples, batch_sampler=share, collate_fn=self.examples.collate)
+        processes = self.args.process_index, self.args.world_size
+        return Steps(self.plan, self.examples, self.config, *processes).loader()
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: TensorBatch,
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+    def training_step(
+        self, model: nn.Module, inputs: Sequence[TensorBatch], num_items_in_batch: Any = None
     ) -> torch.Tensor:
+        """Compute the gradient of a step's batch, a part after the other, and return its loss.
+
+        The gradient is that of the whole batch: each mean is divided by the count of all parts.
+        That is known after the last part, and a gradient of one mean is divided then. Where a loss
+        has several means, their counts are taken beforehand, by a run without gradients.
+        """
         step = self.state.global_step
+        batches = [self._prepare_inputs(dict(batch)) for batch in inputs]
+        in_turn = len(batches) > 1
+        averages: Sequence[torch.Tensor] = ()
+        if in_turn and not self._takes_one_mean(model, batches[0]):
+            counts = [self._counts(model, *numbered) for numbered in enumerate(batches)]
+            averages = [torch.stack(own).mean(0) for own in zip(*counts, strict=True)]
+        model.train()
         if self.config.no_dropout:
-            switch_off_dropout(model)  # in each step, which the Trainer begins in training mode
-        with attention_of(inputs), parts_of_a_batch():
-            parts = self.minimised(model, inputs, step)
+            switch_off_dropout(model)
+        values: dict[str, torch.Tensor] = {}
+        total = torch.zeros((), device=self.args.device)
+        for number, batch in enumerate(batches):
+            with (
+                parts_of_a_batch(number, in_turn=in_turn, averages=averages) as part,
+                self.compute_loss_context_manager(),
+                attention_of(batch),
+            ):
+                losses = self.minimised(model, batch, step)
+            if in_turn and self.takes_one_mean:
+                (share,) = part.counts
+            else:
+                share = total.new_tensor(1 / len(batches))
+            self.accelerator.backward(
+                torch.stack([loss.float() for loss in losses.values()]).sum() * share
+            )
+            total += share
+            for name, loss in losses.items():
+                values[name] = values.get(name, 0) + loss.detach().float() * share
+        if in_turn and self.takes_one_mean:
+            for weight in model.parameters():
+                if weight.grad is not None:
+                    weight.grad /= total.clamp(min=LEAST_WEIGHT)
+            values = {name: value / total for name, value in values.items()}
+        self._log(step, values)
+        return torch.stack([*values.values()]).sum()
+
+    def _takes_one_mean(self, model: nn.Module, batch: TensorBatch) -> bool:
+        """Return whether the loss is one mean; it is found out on the first batch."""
+        if self.takes_one_mean is None:
+            self.takes_one_mean = len(self._counts(model, 0, batch)) == 1
+        return self.takes_one_mean
+
+    @torch.no_grad()
+    def _counts(self, model: nn.Module, number: int, batch: TensorBatch) -> list[torch.Tensor]:
+        """Return over how many tokens or rows of a part each mean of the loss is taken."""
+        model.eval()  # so that what is learned from a batch without gradients is learned once
+        cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with (
+            torch.random.fork_rng(cuda),
+            parts_of_a_batch(number, in_turn=True) as part,
+            self.compute_loss_context_manager(),
+            attention_of(batch),
+        ):
+            self.minimised(model, batch, self.state.global_step)
+        return part.counts
+
+    def _log(self, step: int, parts: LossParts) -> None:
+        """Write the loss of a step into the history, in some steps.
+
+        Raises:
+            TrainingError: it is not a number.
+        """
         is_logged = step % LOG_EVERY == 0 or step + 1 == len(self.plan)
         # the loss is read in these steps alone, because a GPU must be waited for
         if is_logged or (step + 1) % self.args.save_steps == 0:
-            values = {name: round(float(part.detach()), 6) for name, part in parts.items()}
+            values = {name: round(float(part), 6) for name, part in parts.items()}
             if not all(map(math.isfinite, values.values())):
                 raise TrainingError(
                     f"the loss at step {step} of {len(self.plan)} is not a number: {values}. Try a "
@@ -315,7 +376,10 @@ class PlannedTrainer(SafeCheckpoints):
                 )
             if is_logged:
                 self._history().append({"step": step, "parts": values})
-        return torch.stack([part.float() for part in parts.values()]).sum()
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Return 0: nobody reads the Trainer's estimate, which knows no batches in parts."""
+        return 0
 
     def _history(self) -> list[dict[str, Any]]:
         """Return the Trainer's log, which its checkpoints keep."""

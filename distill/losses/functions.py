@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bertender.metrics.targets import NO_LABEL
-from bertender.training.heads import divisor, precise, soft_labels
+from bertender.training.heads import divisor, mean_of_rows, precise, soft_labels
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +58,7 @@ def attention_divergence(
     teacher = _log_attention(teacher_scores.detach(), mask)
     divergence = (teacher.exp() * (teacher - student)).sum(-1).mean(1)  # (batch, seq)
     by_text = (divergence * mask).sum(1) / mask.sum(1)
-    return by_text.mean()
+    return mean_of_rows(by_text)
 
 
 def relation_divergence(
@@ -208,7 +208,7 @@ def normalised_sentence_mse(
 
     student = functional.normalize(precise(student_states), dim=-1)
     teacher = functional.normalize(precise(teacher_states.detach()), dim=-1)
-    return functional.mse_loss(student, teacher)
+    return mean_of_rows((student - teacher).square().mean(-1))
 
 
 def sentence_cosine(student_states: torch.Tensor, teacher_states: torch.Tensor) -> torch.Tensor:
@@ -225,7 +225,7 @@ def sentence_cosine(student_states: torch.Tensor, teacher_states: torch.Tensor) 
     cosine = functional.cosine_similarity(
         precise(student_states), precise(teacher_states.detach()), dim=-1
     )  # (batch)
-    return (1 - cosine).mean()
+    return mean_of_rows(1 - cosine)
 
 
 def _normalised(states: torch.Tensor) -> torch.Tensor:
@@ -291,7 +291,7 @@ def soft_cross_entropy(
 
     student = functional.log_softmax(precise(student_logits) / temperature, dim=-1)
     teacher = functional.softmax(precise(teacher_logits.detach()) / temperature, dim=-1)
-    return -(teacher * student).sum() / max(len(student), 1)
+    return mean_of_rows(-(teacher * student).sum(-1))
 
 
 def vocabulary_labels(

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from bertender.core.errors import ModelError
 from bertender.metrics.targets import NO_LABEL
 from bertender.training.examples import TensorBatch
+from bertender.training.heads import PART
 
 
 class Tokens(Protocol):
@@ -43,9 +44,12 @@ Chooser = Callable[[torch.Tensor, torch.Tensor, float, torch.Generator], torch.T
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
-    """Return what a step draws from; a resumed run repeats it, other processes have their own."""
+    """Return what a step draws from; a resumed run repeats it. Other processes have their own, and
+    so have the parts of a batch that are run in turn."""
     process = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    return torch.Generator().manual_seed(hash((seed, step, process)))
+    part = PART.get()
+    own = (seed, step, process, *([part.number] if part and part.number else []))
+    return torch.Generator().manual_seed(hash(own))
 
 
 def single_tokens(

@@ -31,7 +31,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers import (
     AlbertConfig,
     AlbertForMaskedLM,
@@ -102,7 +101,7 @@ class RelatedPairs(PretrainingModule):
         relation = self.relation_head(outputs.pooler_output)  # (batch, relations)
         return {
             **self.token_losses(tokens, batch),
-            self.relation: functional.cross_entropy(relation.float(), batch[self.label]),
+            self.relation: hard_labels(relation, batch[self.label]),
         }
 
     def token_losses(self, logits: torch.Tensor, batch: TensorBatch) -> dict[str, torch.Tensor]:

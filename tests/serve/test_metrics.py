@@ -156,7 +156,6 @@ def test_the_metrics_are_those_of_the_requests(
     refused = {("protocol", "http"), ("outcome", "invalid")}
     invalid = ("bertender_door_requests_total", frozenset(refused))
 
-
     def all_counted(series: Mapping[Any, float]) -> bool:
         """The watch may ask meanwhile, so that six batches need not be those of the requests."""
         grown = sums(before, series)

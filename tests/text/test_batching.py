@@ -111,22 +111,6 @@ def test_every_example_once_an_epoch(
         assert len(batch) == processes or tokens(batch, lengths) <= budget * processes
 
 
-@given(lengths=LENGTHS, size=SIZES, processes=PROCESSES)
-def test_shares_are_equal_and_make_the_batch(lengths: list[int], size: int, processes: int) -> None:
-    plan = plan_of(
-        lengths,
-        epochs=1,
-        batch_size=size,
-        tokens_per_batch=100,
-        seed=1,
-        processes=processes,
-    )
-    shares = [plan.share(process, processes) for process in range(processes)]
-    for batch, *parts in zip(plan.batches, *shares, strict=True):
-        assert {len(part) for part in parts} == {len(batch) // processes}
-        assert Counter(index for part in parts for index in part) == Counter(batch)
-
-
 def test_two_processes_see_the_batches_of_one() -> None:
     settings = {"epochs": 2, "batch_size": 8, "tokens_per_batch": 10**6, "seed": 4}
     lengths = realistic_lengths(1000)

@@ -9,11 +9,13 @@ from bertender.problems.problem import Problem
 from bertender.problems.several_heads import SeveralHeads
 from bertender.training.heads.head import POOLING, PREDICTING, ROWS, SPREAD, Head
 from bertender.training.heads.losses import (
+    PART,
     LabelLoss,
     averaged_distributions,
     divisor,
     hard_labels,
     logit_mse,
+    mean_of_rows,
     parts_of_a_batch,
     precise,
     soft_labels,
@@ -39,6 +41,7 @@ __all__ = [
     "LabelHead",
     "LabelLoss",
     "NumberHead",
+    "PART",
     "POOLING",
     "PREDICTING",
     "ROWS",
@@ -55,6 +58,7 @@ __all__ = [
     "hard_labels",
     "head_of",
     "logit_mse",
+    "mean_of_rows",
     "output_layer",
     "parts_of_a_batch",
     "pooled_rows",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bertender.metrics.targets import NO_LABEL
@@ -15,21 +15,41 @@ if TYPE_CHECKING:
 
 LEAST_WEIGHT = 1e-9
 """Of all labels of a batch together; less is none."""
-TOGETHER: ContextVar[bool] = ContextVar("TOGETHER", default=False)
-"""Whether all processes of a distributed run are at the same step, each with a part of a batch."""
+
+
+@dataclass
+class Part:
+    """A part of a step's batch: that of a process, or one of several that are run in turn."""
+
+    number: int = 0
+    """Its place among those that a process runs in turn."""
+    in_turn: bool = False
+    """Whether there are several of these."""
+    averages: Sequence[torch.Tensor] = ()
+    """What to divide each mean's sum by, in the order in which they are taken: the average count
+    of those that are run in turn. Without them each is divided by the part's own count."""
+    counts: list[torch.Tensor] = field(default_factory=list)
+    """Of the means that were taken of this part, in order."""
+
+
+PART: ContextVar[Part | None] = ContextVar("PART", default=None)
+"""What the losses of a training step are computed on."""
 
 
 @contextmanager
-def parts_of_a_batch() -> Iterator[None]:
-    """Take the means of losses over the parts of a batch that all processes have.
+def parts_of_a_batch(
+    number: int = 0, *, in_turn: bool = False, averages: Sequence[torch.Tensor] = ()
+) -> Iterator[Part]:
+    """Take the means of losses over all parts of a step's batch; arguments are those of `Part`.
 
     Every process must compute the same losses in it.
     """
-    token = TOGETHER.set(True)
+    part = Part(number, in_turn, averages)
+    token = PART.set(part)
     try:
-        yield
+        yield part
     finally:
-        TOGETHER.reset(token)
+        PART.reset(token)
 
 
 def divisor(count: torch.Tensor) -> torch.Tensor:
@@ -38,15 +58,24 @@ def divisor(count: torch.Tensor) -> torch.Tensor:
 
     In a distributed run it is the average count of a process: the gradients of the processes are
     averaged, and are then those of the mean over the whole batch. A mean of each process would
-    weigh tokens by how few others its own part has.
+    weigh tokens by how few others its own part has. The same holds for parts that are run in turn.
     """
     import torch
 
-    if TOGETHER.get() and torch.distributed.is_available() and torch.distributed.is_initialized():
-        count = count.detach().float()  # a copy of integers, and of floats by the division
-        count = count / torch.distributed.get_world_size()
-        torch.distributed.all_reduce(count)
+    if (part := PART.get()) is not None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            count = count.detach().float()  # a copy of integers, and of floats by the division
+            count = count / torch.distributed.get_world_size()
+            torch.distributed.all_reduce(count)
+        part.counts.append(count.detach())
+        if part.averages:
+            count = part.averages[len(part.counts) - 1]
     return count.clamp(min=LEAST_WEIGHT)
+
+
+def mean_of_rows(values: torch.Tensor) -> torch.Tensor:
+    """Return the mean of one value a row, over all parts of a step's batch."""
+    return values.sum() / divisor(values.new_tensor(float(values.numel())))
 
 
 @dataclass(frozen=True)
@@ -124,8 +153,9 @@ def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> tor
         student_logits: (batch, labels).
         teacher_logits: (batch, labels).
     """
-    squares = (precise(student_logits) - precise(teacher_logits.detach())).square().mean(-1)
-    return squares.sum() / divisor(squares.new_tensor(float(squares.numel())))
+    return mean_of_rows(
+        (precise(student_logits) - precise(teacher_logits.detach())).square().mean(-1)
+    )
 
 
 def averaged_distributions(logits: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from bertender.core.errors import ConfigError
 from bertender.metrics.targets import is_labelled
 from bertender.problems.regression import REGRESSION
 from bertender.training.heads.head import SPREAD, Columns
-from bertender.training.heads.losses import precise
+from bertender.training.heads.losses import divisor, mean_of_rows, precise
 from bertender.training.heads.texts import TextHead
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class NumberHead(TextHead):
         labels = batch["labels"][:, None]
         known = labels.isfinite()
         losses = self._distances(logits, labels.where(known, 0.0), batch)
-        return (losses * known).sum() / known.sum().clamp(min=1)
+        return (losses * known).sum() / divisor(known.sum().float())
 
     def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
         return sum(logits[1:], start=logits[0]) / len(logits)
@@ -80,7 +80,7 @@ class NumberHead(TextHead):
 
         A softmax over one number is 1, and a divergence of it always 0.
         """
-        return self._distances(student, teacher.detach(), batch).mean()
+        return mean_of_rows(self._distances(student, teacher.detach(), batch))
 
     def _distances(
         self, numbers: torch.Tensor, wanted: torch.Tensor, batch: TensorBatch

@@ -12,7 +12,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import longest_input
 from bertender.training.config import TaskTrainingConfig
 from bertender.training.heads.head import ROWS, Columns, Head
-from bertender.training.heads.losses import precise
+from bertender.training.heads.losses import PART, mean_of_rows, precise
 from bertender.training.heads.vector_losses import in_batch, ordered_cosines, prefixes
 
 if TYPE_CHECKING:
@@ -64,8 +64,14 @@ class VectorHead(Head):
         """Return the head.
 
         Raises:
-            ConfigError: a batch has one pair, whose loss would be 0.
+            ConfigError: a batch has one pair, whose loss would be 0; or is read in parts.
         """
+        if config.accumulation > 1 and len(task.train.labelled):
+            raise ConfigError(
+                f"accumulation={config.accumulation}: texts get vectors by comparing all pairs of "
+                "a batch with each other, and parts of it would be compared apart. Leave it out, "
+                "and give as large a batch_size and tokens_per_batch as memory allows."
+            )
         if config.batch_size == 1 and len(task.train.labelled):
             raise ConfigError(
                 "batch_size=1: texts get vectors by comparing the pairs of a batch with each "
@@ -120,8 +126,14 @@ class VectorHead(Head):
             functional.normalize(precise(each), dim=-1) for each in (student, teacher.detach())
         )
         if ours.shape[-1] != theirs.shape[-1]:
+            if (part := PART.get()) and part.in_turn:
+                raise ConfigError(
+                    "accumulation: vectors of another width than the teacher's are learned by the "
+                    "cosines of all texts of a batch, which parts of it do not have. Leave it "
+                    "out, or give a student as wide as its teacher."
+                )
             ours, theirs = (each @ each.T for each in (ours, theirs))
-        return (ours - theirs).square().sum(-1).mean()
+        return mean_of_rows((ours - theirs).square().sum(-1))
 
     def logit_loss(
         self, student: torch.Tensor, teacher: torch.Tensor, batch: TensorBatch
