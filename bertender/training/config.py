@@ -34,7 +34,10 @@ class TrainingConfig(Config):
     """Settings that only judge what was trained: another value resumes the same run."""
 
     epochs: int = Field(3, ge=1, description="passes over the training examples")
-    learning_rate: float = Field(5e-5, gt=0, description="peak learning rate of AdamW")
+    learning_rate: float = Field(5e-5, gt=0, description="peak learning rate")
+    optimizer: Literal["adamw", "lamb"] = Field(
+        "adamw", description="lamb is for batches of thousands of rows, at a higher learning rate"
+    )
     batch_size: int = Field(32, ge=1, description="most examples of a batch")
     tokens_per_batch: int = Field(8192, ge=1, description="most tokens of a batch, with padding")
     accumulation: int = Field(
@@ -61,7 +64,7 @@ class TrainingConfig(Config):
     schedule: Literal["linear", "constant"] = Field(
         "linear", description="the learning rate after the warm-up: falling to 0, or staying"
     )
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled weight decay")
+    weight_decay: float = Field(0.01, ge=0, description="decoupled weight decay")
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "auto", description="compute in bf16 where CPU or GPU has it (auto), always, or never"
     )

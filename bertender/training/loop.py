@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +45,8 @@ from bertender.training.checkpoint import (
 from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import SPREAD, exact_numbers, output_layer, parts_of_a_batch
-from bertender.training.heads.losses import LEAST_WEIGHT
+from bertender.training.heads.losses import LEAST_WEIGHT, Part
+from bertender.training.optimizers import OPTIMIZERS
 from bertender.training.parts import Steps, limits_of
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,18 @@ class Objective(Protocol):
         Anything random must be drawn from the seed and `step`, so that a resumed run repeats it.
         """
         ...
+
+
+class RepeatedObjective(ABC):
+    """An objective of several losses of a batch, each of which depends on the gradient before."""
+
+    @abstractmethod
+    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        """Return a loss with the same means, whose counts alone are read."""
+
+    @abstractmethod
+    def turns(self, model: nn.Module, batch: TensorBatch, step: int) -> Iterator[LossParts]:
+        """Yield the losses, whose sum is minimised; the gradient of each is there after it."""
 
 
 @dataclass
@@ -275,6 +289,11 @@ class PlannedTrainer(SafeCheckpoints):
     def create_optimizer(self, model: Any = None) -> Any:
         is_new, own = self.optimizer is None, cast(nn.Module, self.model)
         optimizer = super().create_optimizer(*([] if model is None else [model]))
+        if is_new and self.config.optimizer in OPTIMIZERS:
+            names = "params", "weight_decay"
+            groups = [{name: group[name] for name in names} for group in optimizer.param_groups]
+            optimizer = OPTIMIZERS[self.config.optimizer](groups, self.args.learning_rate)
+            self.optimizer = optimizer
         if is_new:
             if (spreads := self.examples.columns.get(SPREAD)) is not None:
                 _learn_numbers(optimizer, own, float(spreads[0]))
@@ -302,42 +321,72 @@ class PlannedTrainer(SafeCheckpoints):
         That is known after the last part, and a gradient of one mean is divided then. Where a loss
         has several means, their counts are taken beforehand, by a run without gradients.
         """
-        step = self.state.global_step
         batches = [self._prepare_inputs(dict(batch)) for batch in inputs]
         in_turn = len(batches) > 1
+        by_count = in_turn and self._takes_one_mean(model, batches[0])
         averages: Sequence[torch.Tensor] = ()
-        if in_turn and not self._takes_one_mean(model, batches[0]):
+        if in_turn and not by_count:
             counts = [self._counts(model, *numbered) for numbered in enumerate(batches)]
             averages = [torch.stack(own).mean(0) for own in zip(*counts, strict=True)]
         model.train()
         if self.config.no_dropout:
             switch_off_dropout(model)
-        values: dict[str, torch.Tensor] = {}
         total = torch.zeros((), device=self.args.device)
+        values: dict[str, torch.Tensor] = {}
         for number, batch in enumerate(batches):
+            part = Part(number, in_turn, averages)
+            share, losses = self._gradient(model, batch, part, None if by_count else len(batches))
+            total = total + share
+            for name, loss in losses.items():
+                values[name] = values.get(name, 0) + loss
+        if by_count:
+            total = total.clamp(min=LEAST_WEIGHT)
+            for weight in model.parameters():
+                if weight.grad is not None:
+                    weight.grad /= total
+            values = {name: value / total for name, value in values.items()}
+        self._log(self.state.global_step, values)
+        return torch.stack([*values.values()]).sum()
+
+    def _gradient(
+        self, model: nn.Module, batch: TensorBatch, part: Part, parts: int | None
+    ) -> tuple[torch.Tensor, LossParts]:
+        """Add the gradient of a part of a batch to that of the others.
+
+        Args:
+            model: in training mode.
+            batch: the part.
+            part: its place, and what its means are divided by.
+            parts: how many there are, which count alike; None where each weighs as much as the one
+                mean of its loss counts.
+
+        Returns:
+            What the part weighs, and its losses by that.
+        """
+        turns = self._turns(model, batch)
+        values: dict[str, torch.Tensor] = {}
+        share = torch.zeros((), device=self.args.device)
+        while True:
             with (
-                parts_of_a_batch(number, in_turn=in_turn, averages=averages) as part,
+                parts_of_a_batch(replace(part, counts=[])) as own,
                 self.compute_loss_context_manager(),
                 attention_of(batch),
             ):
-                losses = self.minimised(model, batch, step)
-            if in_turn and self.takes_one_mean:
-                (share,) = part.counts
-            else:
-                share = total.new_tensor(1 / len(batches))
-            self.accelerator.backward(
-                torch.stack([loss.float() for loss in losses.values()]).sum() * share
-            )
-            total += share
-            for name, loss in losses.items():
-                values[name] = values.get(name, 0) + loss.detach().float() * share
-        if in_turn and self.takes_one_mean:
-            for weight in model.parameters():
-                if weight.grad is not None:
-                    weight.grad /= total.clamp(min=LEAST_WEIGHT)
-            values = {name: value / total for name, value in values.items()}
-        self._log(step, values)
-        return torch.stack([*values.values()]).sum()
+                losses = next(turns, None)
+            if losses is None:
+                return share, values
+            share = own.counts[0] if parts is None else share.new_tensor(1 / parts)
+            weighed = {name: loss.float() * share for name, loss in losses.items()}
+            self.accelerator.backward(torch.stack([*weighed.values()]).sum())
+            for name, loss in weighed.items():
+                values[name] = values.get(name, 0) + loss.detach()
+
+    def _turns(self, model: nn.Module, batch: TensorBatch) -> Iterator[LossParts]:
+        step = self.state.global_step
+        if isinstance(self.minimised, RepeatedObjective):
+            yield from self.minimised.turns(model, batch, step)
+        else:
+            yield self.minimised(model, batch, step)
 
     def _takes_one_mean(self, model: nn.Module, batch: TensorBatch) -> bool:
         """Return whether the loss is one mean; it is found out on the first batch."""
@@ -352,7 +401,7 @@ class PlannedTrainer(SafeCheckpoints):
         cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
         with (
             torch.random.fork_rng(cuda),
-            parts_of_a_batch(number, in_turn=True) as part,
+            parts_of_a_batch(Part(number, in_turn=True)) as part,
             self.compute_loss_context_manager(),
             attention_of(batch),
         ):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from bertender.core.config import parts_of
+from bertender.core.config import Rule, parts_of
 from bertender.core.errors import ConfigError, UnknownNameError
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.named import TASKS
@@ -48,6 +48,13 @@ class FinetuneConfig(JudgedConfig, TaskTrainingConfig):
         "max_length",
     )
     judging: ClassVar[frozenset[str]] = frozenset({"allow_constant"})
+    rules: ClassVar[Mapping[str, Rule[Any]]] = {
+        "adversarial": Rule(
+            lambda config: config.adversarial is None,
+            "only adversarial training reads it. Give --adversarial freelb, or leave it out.",
+            frozenset({"adversarial_steps", "adversarial_radius"}),
+        )
+    }
     shown_defaults: ClassVar[Mapping[str, str]] = {
         **TaskTrainingConfig.shown_defaults,
         "max_length": "what 99 % of the training texts have, 128 or more, within the model's "
@@ -63,15 +70,27 @@ class FinetuneConfig(JudgedConfig, TaskTrainingConfig):
         description="read texts that are longer than max_length in windows that overlap, and join "
         "their logits by this, instead of cutting them",
     )
-    freeze: Literal["encoder"] | None = Field(
+    freeze: Literal["encoder", "gradual"] | None = Field(
         None,
-        description="train the head alone, on what the encoder gives as it is; the learning rate "
-        "is 1e-3 then, where none is set",
+        description="encoder: train the head alone, on what the encoder gives as it is; the "
+        "learning rate is 1e-3 then, where none is set. gradual: one more layer from the top in "
+        "each equal share of the steps (ULMFiT)",
+    )
+    adversarial: Literal["freelb"] | None = Field(
+        None,
+        description="learn under perturbations of the word embeddings (FreeLB); training takes "
+        "adversarial_steps times as long",
+    )
+    adversarial_steps: int = Field(
+        3, ge=2, description="perturbations of a batch, each from the gradient of the one before"
+    )
+    adversarial_radius: float = Field(
+        0.3, gt=0, description="greatest norm of a perturbation, over all tokens of a text"
     )
 
     def paced(self) -> Self:
         """Return the settings with the learning rate of a head alone, where that is trained."""
-        if self.freeze is None or self.is_explicit("learning_rate"):
+        if self.freeze != "encoder" or self.is_explicit("learning_rate"):
             return self
         return self.changed({"learning_rate": RATE_OF_HEAD})
 

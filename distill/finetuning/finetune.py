@@ -14,8 +14,7 @@ the settings of every other stage instead of Adamax.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from bertender.comparison.accuracy import SETTINGS_OF_RUN, another_rate, check_varied
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import work_directory
-from bertender.core.errors import ConfigError
 from bertender.core.findings import Findings, OtherTask
 from bertender.core.machine import on_main_process
 from bertender.models.classifier import model_inputs
@@ -45,7 +43,8 @@ from bertender.training.examples import (
     usual_length,
 )
 from bertender.training.heads import HEADS, Head, head_of
-from bertender.training.loop import LossParts, Objective, train, training_findings
+from bertender.training.loop import LossParts, Objective, planned, train, training_findings
+from distill.finetuning.adversarial import FreeLB
 from distill.finetuning.config import (
     FinetuneConfig,
     MultiTaskConfig,
@@ -54,12 +53,9 @@ from distill.finetuning.config import (
     check_word_labels,
     sibling_paths,
 )
+from distill.finetuning.unfreezing import PARTS_OF_HEADS, GradualUnfreezing, trained_parts
 from distill.teachers.encoders import find_encoder, load_classifier
 from distill.trained import artifact_at, epoch_score, final_score, write_trained
-
-PARTS_OF_HEADS = frozenset({"pooler"})
-"""Modules of the base model in transformers, of the head in the paper. They narrow [CLS] to what
-one task needs: shared, they let the first task that learned keep another from learning."""
 
 
 def finetune_by_name(task: Task, config: FinetuneConfig, out: Path) -> Artifact:
@@ -112,7 +108,7 @@ def finetune(
         report = train(
             model,
             examples,
-            partial(label_objective, head=head),
+            with_settings(partial(label_objective, head=head), model, examples, config),
             config,
             work,
             description=f"fine-tune {out.name}",
@@ -136,34 +132,15 @@ def _advice(config: FinetuneConfig) -> str:
     return f"{another_rate(config)}, more epochs, or another seed"
 
 
-@contextmanager
-def trained_parts(model: nn.Module, config: FinetuneConfig) -> Iterator[None]:
-    """Train all of a classifier, or of several, or, by `config.freeze`, the parts of heads alone.
-
-    The feature-based use of Devlin et al. 2019 (arXiv 1810.04805, section 5.3), of the last layer
-    alone: their weighted sum of layers would be another graph than a plain classifier's, which no
-    other program opens.
-    """
-    classifiers = [each for each in model.modules() if isinstance(each, PreTrainedModel)]
-    encoders = {each.base_model for each in classifiers if each.base_model is not each}
-    held = [
-        weight
-        for encoder in encoders
-        for name, weight in encoder.named_parameters()
-        if config.freeze and weight.requires_grad and name.split(".")[0] not in PARTS_OF_HEADS
-    ]
-    if config.freeze and not held:
-        raise ConfigError(
-            f"freeze={config.freeze}: of this architecture, no encoder is known apart from its "
-            "head. Leave it out."
-        )
-    for weight in held:
-        weight.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for weight in held:
-            weight.requires_grad_(True)
+def with_settings(
+    objective: Objective, model: nn.Module, examples: TokenDataset, config: FinetuneConfig
+) -> Objective:
+    """Return an objective as the settings ask for it: perturbed, with parts that begin later."""
+    if config.freeze == "gradual":
+        objective = GradualUnfreezing(objective, model, len(planned(examples, config)))
+    if config.adversarial:
+        objective = FreeLB(objective, config.adversarial_steps, config.adversarial_radius)
+    return objective
 
 
 def label_objective(
@@ -274,14 +251,15 @@ def finetune_tasks(
             ).items()
         }
 
+    examples = joined([token_dataset(each.train, tokenizer) for each in tasks])
     with (
         work_directory(out, "finetune", config.shaping(), *identity) as work,
         trained_parts(shared, config),
     ):
         report = train(
             shared,
-            joined([token_dataset(each.train, tokenizer) for each in tasks]),
-            objective_of(heads),
+            examples,
+            with_settings(objective_of(heads), shared, examples, config),
             config,
             work,
             description=f"fine-tune {out.name}",

@@ -323,6 +323,7 @@ def load_classifier(
             **settings,
         )
         _check_weights(source, model, report)
+        _say_head(source, model, report, outputs)
         tokenizer = fitting_tokenizer(source, model, **problem.settings_to_learn(labels))
         if None in (type(model.config)().pad_token_id, model.config.pad_token_id):
             model.config.pad_token_id = tokenizer.pad_token_id  # GPT-2 has none of its own
@@ -440,6 +441,32 @@ def _check_weights(source: str, model: PreTrainedModel, report: Mapping[str, Any
             f"the weights of {source!r} do not fit its config.json: {len(encoder)} are missing or "
             f"of another shape, first {encoder[0]}. Training would start from random numbers "
             "there. Give a folder that save_pretrained wrote."
+        )
+
+
+def _say_head(
+    source: str, model: PreTrainedModel, report: Mapping[str, Any], outputs: Sequence[str]
+) -> None:
+    """Log a warning where a model has the head of another task, which goes on or is left out."""
+    from transformers import AutoConfig
+
+    from bertender.core.hub import open_pretrained
+
+    head = {key for key in model.state_dict() if not key.startswith(f"{model.base_model_prefix}.")}
+    if head <= {*report["missing_keys"]}:
+        return  # it has none
+    theirs = [*(open_pretrained(AutoConfig, source).id2label or {}).values()]
+    if head & {*report["mismatched_keys"]}:
+        logger.warning(
+            "the head of %s is for %d outputs (%s) and starts anew, for %d (%s); its encoder goes "
+            "on",
+            *(source, len(theirs), listed(theirs), len(outputs), listed(outputs)),
+        )
+    elif theirs != [*outputs]:
+        logger.warning(
+            "the head of %s goes on with its encoder: what it has learned as %s is here %s, in "
+            "this order",
+            *(source, listed(theirs), listed(outputs)),
         )
 
 

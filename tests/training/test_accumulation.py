@@ -18,6 +18,7 @@ from bertender.problems.sentence_embedding import SENTENCE_EMBEDDING
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
 from bertender.training.heads import divisor, head_of, parts_of_a_batch
+from bertender.training.heads.losses import Part
 from bertender.training.loop import LossParts, Objective, planned, train
 from bertender.training.parts import Steps
 from distill.finetuning.config import FinetuneConfig
@@ -174,7 +175,7 @@ def test_parts_keep_to_the_limits_and_make_the_batch(
 
 def test_each_part_is_masked_by_draws_of_its_own() -> None:
     def draw(number: int) -> float:
-        with parts_of_a_batch(number, in_turn=True):
+        with parts_of_a_batch(Part(number, in_turn=True)):
             return float(torch.rand((), generator=step_generator(1, 2)))
 
     draws = [draw(number) for number in range(3)]

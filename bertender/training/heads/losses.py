@@ -37,17 +37,15 @@ PART: ContextVar[Part | None] = ContextVar("PART", default=None)
 
 
 @contextmanager
-def parts_of_a_batch(
-    number: int = 0, *, in_turn: bool = False, averages: Sequence[torch.Tensor] = ()
-) -> Iterator[Part]:
-    """Take the means of losses over all parts of a step's batch; arguments are those of `Part`.
+def parts_of_a_batch(part: Part | None = None) -> Iterator[Part]:
+    """Take the means of losses over all parts of a step's batch, of which this is one.
 
     Every process must compute the same losses in it.
     """
-    part = Part(number, in_turn, averages)
-    token = PART.set(part)
+    own = part or Part()
+    token = PART.set(own)
     try:
-        yield part
+        yield own
     finally:
         PART.reset(token)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,14 @@ from bertender.comparison.accuracy import evaluate
 from bertender.core.artifact import Artifact
 from bertender.models.classifier import open_classifier
 from bertender.tasks.task import Task
+from bertender.training.examples import TensorBatch
+from bertender.training.loop import LossParts, train
 from distill.finetuning.config import FinetuneConfig
-from distill.finetuning.finetune import finetune_by_name
+from distill.finetuning.finetune import finetune_by_name, label_objective, with_settings
+from distill.finetuning.unfreezing import trained_parts
+from distill.teachers.encoders import load_classifier
 from tests.toy_models import SHAPES, save_encoder
+from tests.training.runs import classification
 
 QUICK = {"epochs": 3, "batch_size": 16, "learning_rate": 3e-3, "precision": "fp32"}
 
@@ -69,3 +75,70 @@ def test_a_frozen_encoder_stays_and_its_head_learns(task: Task, tmp_path: Path) 
     assert after["classifier.bias"].any(), "it begins at 0"
     explicit = config.changed({"learning_rate": 2e-4})
     assert explicit.paced() == explicit
+
+
+def test_layers_begin_to_learn_one_after_the_other(tmp_path: Path) -> None:
+    """Four layers and the embeddings below the head: six shares of 12 steps, two each."""
+    start = classification()
+    model = start.model
+    changed: list[set[str]] = []
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+    def objective(module: torch.nn.Module, batch: TensorBatch, step: int) -> LossParts:
+        changed.append(
+            {
+                name.removeprefix("bert.encoder.").rpartition(".")[0][:7]
+                for name, weight in module.named_parameters()
+                if not torch.equal(weight, before[name])
+            }
+        )
+        return label_objective(module, batch, step)
+
+    config = FinetuneConfig(
+        epochs=1, batch_size=8, precision="fp32", freeze="gradual", warmup_ratio=0
+    )
+    with trained_parts(model, config):
+        gradual = with_settings(objective, model, start.examples, config)
+        train(model, start.examples, gradual, config, tmp_path)
+    assert all(weight.requires_grad for weight in model.parameters())
+    heads, layers = {"classif", "bert.po"}, [f"layer.{number}" for number in (3, 2, 1, 0)]
+    grown = [heads | set(layers[:count]) for count in range(5)]
+    assert changed == [
+        set(),
+        *(own for own in grown for _ in range(2)),
+        heads | {*layers, "bert.em"},
+    ]
+    assert config.paced() == config, "the rate is that of a whole model"
+
+
+def test_settings_of_fine_tuning_go_together(task: Task, tmp_path: Path) -> None:
+    config = FinetuneConfig(
+        teacher=str(save_encoder("electra", tmp_path / "encoder")),
+        **{**QUICK, "epochs": 1, "batch_size": 8},
+        freeze="gradual",
+        adversarial="freelb",
+        adversarial_steps=2,
+        accumulation=2,
+    )
+    made = finetune_by_name(task, config, tmp_path / "made")
+    assert made.card.findings.training.steps == 6
+    assert made.card.config["adversarial"] == "freelb"
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (("a", "b", "c"), r"is for 2 outputs \('fruit', 'tool'\) and starts anew, for 3"),
+        (("a", "b"), r"what it has learned as 'fruit', 'tool' is here 'a', 'b', in this order"),
+        (("fruit", "tool"), None),
+    ],
+)
+def test_the_head_of_another_task_is_said(
+    labels: tuple[str, ...],
+    said: str | None,
+    trained_teacher: Artifact,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    load_classifier(str(trained_teacher.path), labels)
+    found = [line for line in caplog.messages if line.startswith("the head of")]
+    assert len(found) == (said is not None) and all(re.search(said or "", line) for line in found)

@@ -1,0 +1,75 @@
+"""Optimizers besides the Trainer's AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+
+class Lamb(Optimizer):
+    """LAMB (You et al. 2019, arXiv 1904.00962, algorithm 2), for batches of thousands of rows.
+
+    The update of AdamW, r + lambda x, is scaled for each weight x by the trust ratio
+    |x| / |r + lambda x|, so that each moves by the same share of its size.
+    Weights of one dimension, biases and layer norms, have a ratio of 1, as in the published code.
+
+    Args:
+        groups: parameters, or groups of them.
+        lr: learning rate.
+        betas: decays of the means of the gradient and of its square.
+        eps: is added to the root of the latter.
+        weight_decay: lambda.
+    """
+
+    def __init__(
+        self,
+        groups: Any,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(
+            groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Move all weights that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    update = self._update(weight, group)
+                    ratio = trust_ratio(weight, update) if weight.ndim > 1 else 1.0
+                    weight.sub_(group["lr"] * ratio * update)
+        return loss
+
+    def _update(self, weight: torch.Tensor, group: Mapping[str, Any]) -> torch.Tensor:
+        assert weight.grad is not None
+        state, (first, second) = self.state[weight], group["betas"]
+        if not state:
+            state.update(step=0, mean=torch.zeros_like(weight), square=torch.zeros_like(weight))
+        state["step"] += 1
+        state["mean"].lerp_(weight.grad, 1 - first)
+        state["square"].lerp_(weight.grad.square(), 1 - second)
+        mean = state["mean"] / (1 - first ** state["step"])
+        square = state["square"] / (1 - second ** state["step"])
+        moved: torch.Tensor = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * weight
+        return moved
+
+
+def trust_ratio(weight: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+    """Return the norm of a weight over that of its update; 1 where one of them is 0."""
+    size, change = weight.norm(), update.norm()
+    return torch.where((size > 0) & (change > 0), size / change, torch.ones_like(size))
+
+
+OPTIMIZERS: Mapping[str, type[Lamb]] = {"lamb": Lamb}
+"""By the names of `TrainingConfig.optimizer`; AdamW is the Trainer's own."""
