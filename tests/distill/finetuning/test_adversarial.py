@@ -64,7 +64,7 @@ def test_the_gradient_is_the_mean_over_perturbations_and_each_raises_the_loss(
     adversary = FreeLB(objective, steps=4, radius=1.0)
     report = train(start.model, start.examples, adversary, config, tmp_path)
     assert report.steps == 1 and len(losses) == 4
-    assert losses == sorted(losses) and losses[-1] > 1.005 * losses[0]
+    assert min(losses[1:]) > 1.005 * losses[0], "than under a random one"
     assert report.losses[0]["hard"] == pytest.approx(sum(losses) / 4, abs=1e-5)
 
 
