@@ -25,7 +25,7 @@ from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
-from distill.pretraining.config import OBJECTIVES, PretrainConfig
+from distill.pretraining.config import OBJECTIVES, PHRASE, PretrainConfig
 from distill.pretraining.corpus import Corpus, survey
 from distill.pretraining.pretrain import pretrain
 
@@ -53,7 +53,8 @@ def run(
     finetuning = {"epochs": epochs, "learning_rate": learning_rate, "allow_constant": True}
     loaded = [load_task(TaskConfig(task=name, max_train=max_train)) for name in parts_of(tasks)]
     rows = []
-    for objective in names_in("--objectives", objectives, [UNTRAINED, *OBJECTIVES]):
+    known = [UNTRAINED, *(name for name in OBJECTIVES if name != PHRASE)]  # which needs a file
+    for objective in names_in("--objectives", objectives, known):
         encoder, passages = _encoder(corpus, objective, shape, 60 * minutes, work)
         classifiers = [
             _classifier(encoder, task, {**finetuning, "seed": seed}, work)

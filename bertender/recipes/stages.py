@@ -126,6 +126,8 @@ class Pretrain(Stage):
 
         if config.stack_from is not None:
             yield ArtifactFolder(config.stack_from)
+        if config.phrases is not None:
+            yield TextFile("phrases", config.phrases)
         yield CorpusText(Corpus(config.corpus, config.text_column))
 
     def wants(self, config: PretrainConfig, position: int) -> Want:

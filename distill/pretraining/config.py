@@ -18,6 +18,7 @@ MASKED_LANGUAGE_MODEL = "masked_language_model"
 SHORT_SHARE = 0.9
 NEW_ENCODER_RATE, ENCODER_RATE = 0.0005, 0.0001
 """Peak learning rates by default: of a new encoder, and of one that exists."""
+PHRASE = "phrase"
 FULL_SENTENCES, DOC_SENTENCES = "full-sentences", "doc-sentences"
 
 
@@ -74,6 +75,11 @@ OBJECTIVES = Table(
             paper="Wang et al. 2019, arXiv 1908.04577",
             continues=True,
         ),
+        "phrase": PretrainingObjective(
+            summary="predict masked words and phrases of a file, each as a whole; ERNIE",
+            paper="Sun et al. 2019, arXiv 1904.09223",
+            continues=True,
+        ),
         "rtd": PretrainingObjective(
             summary="detect the tokens that a small generator has replaced; ELECTRA",
             paper="Clark et al. 2020, arXiv 2003.10555",
@@ -109,6 +115,8 @@ class TokenizerKind:
     paper: str
     smallest: int = 100
     """The fewest entries that a vocabulary of this kind can have."""
+    sampled_by: str | None = None
+    """The setting by which words are split at random in training."""
 
 
 WORDPIECE = "wordpiece"
@@ -123,19 +131,23 @@ TOKENIZERS = Table(
             summary="merged bytes, as RoBERTa's: any text, cased, without unknown tokens",
             paper="Sennrich et al. 2016, arXiv 1508.07909; Liu et al. 2019, arXiv 1907.11692",
             smallest=5 + 256,  # special tokens, and the bytes
+            sampled_by="bpe_dropout",
         ),
         "char-bpe": TokenizerKind(
             summary="merged letters with marks at the end of words, uncased, as GPT-1's",
             paper="Sennrich et al. 2016, arXiv 1508.07909",
+            sampled_by="bpe_dropout",
         ),
         "unigram": TokenizerKind(
             summary="uncased tokens of a unigram language model, as ALBERT's",
             paper="Kudo 2018, arXiv 1804.10959",
+            sampled_by="subword_alpha",
         ),
         "sentencepiece": TokenizerKind(
             summary="tokens of a unigram language model that decode to the unchanged text",
             paper="Kudo and Richardson 2018, arXiv 1808.06226",
             smallest=5 + 256 + 100,  # special tokens, bytes, and letters
+            sampled_by="subword_alpha",
         ),
     },
 )
@@ -185,6 +197,17 @@ def _needs_new_heads(config: PretrainConfig) -> str:
     )
 
 
+def _sampled_by_another(name: str) -> Rule[PretrainConfig]:
+    """Return the rule of a setting that splits words at random."""
+    rows = ", ".join(row for row, kind in TOKENIZERS.items() if kind.sampled_by == name)
+    return Rule(
+        lambda config: config.encoder is None and _kind_of(config).sampled_by != name,
+        f"it splits words of tokenizer {rows}, not of {{tokenizer!r}}. Give one of these, or leave "
+        "this out.",
+        frozenset({name}),
+    )
+
+
 RULES: Mapping[str, Rule[PretrainConfig]] = {
     "shape beside an encoder": Rule(
         lambda config: config.encoder is not None,
@@ -203,6 +226,24 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
         "this out.",
         frozenset({"packing"}),
         beyond_default=True,
+    ),
+    **{f"{name} of others": _sampled_by_another(name) for name in ("subword_alpha", "bpe_dropout")},
+    "no phrases": Rule(
+        lambda config: config.objective == PHRASE and config.phrases is None,
+        "objective {objective!r} masks the phrases of a file. Give it by --phrases, a phrase a "
+        "line; or take objective wwm.",
+    ),
+    "phrases of another objective": Rule(
+        lambda config: config.objective != PHRASE,
+        f"only objective {PHRASE} masks phrases. Give --objective {PHRASE}, or leave this out.",
+        frozenset({"phrases"}),
+    ),
+    "phrases split at random": Rule(
+        lambda config: config.phrases is not None,
+        "words that are split at random have other tokens than the phrases. Leave this or phrases "
+        "out.",
+        frozenset({"subword_alpha", "bpe_dropout"}),
+        against="phrases",
     ),
     "uneven heads": Rule(lambda config: config.hidden_size % config.heads > 0, _uneven_heads),
     "small vocabulary": Rule(
@@ -229,7 +270,16 @@ class PretrainConfig(TrainingConfig):
 
     panel: ClassVar[str] = "Encoder"
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "Corpus": ("text_column", "packing", "mask_probability", "short_length", "short_share"),
+        "Corpus": (
+            "text_column",
+            "packing",
+            "phrases",
+            "subword_alpha",
+            "bpe_dropout",
+            "mask_probability",
+            "short_length",
+            "short_share",
+        ),
     }
     main: ClassVar[tuple[str, ...]] = ("corpus", "encoder", "layers", "hidden_size", "epochs")
     rules: ClassVar[Mapping[str, Rule[Any]]] = RULES
@@ -263,6 +313,23 @@ class PretrainConfig(TrainingConfig):
     packing: Literal["full-sentences", "doc-sentences"] = Field(
         "full-sentences",
         description="whether a row of sentences goes on in the next document, or ends with its own",
+    )
+    phrases: Path | None = Field(
+        None, description="file of the phrases that objective phrase masks as wholes, one a line"
+    )
+    subword_alpha: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="split words of unigram and sentencepiece at random in training, the more the "
+        "nearer to 0; 0.2 is usual",
+    )
+    bpe_dropout: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="probability to pass over a merge of bpe and char-bpe in training; 0.1 is "
+        "usual",
     )
     mask_probability: float = Field(0.15, gt=0, lt=1, description="share of tokens to predict")
     max_length: int = Field(128, ge=8, description="tokens of a row of the corpus, at most")

@@ -151,6 +151,53 @@ class WordSpans:
         return list(taken.values()) or [words[order[0]]]
 
 
+class PhraseSpans(WordSpans):
+    """Choose whole words and whole phrases, each phrase as if it were one word.
+
+    ERNIE's phrase and entity masks (Sun et al. 2019, arXiv 1904.09223, section 3.2): where a phrase
+    of a list occurs, the longest one is a unit, and all its tokens are predicted together.
+    Departures: the paper finds phrases by chunkers, and learns of words, phrases and entities in
+    stages; here they are in one list, and are learned at once.
+
+    Args:
+        tokenizer: of the rows.
+        phrases: each is found where a text has its tokens, from the start of a word to an end.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, phrases: Sequence[str]) -> None:
+        super().__init__(word_marks(tokenizer), lengths=(1.0,))
+        # byte-level tokens differ at the start of a text and after a space
+        texts = [text for phrase in phrases for text in (phrase, f" {phrase}")]
+        rows = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        known = {tuple(row) for row in rows if row and tokenizer.unk_token_id not in row}
+        self.by_first: dict[int, list[tuple[int, ...]]] = {}
+        for row in sorted(known, key=lambda row: (-len(row), row)):
+            self.by_first.setdefault(row[0], []).append(row)
+
+    def words(self, ids: torch.Tensor, free: torch.Tensor) -> list[list[tuple[int, int]]]:
+        rows = super().words(ids, free)
+        return [self._joined(own.tolist(), row) for own, row in zip(ids, rows, strict=True)]
+
+    def _joined(self, ids: list[int], words: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        ends = {end for _, end in words}
+        units: list[tuple[int, int]] = []
+        for start, end in words:
+            if units and start < units[-1][1]:
+                continue  # within a phrase
+            lengths = map(len, self.found(ids, start))
+            units.append((start, next((start + n for n in lengths if start + n in ends), end)))
+        return units
+
+    def found(self, ids: Sequence[int], start: int) -> list[tuple[int, ...]]:
+        """Return the phrases that begin at a place, the longest first."""
+        known = self.by_first.get(ids[start], [])
+        return [row for row in known if tuple(ids[start : start + len(row)]) == row]
+
+    def occurs(self, ids: Sequence[int]) -> bool:
+        """Return whether a row has a phrase."""
+        return any(self.found(ids, start) for start in range(len(ids)))
+
+
 def run_bounds(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return where the run of chosen tokens that each is in begins and ends: two of (batch, seq).
 

@@ -199,6 +199,13 @@ class MaskedWholeWords(MaskedTokens):
         return WordSpans(word_marks(tokenizer), lengths=(1.0,))
 
 
+class MaskedPhrases(MaskedWholeWords):
+    """ERNIE's phrase and entity masks (Sun et al. 2019, arXiv 1904.09223): see `PhraseSpans`.
+
+    `pretrain` gives the phrases to its objective; without any, words are masked.
+    """
+
+
 class ShuffledWords(MaskedTokens):
     """StructBERT's word structural objective alone (Wang et al. 2019, arXiv 1908.04577, 2.2).
 

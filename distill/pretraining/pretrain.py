@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,13 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import in_order, work_directory
-from bertender.core.errors import ConfigError, ModelError
+from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import Findings
 from bertender.core.hub import open_pretrained
 from bertender.core.machine import on_main_process
 from bertender.models.families import check_positions, family_of, padding_embedding
 from bertender.models.own_models import OWN_MODELS, ExpectedModel, without_weights
+from bertender.text.batch import is_blank
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import weights_digest
 from bertender.training.examples import Padding, TokenDataset
@@ -40,7 +41,10 @@ from bertender.training.loop import (
 )
 from distill.pretraining.config import OBJECTIVES, WORDPIECE, PretrainConfig
 from distill.pretraining.corpus import Corpus, Watched, survey
+from distill.pretraining.masking import PhraseSpans
 from distill.pretraining.objectives import (
+    MaskedLanguageModel,
+    MaskedPhrases,
     MaskedSpans,
     MaskedTokens,
     MaskedWholeWords,
@@ -49,6 +53,7 @@ from distill.pretraining.objectives import (
 )
 from distill.pretraining.replaced_tokens import DisentangledTokensModule, ReplacedTokensModule
 from distill.pretraining.rows import CONSECUTIVE_PASSAGES, held_out_loss, stored_parts
+from distill.pretraining.sampling import Resegmented, segmenter_of
 from distill.pretraining.segment_pairs import NextSentence, SentenceOrder, StructuredPairs
 from distill.pretraining.vocabularies import stand_in_tokenizer, trained_once
 from distill.teachers.encoders import find_encoder, load_reader_of_words
@@ -60,6 +65,7 @@ TRAINING_MODULES: Mapping[str, type[PretrainingModule]] = {
     "mlm+sop": SentenceOrder,
     "mlm+structure": StructuredPairs,
     "mlm+word-order": ShuffledWords,
+    "phrase": MaskedPhrases,
     "rtd": ReplacedTokensModule,
     "rtd-gdes": DisentangledTokensModule,
     "span": MaskedSpans,
@@ -122,7 +128,8 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
 
     start = start_from(source, config) if source else None
     known = weights_digest(start[0]) if start else shallow and shallow.digest
-    identity = (surveyed.sha256, known)
+    phrases = read_phrases(config.phrases) if config.phrases else ()
+    identity = (surveyed.sha256, known, *phrases)
     with work_directory(out, "pretrain", config.shaping(), *identity) as work:
         if start:
             model, tokenizer = start
@@ -142,10 +149,11 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         if shallow:
             stack(model, shallow)
         module = kind(model)
+        spans = PhraseSpans(tokenizer, phrases) if phrases else None
 
         def stored_rows(max_length: int) -> tuple[TokenDataset, TokenDataset]:
             """Return the rows of one length to train on, and those held out."""
-            return stored_parts(
+            rows, held_out = stored_parts(
                 passages,
                 surveyed,
                 lambda part: kind.rows(part, tokenizer, max_length, config.seed, config.packing),
@@ -153,10 +161,13 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
                 Padding.of(tokenizer),
                 run=CONSECUTIVE_PASSAGES,
             )
+            if spans:
+                check_occurring(spans, rows, phrases, config)
+            return rows, held_out
 
         reports = train_in_phases(
             module,
-            kind.objective(tokenizer, config.mask_probability, config.seed),
+            objective_of(kind, tokenizer, config, spans),
             stored_rows,
             row.perplexity_of,
             config,
@@ -174,6 +185,65 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             partial(write_trained, model, tokenizer, record, findings, out=out, **written)
         )
     return Artifact.load(out)
+
+
+def objective_of(
+    kind: type[PretrainingModule],
+    tokenizer: PreTrainedTokenizerBase,
+    config: PretrainConfig,
+    spans: PhraseSpans | None,
+) -> Objective:
+    """Return the objective of a run: on rows as they are, or with words split at random.
+
+    Args:
+        kind: what is trained.
+        tokenizer: of the rows.
+        config: of the run.
+        spans: chooses the phrases of a file, where there are some.
+
+    Raises:
+        ConfigError: the tokenizer is of a kind whose words the settings do not split.
+        ModelError: it does not mark the words that are masked as wholes.
+    """
+    share = config.mask_probability
+    objective: Objective = (
+        MaskedLanguageModel(tokenizer, share, config.seed, spans)
+        if spans
+        else kind.objective(tokenizer, share, config.seed)
+    )
+    if segmenter := segmenter_of(tokenizer, config):
+        return Resegmented(objective, tokenizer, segmenter, config.seed, config.max_length)
+    return objective
+
+
+def check_occurring(
+    spans: PhraseSpans, rows: TokenDataset, phrases: Sequence[str], config: PretrainConfig
+) -> None:
+    """Raise DataError where no row has a phrase: words alone would be masked."""
+    if not any(spans.occurs(rows[number]["input_ids"]) for number in range(len(rows))):
+        raise DataError(
+            f"none of the {len(phrases)} phrases of {config.phrases} occurs in the corpus, "
+            f"{phrases[0]!r} among them. Give phrases as the corpus spells them, one a line; or "
+            "take objective wwm."
+        )
+
+
+def read_phrases(path: Path) -> tuple[str, ...]:
+    """Return the phrases of a file, one a line.
+
+    Raises:
+        DataError: it cannot be read, or has none.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"phrases {path}: {error}. Give a text file in UTF-8, one phrase a line."
+        ) from None
+    phrases = tuple(dict.fromkeys(line.strip() for line in lines if not is_blank(line)))
+    if not phrases:
+        raise DataError(f"phrases {path}: the file has no phrase. Write one a line.")
+    return phrases
 
 
 def start_from(

@@ -200,6 +200,8 @@ UNLIKE_THEIR_DEFAULT = {
     "objective": "wwm",
     "optimize": "basic",
     "packing": "doc-sentences",
+    "subword_alpha": "0.25",
+    "bpe_dropout": "0.25",
     "overflow": "allow",
     "short_length": "15",
     "tokenizer": "bpe",

@@ -28,6 +28,7 @@ from distill.teachers.encoders import load_masked_language_model
 from export.precision import OPTIMIZATIONS
 from quantize.config import SCHEMES
 from quantize.graph import take_inventory
+from tests.distill.pretraining.settings import with_phrases
 from tests.exports import PlainExport
 from tests.front import ToyFiles, write_toy_files
 from tests.listening import interrupted_at
@@ -133,7 +134,7 @@ def test_an_encoder_predicts_words_where_its_row_promises_it(
     model = TRAINING_MODULES[objective].untrained(BertConfig(vocab_size=30, **BERT_SHAPE))
     model.save_pretrained(tmp_path)
     refused = refusal(lambda: load_masked_language_model(str(tmp_path)))
-    promised = stage.makes(stage.config.parse({"objective": objective})).predicts_words
+    promised = stage.makes(stage.config.parse(with_phrases(objective, tmp_path))).predicts_words
     assert promised == (refused is None), refused
 
 
@@ -151,9 +152,9 @@ def test_a_general_student_predicts_words_where_its_method_promises_it(method: s
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_pretrained_encoder_is_known_by_its_settings(objective: str) -> None:
+def test_a_pretrained_encoder_is_known_by_its_settings(objective: str, tmp_path: Path) -> None:
     stage = STAGES["pretrain"]
-    settings = {"objective": objective, "layers": 3, "hidden_size": 48, "heads": 2}
+    settings = {**with_phrases(objective, tmp_path), "layers": 3, "hidden_size": 48, "heads": 2}
     known = stage.model(stage.config.parse(settings), Earlier())
     assert known is not None and known.shape_known
     config = known.model.config

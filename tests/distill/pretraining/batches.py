@@ -20,7 +20,7 @@ from tests.toys import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 LENGTH = 48
-WHOLE_WORDS = ("mlm+sop", "span", "wwm")
+WHOLE_WORDS = ("mlm+sop", "phrase", "span", "wwm")
 """Objectives that ask for all pieces of a word together."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from transformers import (
@@ -9,7 +10,7 @@ from transformers import (
     AutoModelForPreTraining,
 )
 
-from distill.pretraining.config import OBJECTIVES
+from distill.pretraining.config import OBJECTIVES, PHRASE
 
 SMALL: dict[str, Any] = {
     "vocabulary_size": 200,
@@ -29,3 +30,12 @@ OPENS_AS: dict[str, Any] = {
     "rtd": AutoModelForPreTraining,
     "rtd-gdes": AutoModelForPreTraining,
 }
+
+
+def with_phrases(objective: str, folder: Path) -> dict[str, Any]:
+    """The settings of an objective: of that which needs a file of phrases, the file too."""
+    if objective != PHRASE:
+        return {"objective": objective}
+    file = folder / "phrases.txt"
+    file.write_text("the apple\nthe hammer\n", encoding="utf-8")
+    return {"objective": objective, "phrases": file}

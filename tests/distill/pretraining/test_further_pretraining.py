@@ -73,7 +73,7 @@ def test_what_it_has_is_not_set(tmp_path: Path) -> None:
     source = save_encoder("bert", tmp_path / "source")
     with pytest.raises(ConfigError, match=r"encoder=.* and layers=2: .* Leave this out"):
         further(source, tmp_path / "out", layers=2)
-    with pytest.raises(ConfigError, match=r"'rtd' .* one of mlm, mlm\+word-order, wwm"):
+    with pytest.raises(ConfigError, match=r"'rtd' .* one of mlm, mlm\+word-order, phrase, wwm"):
         further(source, tmp_path / "out", objective="rtd")
     with pytest.raises(ConfigError, match="max_length=5000: the model has positions for"):
         further(source, tmp_path / "out", max_length=5000)

@@ -27,7 +27,7 @@ from distill.pretraining.pretrain import pretrain, pretrain_by_name
 from export.config import ExportConfig
 from export.exporter import export
 from tests.distill.pretraining.batches import WHOLE_WORDS
-from tests.distill.pretraining.settings import BRIEF, OPENS_AS, SMALL
+from tests.distill.pretraining.settings import BRIEF, OPENS_AS, SMALL, with_phrases
 from tests.listening import interrupted_at, listed_steps
 from tests.quick import quick
 from tests.toys import passages
@@ -43,7 +43,7 @@ def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("pretrain")
     corpus = folder / "corpus.txt"
     corpus.write_text("\n".join(passages()), encoding="utf-8")
-    config = PretrainConfig(corpus=str(corpus), objective=request.param, **SMALL)
+    config = PretrainConfig(corpus=str(corpus), **with_phrases(request.param, folder), **SMALL)
     return pretrain_by_name(config, folder / "encoder")
 
 
@@ -135,7 +135,7 @@ def killed_and_whole(
 @pytest.mark.one_path
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_killed_run_goes_on_to_the_same_weights(name: str, tmp_path: Path) -> None:
-    config = PretrainConfig(objective=name, **BRIEF)
+    config = PretrainConfig(**with_phrases(name, tmp_path), **BRIEF)
     killed, whole = killed_and_whole(config, tmp_path)
     assert killed.digest == whole.digest
     assert killed.card.findings == whole.card.findings
