@@ -313,9 +313,9 @@ class PlannedTrainer(SafeCheckpoints):
         return Steps(self.plan, self.examples, self.config, *processes).loader()
 
     def training_step(
-        self, model: nn.Module, inputs: Sequence[TensorBatch], num_items_in_batch: Any = None
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
-        """Compute the gradient of a step's batch, a part after the other, and return its loss.
+        """Compute the gradient of a step's batch, a list of parts, and return its loss.
 
         The gradient is that of the whole batch: each mean is divided by the count of all parts.
         That is known after the last part, and a gradient of one mean is divided then. Where a loss
