@@ -128,7 +128,8 @@ def run(
 ) -> None:
     """Score models next to their teacher, and time them."""
     artifacts = loaded([teacher, *models])
-    task = recorded_task(artifacts[0], {"dev": dev} if dev else {})
+    changes: dict[str, Any] = {"dev": dev} if dev else {}
+    task = recorded_task(artifacts[0], changes)
     if served:
         with watched(noisy or untimed, None if untimed else out) as meter:
             rows = [served_row(each, task, untimed) for each in artifacts[1:]]
@@ -141,7 +142,7 @@ def run(
             scored_row(each, task, group=group_of(each, teacher), **how_made(each))
             for each in track(artifacts, "score", len(artifacts))
         ]
-        part = {"part": dev.stem} if dev else {}
+        part: dict[str, Any] = {"part": dev.stem} if dev else {}
         save_runs([recorded("models", rows, **task_facts(task), **part)], out)
         return
     config = CompareConfig(processes=processes, threads=threads, noisy=noisy)
