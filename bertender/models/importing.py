@@ -679,7 +679,8 @@ def padding_unread(
 
     A decoder reads a text's last token, which it finds by `pad_token_id`. Without it, or with
     another one than the tokenizer pads with, a text has other outputs beside longer ones than
-    alone. What architectures of FAMILIES read is known.
+    alone. So it has in an encoder whose tokens read their neighbours (ConvBERT, FNet). What
+    architectures of FAMILIES read is known.
 
     Raises:
         ModelError: outputs change with padding, and would change with the tokenizer's token too.
@@ -704,7 +705,8 @@ def padding_unread(
         f"config.json, and its tokenizer pads on the {tokenizer.padding_side} with "
         f"{tokenizer.pad_token!r}, token {tokenizer.pad_token_id}), so that it would predict "
         "otherwise in a batch than alone. Correct pad_token_id, or pad_token and padding_side of "
-        "the tokenizer, in a copy."
+        "the tokenizer, in a copy. Where they are right, the architecture itself reads padding, as "
+        "ConvBERT and FNet do: take another."
     )
 
 

@@ -46,7 +46,7 @@ from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, compu
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import SPREAD, exact_numbers, output_layer, parts_of_a_batch
 from bertender.training.heads.losses import LEAST_WEIGHT, Part
-from bertender.training.optimizers import OPTIMIZERS
+from bertender.training.optimizers import OPTIMIZERS, say_default_rate
 from bertender.training.parts import Steps, limits_of
 
 logger = logging.getLogger(__name__)
@@ -168,6 +168,7 @@ def train(
     Raises:
         TrainingError: the loss, or a weight in the end, is not a number any more.
     """
+    say_default_rate(config)
     arguments = _trainer_arguments(config, work)
     plan = planned(examples, config, arguments.world_size)
     plan = plan if steps is None else plan.first(steps)

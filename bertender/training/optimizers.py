@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+
+from bertender.training.config import TrainingConfig
+
+logger = logging.getLogger(__name__)
 
 
 class Lamb(Optimizer):
@@ -73,3 +78,18 @@ def trust_ratio(weight: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
 
 OPTIMIZERS: Mapping[str, type[Lamb]] = {"lamb": Lamb}
 """By the names of `TrainingConfig.optimizer`; AdamW is the Trainer's own."""
+
+
+def say_default_rate(config: TrainingConfig) -> None:
+    """Log a warning where LAMB trains at the default learning rate, which is AdamW's.
+
+    Weights of a transformer are mostly of some hundredths, and so are the trust ratios: a matrix
+    would hardly move.
+    """
+    if config.optimizer in OPTIMIZERS and not config.is_explicit("learning_rate"):
+        logger.warning(
+            "optimizer %s moves a weight by learning_rate times its size, and the default of %g "
+            "is for adamw: little may be learned. Give a learning_rate 10 to 50 times as high",
+            config.optimizer,
+            config.learning_rate,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -13,6 +14,8 @@ from bertender.models.families import encoder_layers
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import LossParts, Objective
 from distill.finetuning.config import FinetuneConfig
+
+logger = logging.getLogger(__name__)
 
 PARTS_OF_HEADS = frozenset({"pooler"})
 """Modules of the base model in transformers, of the head in the paper. They narrow [CLS] to what
@@ -81,6 +84,12 @@ class GradualUnfreezing:
         self.objective = objective
         self.parts = parts_from_the_top(model)
         self.steps = steps
+        if (late := len(self.parts) - self.learning(steps - 1)) > 0:
+            logger.warning(
+                "freeze=gradual: %d steps are too few for %d parts of the encoder, of which the "
+                "lowest %d never learn. Give more epochs, or a smaller batch_size or accumulation",
+                *(steps, len(self.parts), late),
+            )
 
     def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
         learning = self.learning(step)

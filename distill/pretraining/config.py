@@ -339,7 +339,7 @@ class PretrainConfig(TrainingConfig):
     short_share: float | None = Field(
         None, gt=0, lt=1, description="share of the steps at short_length; 0.9 by default"
     )
-    learning_rate: float = Field(NEW_ENCODER_RATE, gt=0, description="peak learning rate of AdamW")
+    learning_rate: float = Field(NEW_ENCODER_RATE, gt=0, description="peak learning rate")
 
     def of_encoder(self) -> Self:
         """Return the config with a lower rate where none was set: what is learned stays."""

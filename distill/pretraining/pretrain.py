@@ -39,8 +39,14 @@ from bertender.training.loop import (
     train,
     training_findings,
 )
-from distill.pretraining.config import OBJECTIVES, WORDPIECE, PretrainConfig
-from distill.pretraining.corpus import Corpus, Watched, survey
+from distill.pretraining.config import (
+    DOC_SENTENCES,
+    FULL_SENTENCES,
+    OBJECTIVES,
+    WORDPIECE,
+    PretrainConfig,
+)
+from distill.pretraining.corpus import Corpus, Survey, Watched, survey
 from distill.pretraining.masking import PhraseSpans
 from distill.pretraining.objectives import (
     MaskedLanguageModel,
@@ -123,6 +129,7 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     check_writable(out, parent)
     surveyed = survey(passages)
     surveyed.check_enough()
+    say_documents(surveyed, config)
     if shallow:
         check_stackable(shallow, config, row.family)
 
@@ -185,6 +192,17 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             partial(write_trained, model, tokenizer, record, findings, out=out, **written)
         )
     return Artifact.load(out)
+
+
+def say_documents(surveyed: Survey, config: PretrainConfig) -> None:
+    """Log a warning where rows are to end with their documents, and the corpus is a single one."""
+    if config.packing == DOC_SENTENCES and surveyed.documents < 2:
+        logger.warning(
+            "packing=%s: the corpus is one document, so that rows are those of %s. Put an empty "
+            "line after each document of a text file",
+            DOC_SENTENCES,
+            FULL_SENTENCES,
+        )
 
 
 def objective_of(

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch
 from bertender.training.loop import LossParts, train
-from bertender.training.optimizers import Lamb
+from bertender.training.optimizers import Lamb, say_default_rate
 from distill.finetuning.finetune import label_objective
 from tests.training.runs import CONFIG, classification
 
@@ -77,3 +78,18 @@ def test_a_killed_run_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     other = config.model_copy(update={"optimizer": "adamw"})
     train(adam.model, adam.examples, label_objective, other, tmp_path / "c")
     assert not torch.equal(adam.model.classifier.weight, whole.model.classifier.weight)
+
+
+@pytest.mark.parametrize(
+    ("config", "warned"),
+    [
+        (TrainingConfig(optimizer="lamb"), True),
+        (TrainingConfig(optimizer="lamb", learning_rate=1e-3), False),
+        (TrainingConfig(), False),
+    ],
+)
+def test_the_default_rate_of_another_optimizer_is_said(
+    config: TrainingConfig, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    say_default_rate(config)
+    assert ["optimizer lamb" in line for line in caplog.messages] == [True] * warned

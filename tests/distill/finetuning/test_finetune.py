@@ -17,7 +17,7 @@ from bertender.training.examples import TensorBatch
 from bertender.training.loop import LossParts, train
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name, label_objective, with_settings
-from distill.finetuning.unfreezing import trained_parts
+from distill.finetuning.unfreezing import GradualUnfreezing, trained_parts
 from distill.teachers.encoders import load_classifier
 from tests.toy_models import SHAPES, save_encoder
 from tests.training.runs import classification
@@ -109,6 +109,16 @@ def test_layers_begin_to_learn_one_after_the_other(tmp_path: Path) -> None:
         heads | {*layers, "bert.em"},
     ]
     assert config.paced() == config, "the rate is that of a whole model"
+
+
+@pytest.mark.parametrize(("steps", "late"), [(2, 2), (5, 1), (6, 0), (12, 0)])
+def test_parts_that_never_begin_are_said(
+    steps: int, late: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Five parts of shares of the steps: of 2 steps, the last has 1 * 6 // 2 = 3 of them."""
+    gradual = GradualUnfreezing(label_objective, classification().model, steps)
+    assert gradual.learning(steps - 1) == 5 - late
+    assert [f"lowest {late} never" in line for line in caplog.messages] == [True] * (late > 0)
 
 
 def test_settings_of_fine_tuning_go_together(task: Task, tmp_path: Path) -> None:

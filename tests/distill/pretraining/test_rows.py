@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
 from distill.pretraining import rows as corpus_sentences
-from distill.pretraining.config import DOC_SENTENCES, OBJECTIVES, TOKENIZERS
-from distill.pretraining.pretrain import TRAINING_MODULES
+from distill.pretraining.config import DOC_SENTENCES, OBJECTIVES, TOKENIZERS, PretrainConfig
+from distill.pretraining.corpus import survey
+from distill.pretraining.pretrain import TRAINING_MODULES, say_documents
 from distill.pretraining.rows import (
     CONSECUTIVE_PASSAGES,
     full_sentence_rows,
@@ -80,6 +82,21 @@ def test_a_row_ends_with_its_document_by_hand() -> None:
         [CLS, *plum, *saw, *saw, SEP],
         [CLS, *saw, *saw, SEP],
     ]
+
+
+@pytest.mark.parametrize(
+    ("passages", "packing", "warned"),
+    [
+        (["a", "b", ""], DOC_SENTENCES, True),
+        (["a", "", "b", ""], DOC_SENTENCES, False),
+        (["a", "b", ""], "full-sentences", False),
+    ],
+)
+def test_a_corpus_without_documents_is_said(
+    passages: list[str], packing: Any, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    say_documents(survey(passages), PretrainConfig(packing=packing))
+    assert ["one document" in line for line in caplog.messages] == [True] * warned
 
 
 @settings(max_examples=80)
