@@ -150,15 +150,17 @@ def amount_for(first: Probe, last: Probe, budget_s: float, most: int) -> int:
 
 
 def scored_row(artifact: Artifact, task: Task, **more: Any) -> Row:
-    """Return a row of an artifact's scores on the held-out texts and on those to choose by."""
+    """Return a row of an artifact's scores on the held-out texts, and on those to choose by."""
     classifier = open_classifier(artifact)
     held_out, predictions = evaluate(classifier, task.dev, task.metric)
-    choice, _ = evaluate(classifier, task.choices, task.metric)
+    choice = None
+    if task.chosen_on == "selection":
+        choice = evaluate(classifier, task.choices, task.metric)[0].model_dump()
     return {
         "name": artifact.name,
         "seed": artifact.card.seed,
         "size": measure_size(artifact, classifier.parameters).model_dump(),
-        "choice": choice.model_dump(),
+        "choice": choice,
         "score": held_out.model_dump(),
         "predictions": predictions.tolist(),
         **more,

@@ -128,7 +128,7 @@ def run(
 ) -> None:
     """Score models next to their teacher, and time them."""
     artifacts = loaded([teacher, *models])
-    changes: dict[str, Any] = {"dev": dev} if dev else {}
+    changes: dict[str, Any] = {"dev": dev, "select": 0.0} if dev else {}
     task = recorded_task(artifacts[0], changes)
     if served:
         with watched(noisy or untimed, None if untimed else out) as meter:
@@ -137,7 +137,8 @@ def run(
         save_runs([recorded("models", rows, load, part=SERVED, task=task.name)], out)
         return
     if untimed or dev:
-        check_choices(artifacts[0], task)
+        if not dev:
+            check_choices(artifacts[0], task)
         rows = [
             scored_row(each, task, group=group_of(each, teacher), **how_made(each))
             for each in track(artifacts, "score", len(artifacts))
