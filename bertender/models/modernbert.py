@@ -130,7 +130,7 @@ class _Attention(torch.autograd.Function):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        mask: torch.Tensor,
+        mask: torch.Tensor | None,
         heads: int,
     ) -> torch.Tensor:
         """Return contexts (batch, seq, hidden) of states of that shape.
@@ -140,12 +140,15 @@ class _Attention(torch.autograd.Function):
             query: as it is after its turn.
             key: likewise.
             value: as it is projected.
-            mask: what is added to the scores, (batch, 1, seq, seq).
+            mask: what is added to the scores, (batch, 1, seq, seq); None outside a trace, where
+                every token attends to every other.
             heads: how many.
         """
         by_head = (each.unflatten(-1, (heads, -1)).transpose(1, 2) for each in (query, key, value))
         queries, keys, values = by_head
-        scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1]) + mask
+        scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1])
+        if mask is not None:
+            scores = scores + mask
         contexts: torch.Tensor = scores.softmax(-1) @ values
         return contexts.transpose(1, 2).flatten(2)
 

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.core.findings import GraphFindings
 from bertender.models.classifier import onnx_file, open_classifier
 from bertender.models.families import FAMILIES
+from bertender.models.onnx_session import open_session
 from bertender.models.own_models import FUSIONS, TABLE_MODELS
 from bertender.tasks.task import Task
 from export.config import ExportConfig
@@ -21,7 +23,7 @@ from export.exporter import export
 from export.precision import OPTIMIZATIONS
 from tests.exports import PlainExport
 from tests.quick import quick
-from tests.toy_models import OWN_SHAPES, SHAPES, save_artifact, tiny_classifier
+from tests.toy_models import OWN_SHAPES, SHAPES, VOCABULARY, save_artifact, tiny_classifier
 
 LAYERS = 4
 
@@ -80,6 +82,21 @@ def test_attention_is_fused_in_every_layer(model_type: str, task: Task, tmp_path
         if attribute.name == "num_heads"
     ]
     assert heads == OWN_SHAPES[model_type]["heads_kept"]
+
+
+def test_a_window_longer_than_the_traced_text_is_in_the_graph(task: Task, tmp_path: Path) -> None:
+    """transformers 5 makes no mask of a text that is shorter; a longer one has it all the same."""
+    model = tiny_classifier("modernbert", local_attention=64, max_position_embeddings=64)
+    source = save_artifact(model, task, tmp_path / "source")
+    artifact = export(source, task, ExportConfig(optimize="fused"), tmp_path / "onnx")
+    ids = torch.randint(5, VOCABULARY, (2, 40), generator=torch.Generator().manual_seed(0))
+    tokens = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    tokens["attention_mask"][1, 30:] = 0
+    with torch.inference_mode():
+        wanted = model(**tokens).logits.numpy()
+    session = open_session(onnx_file(artifact))
+    (logits,) = session.run(None, {name: each.numpy() for name, each in tokens.items()})
+    np.testing.assert_allclose(logits, wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("optimize", quick(("basic", "fused"), "fused"))
