@@ -332,15 +332,14 @@ OF_LANGUAGES = {
 def languages_table(runs: Sequence[Run]) -> Table:
     """A multilingual model, and what is left of it with the tokens of two languages."""
     timed = next(run for run in runs if run.about.get("part") is None)
-    scored = {run.about["part"]: {row["name"]: row for row in run.rows} for run in runs}
+    scored = {run.about.get("part"): {row["name"]: row for row in run.rows} for run in runs}
     rows = []
     for row in timed.rows:
         scores = [scored[part].get(row["name"]) for part in LANGUAGES]
         rows.append(
             [
                 OF_LANGUAGES[row["name"]],
-                two(row["size"]["artifact_size_bytes"] / 1e6),
-                two(row["latency"]["single"]["p50_ms"]),
+                _cost(row),
                 *(score(each["score"]) if each else DASH for each in scores),
             ]
         )
@@ -349,7 +348,7 @@ def languages_table(runs: Sequence[Run]) -> Table:
         f"XNLI, {count} pairs of each language; accuracy, brackets are 95 % intervals; "
         f"milliseconds are those of one pair. {machine(timed)}."
     )
-    return Table(["Model", "MB", "One pair, ms", *LANGUAGES.values()], rows, note)
+    return Table(["Model", "Size, one pair", *LANGUAGES.values()], rows, note)
 
 
 def _cost(row: Row) -> str:

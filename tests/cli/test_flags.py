@@ -170,6 +170,8 @@ UNLIKE_THEIR_DEFAULT = {
     "label_smoothing": "0.25",
     "windows": "max",
     "freeze": "encoder",
+    "adversarial": "freelb",
+    "optimizer": "lamb",
     "server": "embedded",
     "triton": "grpc://127.0.0.1:8001",
     "otlp_endpoint": "http://127.0.0.1:4318",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig, AutoModel
 
 from bertender.comparison.records import Comparison
 from bertender.compression.candidates import Candidate, Start, starts_of
@@ -23,8 +24,9 @@ from distill.pretraining.vocabulary_cutting import needed_tokens
 from tests.compression.brief import brief_probes
 from tests.compression.toy_costs import shown
 from tests.runtimes import needs
-from tests.toy_models import save_encoder
+from tests.toy_models import VOCABULARY, save_encoder
 from tests.toy_tagging import TASK as TAGGING
+from tests.toys import tiny_tokenizer
 
 __all__ = ["brief_probes"]
 
@@ -252,12 +254,14 @@ def test_encoders_of_one_name_are_told_apart(trained: Artifact, task: Task, tmp_
 def test_a_start_that_no_student_has_is_left_out(
     trained: Artifact, task: Task, tmp_path: Path
 ) -> None:
-    """An ALBERT has one layer, which no student is a shorter copy of."""
-    albert = save_encoder("albert", tmp_path / "albert")
-    settings = {**ONE_SHAPE, "students": (str(albert),)}
+    """A decoder has logits alone to give."""
+    config = AutoConfig.for_model("gpt2", n_layer=4, n_embd=32, n_head=4, vocab_size=VOCABULARY)
+    AutoModel.from_config(config).save_pretrained(tmp_path / "decoder")
+    tiny_tokenizer().save_pretrained(tmp_path / "decoder")
+    settings = {**ONE_SHAPE, "students": (str(tmp_path / "decoder"),)}
     plan = _compression(trained, task, tmp_path / "out", **settings).plan()
     starts = {each.candidate.start.name for each in plan.candidates}
-    assert starts == {"teacher"} and [*plan.obstacles] == ["albert as dynamic"]
+    assert starts == {"teacher"} and [*plan.obstacles] == ["decoder as dynamic"]
 
 
 def test_a_student_without_layers_is_trained_and_chosen(

@@ -25,7 +25,7 @@ from tests.distill.pretraining.settings import BRIEF
 from tests.listening import interrupted_at
 from tests.toys import passages
 
-SETTINGS: dict[str, Any] = {**BRIEF, "vocabulary_size": 300}
+SETTINGS: dict[str, Any] = {**BRIEF, "vocabulary_size": 400}
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
