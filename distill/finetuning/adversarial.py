@@ -56,7 +56,7 @@ class FreeLB(RepeatedObjective):
 
 
 class Perturbation:
-    """What is added to the word embeddings of token rows.
+    """Perturbations of the word embeddings of token rows.
 
     Args:
         input_ids: of the rows, (rows, seq).

@@ -99,7 +99,7 @@ def _gpt2() -> PreTrainedTokenizerFast:
 
 
 def _qwen3() -> PreTrainedTokenizerFast:
-    """As of its chat models: the end of a text is no padding, and nothing puts it there."""
+    """As of its chat models: padding has a token of its own, and texts get no end token."""
     tokens = _bytes(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
     ends = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": None}
     return Qwen2TokenizerFast(tokenizer_object=tokens, **ends)

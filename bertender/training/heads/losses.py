@@ -26,14 +26,14 @@ class Part:
     in_turn: bool = False
     """Whether there are several of these."""
     averages: Sequence[torch.Tensor] = ()
-    """What to divide each mean's sum by, in the order in which they are taken: the average count
-    of those that are run in turn. Without them each is divided by the part's own count."""
+    """Divisors of the sums of the means, in the order of the means: average counts of the parts
+    of a batch. Without them, each sum is divided by the part's own count."""
     counts: list[torch.Tensor] = field(default_factory=list)
     """Of the means that were taken of this part, in order."""
 
 
 PART: ContextVar[Part | None] = ContextVar("PART", default=None)
-"""What the losses of a training step are computed on."""
+"""The part of a batch that losses are computed on now."""
 
 
 @contextmanager
