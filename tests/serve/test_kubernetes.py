@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -18,7 +19,8 @@ from serve.backend.metrics import METRIC_FAMILIES
 from serve.door.callers import read_keys
 from serve.door.service import DoorSettings
 from serve.door.watch import Patience
-from serve.repository.write import write_repository
+from serve.repository.write import model_names, write_repository
+from serve.server.launch import IN_FLIGHT_TIMEOUT_S, attached_command
 from serve.server.server import END_TIMEOUT_S
 from serve.server.workspace import needed_bytes
 from tests.deployed import (
@@ -37,7 +39,10 @@ from tests.serve.custom_resources import SCHEMAS
 from tests.serve.test_dockerfile import the
 
 CONTAINERS = dict(containers())
-ENTRIES = ("base", "overlays/autoscaled", "overlays/claim", "overlays/keys", "kserve", "fill")
+ENTRIES = (
+    *("base", "overlays/autoscaled", "overlays/claim", "overlays/keys", "overlays/triton"),
+    *("kserve", "fill"),
+)
 """Folders that a user applies."""
 OBJECTS = {
     f"{entry} {each['kind']} {each['metadata']['name']}": each
@@ -149,6 +154,38 @@ def test_the_file_of_keys_is_mounted_where_the_server_reads_it() -> None:
     assert file is not None and mount["mountPath"] == str(file.parent)
     assert secret["data"].keys() == {file.name}
     assert not read_keys(KUBERNETES / "overlays" / "keys" / file.name), "a key that all know"
+
+
+def test_triton_beside_the_door_serves_what_the_door_asks(
+    onnx_artifact: Artifact, tmp_path: Path
+) -> None:
+    """Its command line is the one that is printed where the repository is written."""
+    pod = OBJECTS["overlays/triton Deployment bertender"]["spec"]["template"]["spec"]
+    door, triton = pod["containers"]
+    _, first = pod["initContainers"]
+    assert first["command"][:2] == json.loads(the("ENTRYPOINT"))
+    artifact, config = parsed_arguments(first["command"][2:])
+    assert str(artifact) == door["args"][0] and config.repository_only is not None
+    written = write_repository(onnx_artifact, tmp_path / "models", config)
+    command = attached_command(config.repository_only, model_names(written))
+    assert triton["command"] == command
+    mounts = [
+        {each["name"]: each["mountPath"] for each in own["volumeMounts"]} for own in (first, triton)
+    ]
+    assert mounts[0]["repository"] == mounts[1]["repository"]
+    assert config.repository_only.is_relative_to(mounts[0]["repository"])
+    asked = parsed_arguments(door["args"])[1].triton
+    (port,) = (word.partition("=")[2] for word in command if word.startswith("--grpc-port="))
+    assert asked == f"grpc://127.0.0.1:{port}"
+
+
+def test_triton_ends_after_the_door() -> None:
+    pod = OBJECTS["overlays/triton Deployment bertender"]["spec"]["template"]["spec"]
+    door, triton = (
+        int(each["lifecycle"]["preStop"]["exec"]["command"][1]) for each in pod["containers"]
+    )
+    assert triton >= door + IN_FLIGHT_TIMEOUT_S + MARGIN_S
+    assert pod["terminationGracePeriodSeconds"] >= triton + IN_FLIGHT_TIMEOUT_S + MARGIN_S
 
 
 CLAIM = "bertender-model"
