@@ -405,6 +405,15 @@ class EarlierPhase(Part):
     epochs: Epochs = ()
 
 
+class LanguageShare(Part):
+    """A language of a corpus as a training read it."""
+
+    name: str = Field(description="the part of the corpus")
+    tokens: int = Field(description="of its rows to train on, each once")
+    share: float = Field(description="of the tokens of all languages")
+    sampled: float = Field(description="the same as rows were repeated, those of rare ones more")
+
+
 class OtherTask(Part):
     """Another task that was learned in the same run."""
 
@@ -445,6 +454,9 @@ class Findings(Part):
 
     parameters: int | None = Field(None, description="of the model, as counted when it was trained")
     training: TrainingFindings | None = Field(None, description="of stages that train")
+    languages: tuple[LanguageShare, ...] | None = Field(
+        None, description="of `pretrain --language-alpha`, in its last phase"
+    )
     lengths: LengthFindings | None = Field(
         None, description="of stages that train, where texts were read in tokens"
     )

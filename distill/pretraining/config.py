@@ -220,6 +220,12 @@ RULES: Mapping[str, Rule[PretrainConfig]] = {
         lambda config: config.encoder is not None and not OBJECTIVES[config.objective].continues,
         _needs_new_heads,
     ),
+    "alpha of one language": Rule(
+        lambda config: "," not in config.corpus,
+        "corpus={corpus} is one part, and there is nothing to sample. Give several by commas, a "
+        "language each, or leave this out.",
+        frozenset({"language_alpha"}),
+    ),
     "packing of pairs": Rule(
         lambda config: OBJECTIVES[config.objective].pairs,
         "objective {objective!r} trains on pairs of segments, which never cross documents. Leave "
@@ -272,6 +278,7 @@ class PretrainConfig(TrainingConfig):
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Corpus": (
             "text_column",
+            "language_alpha",
             "packing",
             "phrases",
             "subword_alpha",
@@ -289,6 +296,13 @@ class PretrainConfig(TrainingConfig):
 
     corpus: str = Field("docs", description=CORPUS_HELP)
     text_column: str = Field("text", description=TEXT_COLUMN_HELP)
+    language_alpha: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="sample the parts of the corpus, a language each, by their shares to this "
+        "power: 0 evenly, 1 as they are; 0.5 is usual",
+    )
     encoder: str | None = Field(
         None,
         min_length=1,

@@ -49,6 +49,10 @@ class Corpus:
     def __iter__(self) -> Iterator[str]:
         return read_corpus(self.source, self.text_column)
 
+    def parts(self) -> list[Corpus]:
+        """Return its parts, which are given by commas, as corpora of their own."""
+        return [Corpus(name.strip(), self.text_column) for name in self.source.split(",")]
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -57,12 +61,18 @@ class Survey:
     sha256: str
     passages: int
     documents: int
+    characters: int = 0
 
-    def check_enough(self) -> None:
-        """Raise DataError when there are too few passages to train on some and hold out others."""
+    def check_enough(self, name: str = "") -> None:
+        """Raise DataError when there are too few passages to train on some and hold out others.
+
+        Args:
+            name: of a corpus that is one of several.
+        """
         if self.passages < HELD_OUT_EVERY:
             raise DataError(
-                f"{self.passages} passages are too few to train on; at least {HELD_OUT_EVERY}. "
+                f"{name and f'corpus {name!r}: '}{self.passages} passages are too few to train on; "
+                f"at least {HELD_OUT_EVERY}. "
                 "Give more text, each passage on a line of its own."
             )
 
@@ -111,10 +121,12 @@ def survey(passages: Iterable[str]) -> Survey:
     """Read a corpus once: its digest, which the ends of documents are part of, and its size."""
     digest = hashlib.sha256()
     counts = {True: 0, False: 0}
+    characters = 0
     for passage in track(passages, "read the corpus", every=PASSAGES_AT_ONCE):
         digest.update(passage.encode() + b"\n")
         counts[bool(passage)] += 1
-    return Survey(digest.hexdigest(), passages=counts[True], documents=counts[False])
+        characters += len(passage)
+    return Survey(digest.hexdigest(), counts[True], counts[False], characters)
 
 
 def _opened(name: str, text_column: str) -> Iterator[str]:

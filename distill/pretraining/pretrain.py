@@ -23,7 +23,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from bertender.core.artifact import Artifact, check_writable
 from bertender.core.build_once import in_order, work_directory
 from bertender.core.errors import ConfigError, DataError, ModelError
-from bertender.core.findings import Findings
+from bertender.core.findings import Findings, LanguageShare
 from bertender.core.hub import open_pretrained
 from bertender.core.machine import on_main_process
 from bertender.models.families import check_positions, family_of, padding_embedding
@@ -46,7 +46,14 @@ from distill.pretraining.config import (
     WORDPIECE,
     PretrainConfig,
 )
-from distill.pretraining.corpus import Corpus, Survey, Watched, survey
+from distill.pretraining.corpus import Corpus
+from distill.pretraining.languages import (
+    Language,
+    joined,
+    languages_of,
+    sampled_passages,
+    sampled_rows,
+)
 from distill.pretraining.masking import PhraseSpans
 from distill.pretraining.objectives import (
     MaskedLanguageModel,
@@ -123,29 +130,28 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     row, kind = OBJECTIVES[config.objective], TRAINING_MODULES[config.objective]
     config.check_rules()
     config = config.of_encoder()
+    alpha = config.language_alpha
     source = find_encoder(config.encoder, setting="encoder") if config.encoder else None
     shallow = Artifact.load(config.stack_from) if config.stack_from else None
     parent = artifact_at(source) if source else shallow
     check_writable(out, parent)
-    surveyed = survey(passages)
-    surveyed.check_enough()
-    say_documents(surveyed, config)
+    languages = languages_of(passages, config)
+    say_documents(languages, config)
     if shallow:
         check_stackable(shallow, config, row.family)
 
     start = start_from(source, config) if source else None
     known = weights_digest(start[0]) if start else shallow and shallow.digest
     phrases = read_phrases(config.phrases) if config.phrases else ()
-    identity = (surveyed.sha256, known, *phrases)
+    identity = (*(each.surveyed.sha256 for each in languages), known, *phrases)
     with work_directory(out, "pretrain", config.shaping(), *identity) as work:
         if start:
             model, tokenizer = start
             config = with_shape_of(model, config)
         elif shallow is None:
-            watched = Watched(passages, surveyed, "train the vocabulary")
             sizes = config.vocabulary_size, config.max_length
-            name = config.tokenizer or WORDPIECE
-            tokenizer = trained_once(name, watched, *sizes, work / "vocabulary")
+            name, text = config.tokenizer or WORDPIECE, sampled_passages(languages, alpha)
+            tokenizer = trained_once(name, text, *sizes, work / "vocabulary")
         else:
             tokenizer = load_tokenizer(shallow.path)
             tokenizer.model_max_length = config.max_length
@@ -157,17 +163,26 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
             stack(model, shallow)
         module = kind(model)
         spans = PhraseSpans(tokenizer, phrases) if phrases else None
+        shares: list[LanguageShare] = []
 
         def stored_rows(max_length: int) -> tuple[TokenDataset, TokenDataset]:
             """Return the rows of one length to train on, and those held out."""
-            rows, held_out = stored_parts(
-                passages,
-                surveyed,
-                lambda part: kind.rows(part, tokenizer, max_length, config.seed, config.packing),
-                work / f"rows-{max_length}",
-                Padding.of(tokenizer),
-                run=CONSECUTIVE_PASSAGES,
-            )
+            parts = [
+                stored_parts(
+                    each.passages,
+                    each.surveyed,
+                    lambda part: kind.rows(
+                        part, tokenizer, max_length, config.seed, config.packing
+                    ),
+                    work / f"rows-{max_length}" / str(number),
+                    Padding.of(tokenizer),
+                    run=CONSECUTIVE_PASSAGES,
+                )
+                for number, each in enumerate(languages)
+            ]
+            names = [each.name for each in languages]
+            rows, shares[:] = sampled_rows([training for training, _ in parts], names, alpha)
+            held_out = joined([held_out for _, held_out in parts])
             if spans:
                 check_occurring(spans, rows, phrases, config)
             return rows, held_out
@@ -183,7 +198,9 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
         )
         metric = "perplexity" if row.perplexity_of else "loss"
         record = corpus_record(config.corpus, config.text_column, metric, row.problem_type)
-        findings = Findings(training=training_findings(reports))
+        findings = Findings(
+            training=training_findings(reports), languages=tuple(shares) if shares else None
+        )
         model = module.finished()
         if (padding := padding_embedding(model)) is not None:
             padding.zero_()  # a text's last token may read it, and predicting words has changed it
@@ -194,9 +211,10 @@ def pretrain(passages: Iterable[str], config: PretrainConfig, out: Path) -> Arti
     return Artifact.load(out)
 
 
-def say_documents(surveyed: Survey, config: PretrainConfig) -> None:
+def say_documents(languages: Sequence[Language], config: PretrainConfig) -> None:
     """Log a warning where rows are to end with their documents, and the corpus is a single one."""
-    if config.packing == DOC_SENTENCES and surveyed.documents < 2:
+    documents = sum(each.surveyed.documents for each in languages)
+    if config.packing == DOC_SENTENCES and documents < 2:
         logger.warning(
             "packing=%s: the corpus is one document, so that rows are those of %s. Put an empty "
             "line after each document of a text file",
@@ -237,13 +255,24 @@ def objective_of(
 def check_occurring(
     spans: PhraseSpans, rows: TokenDataset, phrases: Sequence[str], config: PretrainConfig
 ) -> None:
-    """Raise DataError where no row has a phrase: words alone would be masked."""
-    if not any(spans.occurs(rows[number]["input_ids"]) for number in range(len(rows))):
+    """Raise DataError where no row has a phrase that it may mask: words alone would be masked."""
+    occurs = False
+    for number in range(len(rows)):
+        found = spans.found(rows[number]["input_ids"], config.mask_probability)
+        if any(found):
+            return
+        occurs = occurs or bool(found)
+    of_file = f"none of the {len(phrases)} phrases of {config.phrases}"
+    if occurs:
         raise DataError(
-            f"none of the {len(phrases)} phrases of {config.phrases} occurs in the corpus, "
-            f"{phrases[0]!r} among them. Give phrases as the corpus spells them, one a line; or "
-            "take objective wwm."
+            f"{of_file} fits: each has more tokens than are masked of a row where it occurs "
+            f"(max_length={config.max_length}, mask_probability={config.mask_probability}). Raise "
+            "one of these, give shorter phrases, or take objective wwm."
         )
+    raise DataError(
+        f"{of_file} occurs in the corpus, {phrases[0]!r} among them. Give phrases as the corpus "
+        "spells them, one a line; or take objective wwm."
+    )
 
 
 def read_phrases(path: Path) -> tuple[str, ...]:

@@ -213,8 +213,13 @@ class StoredTokens(TokenDataset):
     fifth of fetching them singly and no more than slices of a flat array.
     """
 
-    def __init__(self, table: datasets.Dataset, padding: Padding) -> None:
-        lengths = pyarrow.compute.list_value_length(table.data.column("input_ids")).to_pylist()
+    def __init__(
+        self, table: datasets.Dataset, padding: Padding, lengths: Sequence[int] | None = None
+    ) -> None:
+        """Open a table; its lengths must be given where it is a selection of another's rows."""
+        if lengths is None:
+            column = table.data.column("input_ids")
+            lengths = pyarrow.compute.list_value_length(column).to_pylist()
         columns = {name: table[name] for name in table.column_names}
         super().__init__(columns, padding, lengths=lengths)
         self.table = table

@@ -202,6 +202,7 @@ UNLIKE_THEIR_DEFAULT = {
     "objective": "wwm",
     "optimize": "basic",
     "packing": "doc-sentences",
+    "language_alpha": "0.25",
     "subword_alpha": "0.25",
     "bpe_dropout": "0.25",
     "overflow": "allow",

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from distill.pretraining import rows as corpus_sentences
 from distill.pretraining.config import DOC_SENTENCES, OBJECTIVES, TOKENIZERS, PretrainConfig
 from distill.pretraining.corpus import survey
+from distill.pretraining.languages import Language
 from distill.pretraining.pretrain import TRAINING_MODULES, say_documents
 from distill.pretraining.rows import (
     CONSECUTIVE_PASSAGES,
@@ -95,7 +96,8 @@ def test_a_row_ends_with_its_document_by_hand() -> None:
 def test_a_corpus_without_documents_is_said(
     passages: list[str], packing: Any, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    say_documents(survey(passages), PretrainConfig(packing=packing))
+    whole = Language("", passages, survey(passages))
+    say_documents([whole], PretrainConfig(packing=packing))
     assert ["one document" in line for line in caplog.messages] == [True] * warned
 
 
