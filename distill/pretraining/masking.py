@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
@@ -98,7 +98,8 @@ class WordSpans:
         ids, free = input_ids.cpu(), allowed.cpu()
         chosen = torch.zeros_like(free)
         for row, words in enumerate(self.words(ids, free)):
-            budget = max(1, round(share * sum(end - start for start, end in words)))
+            budget = self.budget(words, share)
+            words = self.units(ids[row], words, budget)
             if self.pad_token_id is not None and words:
                 end = words[-1][1]
                 if end == ids.shape[1] or ids[row, end] == self.pad_token_id:
@@ -106,6 +107,16 @@ class WordSpans:
             for start, end in self._drawn(words, budget, generator):
                 chosen[row, start:end] = True
         return chosen.to(allowed.device)
+
+    def budget(self, words: Sequence[tuple[int, int]], share: float) -> int:
+        """Return how many tokens of a row of these words may be chosen; 1 at least."""
+        return max(1, round(share * sum(end - start for start, end in words)))
+
+    def units(
+        self, ids: torch.Tensor, words: list[tuple[int, int]], budget: int
+    ) -> list[tuple[int, int]]:
+        """Return what is chosen as a whole in a row (seq,): its words."""
+        return words
 
     def words(self, ids: torch.Tensor, free: torch.Tensor) -> list[list[tuple[int, int]]]:
         """Return the words of each row, as the places where they begin and where they have ended.
@@ -155,7 +166,8 @@ class PhraseSpans(WordSpans):
     """Choose whole words and whole phrases, each phrase as if it were one word.
 
     ERNIE's phrase and entity masks (Sun et al. 2019, arXiv 1904.09223, section 3.2): where a phrase
-    of a list occurs, the longest one is a unit, and all its tokens are predicted together.
+    of a list occurs, the longest one is a unit, and all its tokens are predicted together. One with
+    more tokens than may be chosen in its row is none: its words, or shorter phrases in it, are.
     Departures: the paper finds phrases by chunkers, and learns of words, phrases and entities in
     stages; here they are in one list, and are learned at once.
 
@@ -166,6 +178,7 @@ class PhraseSpans(WordSpans):
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, phrases: Sequence[str]) -> None:
         super().__init__(word_marks(tokenizer), lengths=(1.0,))
+        self.special = torch.tensor(tokenizer.all_special_ids)
         # byte-level tokens differ at the start of a text and after a space
         texts = [text for phrase in phrases for text in (phrase, f" {phrase}")]
         rows = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
@@ -174,28 +187,40 @@ class PhraseSpans(WordSpans):
         for row in sorted(known, key=lambda row: (-len(row), row)):
             self.by_first.setdefault(row[0], []).append(row)
 
-    def words(self, ids: torch.Tensor, free: torch.Tensor) -> list[list[tuple[int, int]]]:
-        rows = super().words(ids, free)
-        return [self._joined(own.tolist(), row) for own, row in zip(ids, rows, strict=True)]
-
-    def _joined(self, ids: list[int], words: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        ends = {end for _, end in words}
+    def units(
+        self, ids: torch.Tensor, words: list[tuple[int, int]], budget: int
+    ) -> list[tuple[int, int]]:
+        own, ends = ids.tolist(), {end for _, end in words}
         units: list[tuple[int, int]] = []
         for start, end in words:
             if units and start < units[-1][1]:
                 continue  # within a phrase
-            lengths = map(len, self.found(ids, start))
-            units.append((start, next((start + n for n in lengths if start + n in ends), end)))
+            fitting = (size for size in self._found(own, start, ends) if size <= budget)
+            units.append((start, start + next(fitting, end - start)))
         return units
 
-    def found(self, ids: Sequence[int], start: int) -> list[tuple[int, ...]]:
-        """Return the phrases that begin at a place, the longest first."""
-        known = self.by_first.get(ids[start], [])
-        return [row for row in known if tuple(ids[start : start + len(row)]) == row]
+    def _found(self, ids: Sequence[int], start: int, ends: Collection[int]) -> list[int]:
+        """Return the tokens of each phrase from a place to the end of a word, the most first."""
+        return [
+            len(row)
+            for row in self.by_first.get(ids[start], [])
+            if start + len(row) in ends and tuple(ids[start : start + len(row)]) == row
+        ]
 
-    def occurs(self, ids: Sequence[int]) -> bool:
-        """Return whether a row has a phrase."""
-        return any(self.found(ids, start) for start in range(len(ids)))
+    def found(self, ids: Sequence[int], share: float) -> list[bool]:
+        """Return for each phrase that a row has whether it may be chosen as a whole there.
+
+        Args:
+            ids: of the row, (seq,).
+            share: of its tokens, so many are chosen.
+        """
+        if self.by_first.keys().isdisjoint(ids):
+            return []
+        row = torch.tensor([ids])
+        (words,) = self.words(row, ~torch.isin(row, self.special))
+        budget, ends = self.budget(words, share), {end for _, end in words}
+        sizes = (size for start, _ in words for size in self._found(ids, start, ends))
+        return [size <= budget for size in sizes]
 
 
 def run_bounds(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,7 +21,7 @@ from distill.finetuning.finetune import finetune_by_name
 from distill.pretraining import vocabularies
 from distill.pretraining.config import OBJECTIVES, TOKENIZERS, PretrainConfig
 from distill.pretraining.pretrain import pretrain, pretrain_by_name
-from tests.distill.pretraining.settings import BRIEF
+from tests.distill.pretraining.settings import BRIEF, with_phrases
 from tests.listening import interrupted_at
 from tests.toys import passages
 
@@ -57,7 +57,7 @@ def test_every_objective_learns_on_every_vocabulary(
     objective: str, name: str, tmp_path: Path
 ) -> None:
     settings = {**SETTINGS, "epochs": 3, "batch_size": 8}
-    config = PretrainConfig(objective=objective, tokenizer=name, **settings)
+    config = PretrainConfig(**with_phrases(objective, tmp_path), tokenizer=name, **settings)
     epochs = pretrain(passages(200), config, tmp_path / "out").card.findings.training.epochs
     assert epochs[-1]["loss"] < epochs[0]["loss"]
 
