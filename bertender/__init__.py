@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bertender.api import (
         bundle,
+        calibrate,
         classify,
         compare,
         compress,
@@ -51,6 +52,7 @@ __all__ = [  # in the order of use, which the pages follow
     "export",
     "quantize",
     "bundle",
+    "calibrate",
     "verify",
     "compare",
     "open_model",

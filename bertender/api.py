@@ -23,6 +23,7 @@ from bertender.core.errors import ConfigError
 from bertender.tasks.task import Task, TaskConfig
 
 if TYPE_CHECKING:
+    from bertender.comparison.calibration import CalibrateConfig
     from bertender.comparison.records import CompareConfig, Comparison
     from bertender.compression.config import CompressConfig
     from bertender.compression.report import CompressionReport
@@ -347,6 +348,36 @@ def bundle(
         folder = bertender.bundle("runs/onnx", out="runs/page", to="browser")
     """
     return make("bundle", [artifact], task, config, settings, out, force)
+
+
+def calibrate(
+    artifact: ArtifactLike,
+    task: TaskLike | None = None,
+    config: CalibrateConfig | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
+) -> Artifact:
+    """Write a copy of a model whose probabilities are right as often as they say.
+
+    Args:
+        artifact: a model of labels, sets of labels, tags or choices.
+        task: as in `distill`; its texts set apart calibrate, and its held-out texts judge.
+        config: settings of the stage, as an object.
+        out: where the artifact goes.
+        force: replace a finished artifact there.
+        settings: the options of `bertender calibrate`.
+
+    Raises:
+        ConfigError: no texts are set apart, or the model has no probabilities.
+
+    Example:
+        files = {"train": "fresh.csv", "dev": "dev.csv", "select": 0.5}
+        calibrated = bertender.calibrate("runs/int8", files, out="runs/calibrated")
+        print(calibrated.card.task.calibration)
+    """
+    return make("calibrate", [artifact], task, config, settings, out, force)
 
 
 def compress(

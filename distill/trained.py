@@ -24,7 +24,7 @@ from bertender.comparison.accuracy import (
     warn_early,
 )
 from bertender.core.artifact import Artifact, new_artifact
-from bertender.core.card import CARD_NAME, TaskRecord
+from bertender.core.card import CARD_NAME, Calibration, TaskRecord
 from bertender.core.errors import ModelError
 from bertender.core.findings import Findings, ScoreFindings
 from bertender.metrics import score
@@ -257,6 +257,7 @@ def write_trained(
     parent: Artifact | None,
     projections: Tensors | None = None,
     method: str = "",
+    calibration: Calibration | None = None,
 ) -> None:
     """Write a torch artifact, model and tokenizer by the `save_pretrained` of each.
 
@@ -272,6 +273,7 @@ def write_trained(
         parent: the artifact that it was made from.
         projections: those that the next stage takes up, of an encoder.
         method: by which the projections were learned.
+        calibration: of the parent, where the model is still that one.
     """
     max_length = None
     if isinstance(task, Task):
@@ -282,7 +284,8 @@ def write_trained(
             setattr(model.config, name, value)
         lengths = length_findings(task, tokenizer)
         findings = findings.model_copy(update={"lengths": lengths})
-        max_length, task = lengths.max_length, task.record()
+        max_length = lengths.max_length
+        task = task.record().model_copy(update={"calibration": calibration})
         if findings.scores is not None:
             task = task.model_copy(update={"fitted": findings.scores.fitted or {}})
     with new_artifact(

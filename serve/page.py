@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from bertender.core.artifact import Artifact, lineage
+from bertender.core.card import Calibration
 from bertender.core.config import Record
 from bertender.core.errors import BertenderError
 from bertender.problems import PROBLEMS
@@ -63,6 +64,7 @@ class About(Record):
     labels: tuple[str, ...]
     inputs: Mapping[str, str] = Field(description="of a request: name -> column of the task")
     problem_type: str
+    calibration: Calibration | None = Field(description="of its probabilities, where it has one")
     lineage: tuple[Ancestor, ...] = Field(description="the served artifact first")
 
 
@@ -120,6 +122,7 @@ class Page:
             labels=task.labels,
             inputs=dict(zip(model.inputs, columns, strict=True)),
             problem_type=task.problem_type,
+            calibration=task.calibration,
             lineage=tuple(_ancestor(each) for each in lineage(artifact)),
         )
 

@@ -59,6 +59,15 @@ def write_csv(path: Path, split: Split, labels: tuple[str, ...]) -> None:
             writer.writerow([text, labels[label_id]])
 
 
+def write_fresh_texts(path: Path, task: Task) -> Path:
+    """Write the training texts of a task of two labels, a third of them with the wrong one."""
+    labels = tuple(
+        1 - label if row % 3 == 0 else label for row, label in enumerate(task.train.label_ids)
+    )
+    write_csv(path, Split(task.train.examples, labels), task.labels)
+    return path
+
+
 def invoke(*words: str | Path, stdin: str | bytes | None = None) -> Result:
     """Run `bertender WORDS...` in this process."""
     arguments = [str(word) for word in words]

@@ -21,7 +21,7 @@ from bertender.gate.artifacts import Verification
 from bertender.recipes.stages import STAGES
 from bertender.tasks.task import Task
 from quantize import integers as targets
-from tests.front import ToyFiles, write_toy_files
+from tests.front import ToyFiles, write_fresh_texts, write_toy_files
 from tests.toy_models import save_classifier
 from tests.toys import toy_task
 
@@ -106,6 +106,7 @@ REFUSED = {
     "export": lambda out: bertender.export("nowhere", out=out, opsets=18),
     "quantize": lambda out: bertender.quantize("nowhere", out=out, schema="static"),
     "bundle": lambda out: bertender.bundle("nowhere", out=out, too="browser"),
+    "calibrate": lambda out: bertender.calibrate("nowhere", out=out, metod="platt"),
     "verify": lambda out: bertender.verify("nowhere", "nowhere", text=3),
     "compare": lambda out: bertender.compare(["nowhere"], round=3),
     "load_task": lambda out: bertender.load_task(trains="train.csv"),
@@ -184,6 +185,7 @@ def examples(once: Once, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def fill(folder: Path) -> None:
         write_toy_files(folder, toy_task(240))
+        write_fresh_texts(folder / "fresh.csv", toy_task(240))
         save_classifier(folder / "theirs")
         (folder / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
         monkeypatch.chdir(folder)
@@ -211,6 +213,7 @@ def test_the_examples_run_one_after_another(examples: Path) -> None:
         "onnx": "export",
         "int8": "quantize",
         "page": "bundle",
+        "calibrated": "quantize",
     }
     assert (examples / "runs" / "recipe" / "student" / "artifact.json").is_file()
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertender.comparison.table import DASH, captioned_table, number
+from bertender.core.card import TaskRecord
 from bertender.core.findings import (
     ControlFindings,
     Findings,
@@ -95,6 +96,32 @@ def bundle_lines(findings: Findings) -> list[str]:
     if not (bundle := findings.bundle):
         return []
     return [f"opens as {bundle.opens_as}", f"checked by {bundle.checked_by}", *bundle.notes]
+
+
+def calibration_lines(task: TaskRecord, findings: Findings, *, is_own: bool) -> list[str]:
+    """Return a calibration, and what it changed on held-out texts; nothing for other artifacts.
+
+    Args:
+        task: of the card.
+        findings: of the card.
+        is_own: it was fitted for the artifact, and not for what that was made from.
+    """
+    if (own := task.calibration) is None:
+        return []
+    value = f", {own.temperature:.3g}" if own.method == "temperature" else ""
+    lines = [f"calibrated by {own.method}{value}, on {own.texts} texts set apart"]
+    if not is_own:
+        lines.append("fitted for the model that it was made from; to fit it: bertender calibrate")
+    if found := findings.calibration:
+        measures = (("ECE", "ece"), ("Brier score", "brier"), ("negative log-likelihood", "nll"))
+        for title, name in measures:
+            change = found.changes[name]
+            before, after = getattr(found.before, name), getattr(found.after, name)
+            lines.append(
+                f"{title} {before:.4f} before, {after:.4f} now on {found.texts} held-out texts: "
+                f"{change.words} ({change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}])"
+            )
+    return lines
 
 
 def pruning_lines(findings: Findings) -> list[str]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from bertender.cli.findings import (
     bundle_lines,
+    calibration_lines,
     control_lines,
     graph_lines,
     pruning_lines,
@@ -91,7 +92,11 @@ def print_artifact(artifact: Artifact) -> None:
         f"{artifact.path}: {card.kind}, {card.precision}, {parameters} parameters, "
         f"{size.artifact_size_bytes / 1e6:.1f} MB{reads}"
     )
-    for line in _measured(card.findings, PROBLEMS.get(card.task.problem_type)):
+    own = artifact.has_own_calibration
+    for line in (
+        *_measured(card.findings, PROBLEMS.get(card.task.problem_type)),
+        *calibration_lines(card.task, card.findings, is_own=own),
+    ):
         print_words(f"  {line}")
     if timing is not None:
         print_words(

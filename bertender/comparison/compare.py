@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from bertender.comparison.accuracy import (
+    all_scores,
+    answers,
     constant_row,
     evaluate,
-    evaluate_all,
     found_constant,
     text_lengths,
     word_count,
 )
+from bertender.comparison.calibration import reliability_of
 from bertender.comparison.latency import TimedModel, measure_models, threads_of
 from bertender.comparison.records import (
     CompareConfig,
@@ -40,7 +42,7 @@ from bertender.comparison.records import (
 )
 from bertender.core.artifact import Artifact, lineage
 from bertender.core.errors import ConfigError, ModelError
-from bertender.core.findings import ChosenOn, ConstantFindings, TextLengths
+from bertender.core.findings import ChosenOn, ConstantFindings, Reliability, TextLengths
 from bertender.core.machine import (
     FasterRuntime,
     RuntimeNote,
@@ -163,13 +165,17 @@ class _Scored:
     predictions: Any
     constant: ConstantFindings | None
     further: dict[str, Score]
+    reliability: Reliability | None
 
 
 def _scored(
     model: TimedModel, task: Task, further: Mapping[str, Task], config: CompareConfig
 ) -> _Scored:
     classifier, tokens = model.open(threads_of(config), None), config.tokens_per_batch
-    scores, predictions = evaluate_all(classifier, task.dev, task.metric, tokens_per_batch=tokens)
+    problem, labels = classifier.problem, classifier.labels
+    outputs, predictions = answers(classifier, task.dev, tokens_per_batch=tokens)
+    scores = all_scores(problem, labels, task.dev, task.metric, predictions, outputs)
+    reliability = reliability_of(problem, outputs, task.dev, labels)
     others = {
         name: evaluate(classifier, other.dev, task.metric, tokens_per_batch=tokens)[0]
         for name, other in further.items()
@@ -181,7 +187,7 @@ def _scored(
     constant = found_constant(task, task.dev, predictions)
     score = scores.of(task.metric)
     found = encode, lengths, classifier.parameters, scores, score, predictions, constant
-    return _Scored(*found, others)
+    return _Scored(*found, others, reliability)
 
 
 def _row(
@@ -208,6 +214,8 @@ def _row(
         size=measure_size(artifact, scored.parameters),
         score=scored.score,
         scores=scored.scores,
+        reliability=scored.reliability,
+        calibration=_calibration(artifact),
         change=change,
         latency=latency,
         parity=findings.parity if was_checked else None,
@@ -216,6 +224,12 @@ def _row(
         further=scored.further,
         pruned=_pruned_heads(artifact),
     )
+
+
+def _calibration(artifact: Artifact) -> str | None:
+    if (own := artifact.card.task.calibration) is None:
+        return None
+    return own.method if artifact.has_own_calibration else f"{own.method}, inherited"
 
 
 def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:

@@ -13,7 +13,13 @@ from pydantic import BeforeValidator, Field
 from bertender.comparison.accuracy import TOKENS_PER_BATCH, ConstantRow
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record, parts_of
-from bertender.core.findings import ChosenOn, ConstantFindings, ParitySummary, TextLengths
+from bertender.core.findings import (
+    ChosenOn,
+    ConstantFindings,
+    ParitySummary,
+    Reliability,
+    TextLengths,
+)
 from bertender.core.machine import Environment, MachineLoad, Speedup
 from bertender.metrics.by_label import AllScores
 from bertender.metrics.metric import Change, Score
@@ -276,6 +282,16 @@ class ComparisonRow(Record):
         None,
         description="by every metric of the problem type, and of each label; None in files that do "
         "not record them",
+    )
+    reliability: Reliability | None = Field(
+        None,
+        description="of its probabilities on the held-out texts; None where there are none, and in "
+        "files that do not record it",
+    )
+    calibration: str | None = Field(
+        None,
+        description="the method of its calibration, and of an inherited one that it is; None "
+        "without one",
     )
     change: Change | None = Field(description="against the first row; None in the first row")
     latency: Latency = Field(description="with raw samples, and the speedup over the first row")

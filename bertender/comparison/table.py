@@ -23,7 +23,7 @@ from bertender.comparison.records import (
     LengthsRead,
     PrunedHeads,
 )
-from bertender.core.findings import ChosenOn
+from bertender.core.findings import ChosenOn, Reliability
 from bertender.core.machine import BUSY_SHARE, Speedup, has_int8_acceleration
 from bertender.core.progress import visible
 from bertender.metrics.metric import Score
@@ -161,6 +161,13 @@ def _parity(row: ComparisonRow) -> Cell:
     return verdict, DASH if agreement is None else f"{agreement:.3f}"
 
 
+def _reliability(row: ComparisonRow) -> Cell:
+    if row.reliability is None:
+        return (DASH,)
+    error = f"{row.reliability.ece:.3f}"
+    return (error, row.calibration) if row.calibration else (error,)
+
+
 NAME = Column("Artifact", "", lambda row: (row.name,), numeric=False)
 NAME_AND_KIND = Column(
     "Artifact",
@@ -205,6 +212,7 @@ COLUMNS = (
     Column("Texts/s", "batch", lambda row: (short(row.latency.texts_per_second),), timed=True),
     SPEEDUP,
     OVER_ONNX,
+    Column("ECE", "calibrated", _reliability, optional=True),
     Column("Parity", "agreement", _parity),
 )
 """All of them, for `wide`."""
@@ -254,7 +262,8 @@ class ScoreTable:
 def score_tables(comparison: Comparison, *, by_label: bool) -> list[ScoreTable]:
     """Return a table of every score of the rows, and those of each row's labels.
 
-    There are none of a problem type with one metric, and of files that do not record them.
+    There are none of a problem type with one metric, and of files that do not record them. Of
+    each row that has probabilities there is a reliability curve.
     """
     rows = [(row.name, row.scores) for row in comparison.rows if row.scores]
     tables = []
@@ -275,7 +284,28 @@ def score_tables(comparison: Comparison, *, by_label: bool) -> list[ScoreTable]:
         ]
         if cells:
             tables.append(ScoreTable(f"Labels of {name}", headings, cells))
+    if by_label:
+        curves = [(row.name, row.reliability) for row in comparison.rows if row.reliability]
+        tables += [_curve(name, found) for name, found in curves]
     return tables
+
+
+def _curve(name: str, found: Reliability) -> ScoreTable:
+    """Return a reliability curve as a table, a bin of probabilities a row."""
+    cells: list[list[Cell]] = [
+        [
+            (f"{own.low:.2f} to {own.high:.2f}",),
+            (f"{own.confidence:.3f}",),
+            (f"{own.right:.3f}",),
+            (str(own.count),),
+        ]
+        for own in found.bins
+    ]
+    title = (
+        f"Reliability of {name}: ECE {found.ece:.3f}, Brier score {found.brier:.3f}, "
+        f"negative log-likelihood {found.nll:.3f}"
+    )
+    return ScoreTable(title, ["Probability", "Mean", "Right", "Predictions"], cells)
 
 
 def columns_of(comparison: Comparison, wide: bool) -> list[Column]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
@@ -82,6 +82,18 @@ class Artifact:
         return artifact
 
     @property
+    def uncalibrated(self) -> Self:
+        """The artifact without its calibration."""
+        task = self.card.task.model_copy(update={"calibration": None})
+        return replace(self, card=self.card.model_copy(update={"task": task}))
+
+    @property
+    def has_own_calibration(self) -> bool:
+        """Whether its calibration was fitted for it, and not for what it was made from."""
+        own = self.card.task.calibration
+        return own is not None and own.fitted_for == self.uncalibrated.digest
+
+    @property
     def stamp(self) -> str:
         """What changes with any change of the files that the card names, which are not read for it;
         every copy has another one."""
@@ -116,6 +128,7 @@ class Artifact:
         known = task.labels[: len(own.labels)], task.problem_type
         if own.source or (own.labels, own.problem_type) != known:
             return self
+        task = task.model_copy(update={"calibration": own.calibration})
         return replace(self, card=self.card.model_copy(update={"task": task}))
 
     @property
@@ -130,14 +143,16 @@ class Artifact:
 
     @property
     def digest(self) -> str:
-        """The identity of the artifact's outputs: kind, task and the bytes of its files."""
-        identity = {
+        """The identity of the artifact's outputs: kind, task, calibration, the bytes of files."""
+        identity: dict[str, Any] = {
             "kind": self.card.kind,
             "family": self.card.family,
             "precision": self.card.precision,
             "labels": self.card.task.labels,
             "files": {name: record.sha256 for name, record in sorted(self.card.files.items())},
         }
+        if calibration := self.card.task.calibration:
+            identity["calibration"] = calibration.model_dump(mode="json")
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

@@ -62,6 +62,27 @@ class LeftOutRows(Record):
     first: tuple[LeftOutRow, ...] = Field(description="the first of them; all are counted")
 
 
+class Calibration(Record):
+    """Map from a model's logits to probabilities that are as often right as they say.
+
+    Logits and predictions stay. Labels of a set that `lines` and `points` lack have the sigmoid.
+    """
+
+    method: Literal["temperature", "platt", "isotonic"]
+    fitted_for: str = Field(
+        description="digest of the artifact; another artifact has it of the one it was made from"
+    )
+    texts: int = Field(description="that it was fitted on")
+    temperature: float = Field(1.0, gt=0, description="that logits are divided by")
+    lines: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="of platt: label -> slope and shift of its logit"
+    )
+    points: dict[str, tuple[tuple[float, float], ...]] = Field(
+        default_factory=dict,
+        description="of isotonic: label -> (logit, probability), in rising order, linear between",
+    )
+
+
 class TaskRecord(Record):
     """Task of the model: enough to read its logits, and to find its data again."""
 
@@ -79,6 +100,7 @@ class TaskRecord(Record):
         description="what was fitted on data besides the weights: `no_answer`, how far the logits "
         "of an answer must be above those of none",
     )
+    calibration: Calibration | None = Field(None, description="by `calibrate`")
     left_out: LeftOutRows | None = Field(None, description="what --skip-bad-rows left out")
     data: dict[str, str] = Field(
         default_factory=dict,

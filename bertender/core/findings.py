@@ -441,6 +441,57 @@ class TrainingFindings(Part):
     together: dict[str, OtherTask] = Field({}, description="by the name of the other task")
 
 
+class ReliabilityBin(Part):
+    """Predictions whose probabilities are in one bin."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float = Field(description="their mean probability")
+    right: float = Field(description="the share of them that is right")
+
+
+class Reliability(Part):
+    """Distance of a model's probabilities from the shares that are right."""
+
+    n: int = Field(description="predictions: one a text or word, or one a label of a set")
+    ece: float = Field(description="expected calibration error, of 15 bins of equal width")
+    brier: float
+    nll: float = Field(description="negative log-likelihood, in nats")
+    bins: tuple[ReliabilityBin, ...] = Field(description="those that have predictions")
+
+
+class ReliabilityChange(Part):
+    """After minus before on the same texts, with its 95 % interval over texts."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        """The verdict: better, worse, or neither."""
+        if self.high < 0:
+            return "better"
+        return "worse" if self.low > 0 else "no change beyond noise"
+
+
+class CalibrationFindings(Part):
+    """Reliability on held-out texts before and after a calibration."""
+
+    method: str
+    chosen_on: int = Field(description="texts set apart that it was fitted on")
+    texts: int = Field(description="held-out texts")
+    before: Reliability
+    after: Reliability
+    changes: dict[str, ReliabilityChange] = Field(description="of ece, brier and nll")
+
+    @property
+    def worse(self) -> tuple[str, ...]:
+        """The measures that are worse than before, beyond noise."""
+        return tuple(name for name, change in self.changes.items() if change.low > 0)
+
+
 class BundleFindings(Part):
     """A folder for another program, as it was checked."""
 
@@ -478,4 +529,5 @@ class Findings(Part):
         "8-bit dot products, as others do with add_session_config_entry",
     )
     bundle: BundleFindings | None = Field(None, description="of `bundle`")
+    calibration: CalibrationFindings | None = Field(None, description="of `calibrate`")
     parity: ParitySummary | None = Field(None, description="with the artifact's parent")

@@ -55,4 +55,5 @@ def problem_of_task(task: TaskRecord) -> Problem[Any]:
     """
     known = task.problem_type in PROBLEMS
     kind: Problem[Any] = PROBLEMS[task.problem_type] if known else SINGLE_LABEL
-    return kind.of_labels(task.labels).with_fitted(task.fitted)
+    problem = kind.of_labels(task.labels).with_fitted(task.fitted)
+    return problem.with_calibration(task.calibration)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bertender.metrics.calibration import log_sigmoid, on_curve
 from bertender.metrics.targets import NO_LABEL
 from bertender.problems.problem import Constant, IntArray, Outputs, Tensor, Tensors
 from bertender.problems.reading import CellError, Columns, checked_text, shown, usable_cell
@@ -45,6 +46,7 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         Tensor("LOGITS", "TYPE_FP32", (None,)),
     )
     has_thresholds = True
+    calibrated_by = ("platt", "isotonic")
     model_settings: Mapping[str, Any] = {"problem_type": "multi_label_classification"}
     shares_encoder = True
 
@@ -114,6 +116,27 @@ class MultiLabelClassification(TextProblem[LabelSet]):
     def decode(self, outputs: Outputs, example: Example) -> LabelSet:
         return tuple(np.flatnonzero(outputs.logits[0] > 0).tolist())
 
+    def probabilities(
+        self, logits: npt.NDArray[Any], labels: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
+        wide = np.asarray(logits, dtype=np.float64)
+        found = _sigmoid(wide)
+        if self.calibration is None:
+            return found
+        for place, label in enumerate(labels):
+            if line := self.calibration.lines.get(label):
+                slope, shift = line
+                found[:, place] = _sigmoid(slope * wide[:, place] + shift)
+            elif points := self.calibration.points.get(label):
+                found[:, place] = on_curve(wide[:, place], points)
+        return found
+
+    def confidences(self, outputs: Outputs, labels: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return the probability of each row's least probable decision: that a label of the set is
+        right, or that one outside it is not, (rows,)."""
+        found = self.probabilities(outputs.logits, labels)
+        return np.where(outputs.logits > 0, found, 1 - found).min(axis=1, initial=1.0)
+
     def decisions(self, outputs: Outputs) -> IntArray:
         """Return whether each label is in the set, (rows, labels)."""
         return np.asarray(outputs.logits > 0, dtype=np.int64)
@@ -125,8 +148,8 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         """Return the mean over texts of the KL divergence of all their labels."""
         first, second = (np.asarray(each, dtype=np.float64) for each in (reference, candidate))
         yes = _sigmoid(first)
-        found = yes * (_log_sigmoid(first) - _log_sigmoid(second))
-        found += (1 - yes) * (_log_sigmoid(-first) - _log_sigmoid(-second))
+        found = yes * (log_sigmoid(first) - log_sigmoid(second))
+        found += (1 - yes) * (log_sigmoid(-first) - log_sigmoid(-second))
         return float(found.sum(axis=1).mean())
 
     def response(
@@ -139,12 +162,13 @@ class MultiLabelClassification(TextProblem[LabelSet]):
         """Return (batch, labels of the largest set) tensors, padded with empty values."""
         logits = np.concatenate([each.logits for each in outputs])
         shape = len(logits), max(1, int((logits > 0).sum(axis=1).max()))
+        likely = self.probabilities(logits, [label.decode() for label in labels])
         names = np.full(shape, b"", dtype=np.object_)
         scores = np.zeros(shape, dtype=np.float32)
         for row, own in enumerate(logits):
             chosen = np.flatnonzero(own > 0)
             names[row, : len(chosen)] = labels[chosen]
-            scores[row, : len(chosen)] = _sigmoid(own[chosen].astype(np.float64))
+            scores[row, : len(chosen)] = likely[row, chosen]
         return {"LABEL": names, "SCORE": scores, "LOGITS": logits}
 
     def response_of(
@@ -192,11 +216,7 @@ def _in_words(numbers: Iterable[int], labels: Sequence[str]) -> str:
 
 
 def _sigmoid(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.exp(_log_sigmoid(logits))
-
-
-def _log_sigmoid(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.asarray(-np.logaddexp(0.0, -logits))
+    return np.exp(log_sigmoid(logits))
 
 
 MULTI_LABEL = MultiLabelClassification()

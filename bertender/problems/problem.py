@@ -6,6 +6,7 @@ here; `bertender.training.heads` has the PyTorch side of each.
 
 from __future__ import annotations
 
+import copy
 import re
 from abc import abstractmethod
 from collections import Counter
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.card import Calibration
+from bertender.core.errors import ConfigError
 from bertender.metrics.by_label import Parts
-from bertender.metrics.targets import NO_LABEL
+from bertender.metrics.targets import NO_LABEL, is_labelled
 from bertender.problems.reading import Reading, Target
 from bertender.text.batch import Batch, Example, Tokenize, keep_text
 
@@ -216,6 +219,53 @@ class Problem(Reading[Target]):
     ) -> Mapping[str, float]:
         """Return what decodes a model's outputs best, for `with_fitted`; by default nothing."""
         return {}
+
+    # probabilities, of the kinds that have some
+
+    calibrated_by: tuple[str, ...] = ()
+    """Methods that calibrate its probabilities, the usual one first; none where it has none."""
+    one_of_labels: bool = False
+    """A row's probabilities are of one label each, and add up to 1."""
+    calibration: Calibration | None = None
+    """That of the model; None leaves the probabilities as they are."""
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether a prediction has a probability of being right."""
+        return bool(self.calibrated_by)
+
+    def with_calibration(self, calibration: Calibration | None) -> Self:
+        """Return the kind of problem with a model's calibration."""
+        if calibration == self.calibration:
+            return self
+        problem = copy.copy(self)
+        problem.calibration = calibration
+        return problem
+
+    def probabilities(
+        self, logits: npt.NDArray[Any], labels: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of each label, (rows, labels)."""
+        raise ConfigError(
+            f"{self.name!r} has no probabilities. Kinds of problems that choose labels have."
+        )
+
+    def confidence(self, outputs: Outputs, labels: Sequence[str]) -> float:
+        """Return the probability of the least probable decision about an example."""
+        return float(self.confidences(outputs, labels).min(initial=1.0))
+
+    def confidences(self, outputs: Outputs, labels: Sequence[str]) -> npt.NDArray[np.float64]:
+        """Return the probability of each row's least probable decision, (rows,)."""
+        return self.probabilities(outputs.logits, labels).max(axis=1, initial=0.0)
+
+    def truth_of(
+        self, outputs: Outputs, target: Target, labels: int
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return which labels of each row are right (rows, labels), and which rows somebody has
+        labelled (rows,)."""
+        truth = np.zeros((len(outputs.logits), labels), dtype=bool)
+        truth[0, [number for number in self.labels_of(target) if number >= 0]] = True
+        return truth, np.array([is_labelled(target)])
 
     # scores, and answers that read no text
 

@@ -357,6 +357,18 @@ class SeveralHeads(Problem[HeadTargets]):
             kind.decode(self.of_head(name, outputs), example) for name, kind in self.heads.items()
         )
 
+    @property
+    def has_confidence(self) -> bool:
+        return any(kind.has_confidence for kind in self.heads.values())
+
+    def confidence(self, outputs: Outputs, labels: Sequence[str]) -> float:
+        """Return that of the least confident head, of those that have one."""
+        return min(
+            kind.confidence(self.of_head(name, outputs), self.own_labels[name])
+            for name, kind in self.heads.items()
+            if kind.has_confidence
+        )
+
     def decisions(self, outputs: Outputs) -> IntArray:
         of_heads = [
             kind.decisions(outputs._replace(logits=outputs.logits[:, self.slices[name]]))

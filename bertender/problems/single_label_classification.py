@@ -109,7 +109,7 @@ class SingleLabelClassification(Softmax, TextProblem[int]):
         logits = np.concatenate([each.logits for each in outputs])
         return {
             "LABEL": labels[logits.argmax(axis=1)][:, None],
-            "SCORE": softmax_of_largest(logits)[:, None],
+            "SCORE": softmax_of_largest(logits, self.temperature)[:, None],
             "LOGITS": logits,
         }
 

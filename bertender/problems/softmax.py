@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bertender.core.card import Calibration
+from bertender.metrics.calibration import log_softmax
 from bertender.problems.problem import FloatArray, IntArray, Outputs
 
 
 class Softmax:
     """A row of logits is a softmax over labels; see `Problem`."""
+
+    calibrated_by: tuple[str, ...] = ("temperature",)
+    one_of_labels = True
+    calibration: Calibration | None
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by before the softmax; no prediction depends on it."""
+        return self.calibration.temperature if self.calibration else 1.0
+
+    def probabilities(
+        self, logits: npt.NDArray[Any], labels: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
+        scaled = np.asarray(logits, dtype=np.float64) / self.temperature
+        return np.asarray(np.exp(log_softmax(scaled)))
 
     def decisions(self, outputs: Outputs) -> IntArray:
         """Return the label of each row, (rows, 1)."""
@@ -28,16 +46,11 @@ class Softmax:
 
     def divergence(self, reference: npt.NDArray[Any], candidate: npt.NDArray[Any]) -> float:
         """Return the mean KL divergence."""
-        first, second = (_log_softmax(each.astype(np.float64)) for each in (reference, candidate))
+        first, second = (log_softmax(each.astype(np.float64)) for each in (reference, candidate))
         return float((np.exp(first) * (first - second)).sum(axis=1).mean())
 
 
-def _log_softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
-
-
-def softmax_of_largest(logits: FloatArray) -> FloatArray:
+def softmax_of_largest(logits: FloatArray, temperature: float = 1.0) -> FloatArray:
     """Return the probability of each row's prediction, (rows, labels) -> (rows,)."""
-    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    exponents = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
     return np.asarray(1.0 / exponents.sum(axis=1), dtype=np.float32)  # the largest is exp(0)

@@ -190,6 +190,15 @@ class TokenClassification(Softmax, Problem[Tags]):
         tags[outputs.places] = outputs.logits.argmax(axis=1)
         return tuple(tags.tolist())
 
+    def truth_of(
+        self, outputs: Outputs, target: Tags, labels: int
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        tags = np.asarray(target, dtype=np.int64)[outputs.places]
+        truth = np.zeros((len(tags), labels), dtype=bool)
+        known = tags >= 0
+        truth[np.flatnonzero(known), tags[known]] = True
+        return truth, known
+
     def to_example(self, texts: tuple[str, ...]) -> Example:
         """Return the words of a sentence."""
         if len(texts) != 1:
@@ -247,11 +256,13 @@ class TokenClassification(Softmax, Problem[Tags]):
         for row, (own, example) in enumerate(zip(outputs, examples, strict=True)):
             names[row, : len(example)] = labels[0]
             names[row, own.places] = labels[own.logits.argmax(axis=1)]
-            scores[row, own.places] = softmax_of_largest(own.logits)
+            scores[row, own.places] = softmax_of_largest(own.logits, self.temperature)
             logits[row, own.places] = own.logits
         named = [label.decode() for label in labels]
         sentences = zip(outputs, examples, texts, strict=True)
-        spans = [spans_of(own, words, text, named) for own, words, (text,) in sentences]
+        spans = [
+            spans_of(own, words, text, named, self.temperature) for own, words, (text,) in sentences
+        ]
         return {"LABEL": names, "SCORE": scores, "LOGITS": logits, **span_tensors(spans)}
 
     def response_of(
@@ -280,7 +291,9 @@ class TokenClassification(Softmax, Problem[Tags]):
         return [*("\t".join(each) for each in words), ""]
 
 
-def spans_of(outputs: Outputs, words: Example, text: str, labels: Sequence[str]) -> list[Span]:
+def spans_of(
+    outputs: Outputs, words: Example, text: str, labels: Sequence[str], temperature: float = 1.0
+) -> list[Span]:
     """Return the spans of a text, in their order.
 
     Entities are read from the tags of all parts of words that the model sees; of plain tags, a span
@@ -292,6 +305,7 @@ def spans_of(outputs: Outputs, words: Example, text: str, labels: Sequence[str])
         text: as it was sent. Where each of its words stands after WORD_MARK, the offsets are those
             in the words with a space between them.
         labels: of the model.
+        temperature: that its probabilities are calibrated by.
     """
     text, starts = _placed(words, text)
     logits, owners, offsets = outputs.logits, outputs.places, np.zeros_like(outputs.places)
@@ -309,7 +323,7 @@ def spans_of(outputs: Outputs, words: Example, text: str, labels: Sequence[str])
         for word, following in zip(owned, [*begins, len(text)][1:], strict=True)
     ]
     tags = [labels[number] for number in logits[order].argmax(axis=1)]
-    scores = softmax_of_largest(logits[order])
+    scores = softmax_of_largest(logits[order], temperature)
     found_in = entities_of(tags) if are_entity_tags(labels) else _runs(tags, owned)
     found = []
     for entity in found_in:

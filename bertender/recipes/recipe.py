@@ -325,7 +325,8 @@ def _check_products(plan: Sequence[PlannedStep]) -> None:
                 continue
             earlier = Earlier([products[source].model for source in step.sources], by_path)
             model = stage.model(planned.filled, earlier)
-        products[step.name] = replace(stage.makes(planned.config), model=model)
+        starts = [products[source] for source in step.sources]
+        products[step.name] = replace(stage.makes_of(planned.config, starts), model=model)
         by_path.update({output.resolve(): model for output in planned.outputs})
 
 

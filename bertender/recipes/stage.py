@@ -247,6 +247,10 @@ class Stage:
         """Return the artifact that it will write."""
         return Product(self.name, "torch")
 
+    def makes_of(self, config: Any, sources: Sequence[Product]) -> Product:
+        """Return the artifact that it will write, given those of the steps that it starts from."""
+        return self.makes(config)
+
     def model(self, config: Any, earlier: Earlier) -> ExpectedModel | None:
         """Return the model that it will make, as far as it is known; raise where it can make none
         of these settings."""

@@ -37,6 +37,7 @@ from bertender.recipes.stage import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from bertender.comparison.calibration import CalibrateConfig
     from bertender.comparison.records import CompareConfig, Comparison
     from bertender.gate.artifacts import Verification, VerifyConfig
     from bertender.models.own_models import ExpectedModel
@@ -528,6 +529,39 @@ class Bundle(Stage):
         return Product(self.name, "bundle")
 
 
+class Calibrate(Stage):
+    """A copy of a classifier whose probabilities are calibrated."""
+
+    name = "calibrate"
+    summary = "Let a model's probabilities be right as often as they say."
+    source = "artifact"
+    problem_types = (
+        "single_label_classification",
+        "multi_label_classification",
+        "token_classification",
+        "multiple_choice",
+    )
+
+    @property
+    def config(self) -> type[CalibrateConfig]:
+        from bertender.comparison.calibration import CalibrateConfig
+
+        return CalibrateConfig
+
+    def work(
+        self, sources: Sequence[Artifact], task: Task, config: CalibrateConfig, out: Path
+    ) -> Artifact:
+        from bertender.comparison.calibration import calibrate
+
+        return calibrate(sources[0], task, config, out)
+
+    def makes_of(self, config: CalibrateConfig, sources: Sequence[Product]) -> Product:
+        return sources[0]
+
+    def model(self, config: CalibrateConfig, earlier: Earlier) -> ExpectedModel | None:
+        return earlier.sources[0]
+
+
 def exported(source: Artifact, task: Task) -> Artifact:
     """Export a torch artifact with the default settings into the cache folder, unless it is there.
 
@@ -645,7 +679,7 @@ STAGES: Table[Stage] = Table(
         stage.name: stage
         for stage in (
             *(Pretrain(), DistillGeneral(), Baseline(), Finetune(), Distill(), Prune()),
-            *(Export(), Quantize(), Bundle(), Verify(), Compare(), Endpoint()),
+            *(Export(), Quantize(), Bundle(), Calibrate(), Verify(), Compare(), Endpoint()),
         )
     },
 )

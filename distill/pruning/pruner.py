@@ -142,6 +142,7 @@ def prune(
             )
             record = replace(task, left_out=texts.task.left_out)
             written: dict[str, Any] = {"stage": "prune", "config": config, "parent": parent}
+            written["calibration"] = parent.card.task.calibration
             write_trained(model, tokenizer, record, findings, out=out, **written)
 
         on_main_process(write)

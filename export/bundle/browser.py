@@ -37,6 +37,7 @@ from bertender.text.text_windows import windows_of
 from export.bundle.program import (
     ODD_TEXTS,
     Program,
+    calibration_notes,
     classifier_of,
     copy_companions,
     has_weights_beside,
@@ -115,6 +116,7 @@ def notes_of(source: Artifact, opened: Classifier) -> tuple[str, ...]:
     if fitted:
         values = ", ".join(f"{name} {value:.4g}" for name, value in fitted.items())
         notes.append(f"fitted besides the weights, and for the page to apply: {values}")
+    notes += calibration_notes(source)
     encode = opened.encode
     assert isinstance(encode, Tokenize)
     if windows_of(encode.tokenizer) is not None or opened.problem.window is not None:
@@ -281,9 +283,11 @@ def _texts(source: Artifact, opened: Classifier, examples: Sequence[Example]) ->
         "median": bounds.max_median and bounds.max_median * spread,
         "p95": bounds.max_p95 and bounds.max_p95 * spread,
     }
+    own = source.card.task.calibration
     return {
         "kind": source.card.task.problem_type,
         "labels": list(source.card.task.labels),
+        "calibration": own and own.model_dump(mode="json"),
         "pipeline": use_of(source).pipeline,
         "pair": bool(rows) and rows[0]["pair"] is not None,
         "vectors": problem.gives_vectors,

@@ -89,3 +89,12 @@ def classifier_of(
     problem = problem_of(source).reading(tokenizer)
     labels = source.card.task.labels
     return Classifier(name, labels, problem.encoder(tokenizer), predictor, parameters, problem)
+
+
+def calibration_notes(source: Artifact) -> tuple[str, ...]:
+    """Return how probabilities are read from the logits of a calibrated model."""
+    if (own := source.card.task.calibration) is None:
+        return ()
+    if own.method == "temperature":
+        return (f"calibrated: divide the logits by {own.temperature:.4g} before the softmax",)
+    return (f"calibrated by {own.method}: the curve of each label is in the card of {source.name}",)

@@ -20,6 +20,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bertender.core.artifact import Artifact
+from bertender.core.card import TaskRecord
 from bertender.core.errors import ModelError, RuntimeMissingError
 from bertender.core.findings import BundleFindings
 from bertender.core.machine import installed_version
@@ -30,7 +31,7 @@ from bertender.models.runtimes import RUNTIMES
 from bertender.text.batch import Batch, Example
 from bertender.text.text_windows import windows_of
 from bertender.text.tokenizer import TOKENIZER_NAME, load_tokenizer, longest_input
-from export.bundle.program import ODD_TEXTS, Program, has_weights_beside
+from export.bundle.program import ODD_TEXTS, Program, calibration_notes, has_weights_beside
 
 PACKAGE, MODULE = "onnxruntime-extensions", "onnxruntime_extensions"
 DOMAIN = "ai.onnx.contrib"
@@ -121,6 +122,8 @@ class SingleFile(Program):
             != tokenizer(text, truncation=True)["input_ids"]
         ]
         notes = ["reads one text in a run"]
+        if (own := source.card.task.calibration) and own.points:
+            notes += [f"{SCORES} are not calibrated", *calibration_notes(source)]
         if other:
             notes.append(
                 f"reads {len(other)} of {len(ODD_TEXTS)} odd texts in other tokens than the "
@@ -207,7 +210,8 @@ def _answer(model: onnx.ModelProto, source: Artifact) -> None:
     helper.set_model_props(model, {"labels": json.dumps(task.labels)})
     if (scorer := ANSWERS[task.problem_type]) is None:
         return
-    graph.node.append(helper.make_node(scorer, [LOGITS], [SCORES], SCORES))  # of the last axis
+    calibrated = _calibrated(graph, task)
+    graph.node.append(helper.make_node(scorer, [calibrated], [SCORES], SCORES))  # of the last axis
     wanted = [(SCORES, TensorProto.FLOAT, [1, len(task.labels)])]
     if scorer == "Softmax":
         names, place = f"{LABEL}/names", f"{LABEL}/place"
@@ -218,3 +222,19 @@ def _answer(model: onnx.ModelProto, source: Artifact) -> None:
         graph.node.append(helper.make_node("Gather", [names, place], [LABEL], LABEL))
         wanted.append((LABEL, TensorProto.STRING, [1]))
     graph.output.extend(helper.make_tensor_value_info(*each) for each in wanted)
+
+
+def _calibrated(graph: onnx.GraphProto, task: TaskRecord) -> str:
+    """Return the name of what the scores are made of: the logits, or, where a line of them
+    calibrates the model, that line, which is added to the graph."""
+    own = task.calibration
+    if own is None or own.points:
+        return LOGITS
+    lines = [own.lines.get(label, (1 / own.temperature, 0.0)) for label in task.labels]
+    last = LOGITS
+    for operator, values in zip(("Mul", "Add"), np.array(lines, np.float32).T, strict=True):
+        name = f"{SCORES}/{operator}"
+        graph.initializer.append(numpy_helper.from_array(values, f"{name}/values"))
+        graph.node.append(helper.make_node(operator, [last, f"{name}/values"], [name], name))
+        last = name
+    return last

@@ -48,8 +48,23 @@ function softmax(logits) {
   return exponents.map((each) => each / sum);
 }
 
-function sigmoid(logits) {
-  return logits.map((each) => 1 / (1 + Math.exp(-each)));
+// As the server's SCORE has them; LOGITS stay the model's own.
+function probabilities(about, logits, isSet) {
+  const { temperature = 1, lines = {}, points = {} } = about.calibration ?? {};
+  if (!isSet) return softmax(logits.map((each) => each / temperature));
+  return logits.map((logit, place) => {
+    const label = about.labels[place];
+    if (Object.hasOwn(points, label)) return onCurve(points[label], logit);
+    const [slope, shift] = Object.hasOwn(lines, label) ? lines[label] : [1, 0];
+    return 1 / (1 + Math.exp(-(slope * logit + shift)));
+  });
+}
+
+function onCurve(points, logit) {
+  const next = points.findIndex(([place]) => place >= logit);
+  if (next <= 0) return points.at(next)[1]; // before the first, or behind the last
+  const [[left, low], [right, high]] = points.slice(next - 1, next + 1);
+  return low + ((high - low) * (logit - left)) / (right - left);
 }
 
 function wordsOf(text) {
@@ -83,7 +98,7 @@ function predictions(about, texts, outputs) {
   const [labels, logits] = [of("LABEL"), of("LOGITS")];
   return (kind === "token_classification" ? wordsOf(text) : [null]).map((word, place) => {
     const start = place * about.labels.length;
-    const own = (isSet ? sigmoid : softmax)(logits.slice(start, start + about.labels.length));
+    const own = probabilities(about, logits.slice(start, start + about.labels.length), isSet);
     const scores = about.labels.map((label, number) => (
       {
         label: nameOf(label, number),

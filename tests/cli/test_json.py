@@ -15,9 +15,10 @@ from bertender.core.artifact import Artifact
 from serve.server.installation import is_installed
 from tests.cli.fakes import FakeEndpoint
 from tests.cli.made import FAST, QUICK, Made
-from tests.front import WRITERS, last_line, succeed
+from tests.front import WRITERS, last_line, succeed, write_fresh_texts
 from tests.quick import quick
 from tests.serve.scripted import Script, http_server
+from tests.toys import toy_task
 
 Words = tuple[str | Path, ...]
 TOY_RECIPE = """
@@ -59,6 +60,14 @@ def toy_server() -> str:
     return server.__enter__()
 
 
+def calibrate_words(made: Made, out: Path) -> Words:
+    path = write_fresh_texts(out.with_name("fresh.csv"), toy_task(180))
+    return (
+        *("calibrate", made["student"], "--train", path, "--dev", made.files.dev),
+        *("--select", "0.5", "--out", out),
+    )
+
+
 COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "run": run_words,
     "pretrain": pretrain_words,
@@ -81,6 +90,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "export": lambda made, out: ("export", made["student"], "--out", out),
     "quantize": lambda made, out: ("quantize", made["onnx"], "--out", out),
     "bundle": lambda made, out: ("bundle", made["onnx"], "--to", "browser", "--out", out),
+    "calibrate": calibrate_words,
     "import": lambda made, out: ("import", made["theirs"], "--out", out),
     "verify": lambda made, out: ("verify", made["student"], made["int8"]),
     "compare": lambda made, out: ("compare", made["student"], made["int8"], *FAST),

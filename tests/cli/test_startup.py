@@ -50,6 +50,7 @@ PATHS: dict[str, list[tuple[str, ...]]] = {
     "export": [(NOWHERE, *OUT)],
     "quantize": [(NOWHERE, *OUT)],
     "bundle": [(NOWHERE, "--to", "browser", *OUT)],
+    "calibrate": [(NOWHERE, *OUT)],
     "import": [(NOWHERE, *OUT)],
     "compress": [("--teacher", NOWHERE, *OUT)],
     "verify": [(NOWHERE, NOWHERE)],

@@ -23,6 +23,14 @@ function show(rows) {
   );
 }
 
+/** Return the probability on an isotonic curve of [logit, probability]. */
+function onCurve(points, logit) {
+  const next = points.findIndex(([place]) => place >= logit);
+  if (next <= 0) return points.at(next)[1]; // before the first, or behind the last
+  const [[left, low], [right, high]] = points.slice(next - 1, next + 1);
+  return low + ((high - low) * (logit - left)) / (right - left);
+}
+
 /** Return the lines that show the logits of a text. */
 function answers(opened, texts, inputs, logits) {
   const values = logits[0];
@@ -32,13 +40,20 @@ function answers(opened, texts, inputs, logits) {
     return logits.map((row, place) => [tokens[place], texts.labels[row.indexOf(Math.max(...row))]]);
   }
   const names = values.length === texts.labels.length ? texts.labels : values.map((_, place) => `${place}`);
+  const { temperature = 1, lines = {}, points = {} } = texts.calibration ?? {};
   let shown = values;
   if (texts.kind === "single_label_classification") {
-    const exponents = values.map((each) => Math.exp(each - Math.max(...values)));
+    const largest = Math.max(...values);
+    const exponents = values.map((each) => Math.exp((each - largest) / temperature));
     const sum = exponents.reduce((first, second) => first + second);
     shown = exponents.map((each) => each / sum);
   } else if (texts.kind === "multi_label_classification") {
-    shown = values.map((each) => 1 / (1 + Math.exp(-each)));
+    shown = values.map((each, place) => {
+      const name = names[place];
+      if (Object.hasOwn(points, name)) return onCurve(points[name], each);
+      const [slope, shift] = Object.hasOwn(lines, name) ? lines[name] : [1, 0];
+      return 1 / (1 + Math.exp(-(slope * each + shift)));
+    });
   }
   return shown
     .map((value, place) => [names[place], value])

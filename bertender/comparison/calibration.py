@@ -1,0 +1,230 @@
+"""Calibration of an artifact's probabilities, and their reliability on held-out texts.
+
+Temperature scaling is that of Guo et al. (arXiv:1706.04599, section 4.2). It is fitted on texts
+that were set apart, and judged on the held-out ones. The artifact is copied; its card alone
+changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from bertender.core.artifact import Artifact, copy_artifact
+from bertender.core.card import Calibration
+from bertender.core.config import Config
+from bertender.core.errors import ConfigError
+from bertender.core.findings import CalibrationFindings, Reliability
+from bertender.metrics.calibration import (
+    FEWEST_OF_LABEL,
+    TEMPERATURES,
+    Judged,
+    fit_line,
+    fit_points,
+    fit_temperature,
+    has_enough,
+    reliability_changes,
+)
+from bertender.metrics.metric import FloatArray, IntArray
+from bertender.problems.problem import Outputs, Problem
+from bertender.tasks.task import Split, Task
+
+logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+ENOUGH_FOR_POINTS = 1000
+"""Texts from which on an isotonic curve does not fit their noise; Niculescu-Mizil and Caruana
+(2005) found it worse than a line below about so many."""
+AT_A_BOUND = 1.01
+MEASURES = {"ece": "ECE", "brier": "Brier score", "nll": "negative log-likelihood"}
+
+
+class CalibrateConfig(Config):
+    """Settings of `calibrate`."""
+
+    panel: ClassVar[str] = "Calibration"
+
+    method: Literal["auto", "temperature", "platt", "isotonic"] = Field(
+        AUTO,
+        description="temperature for labels and tags; for sets, by default platt, and isotonic "
+        f"from {ENOUGH_FOR_POINTS} texts on",
+    )
+    seed: int = Field(0, ge=0, description="which texts intervals resample")
+
+
+class Rows:
+    """Logits of some texts, row by row, and the right labels.
+
+    Args:
+        problem: the kind.
+        outputs: of each text.
+        split: of these texts.
+        labels: of the model.
+    """
+
+    def __init__(
+        self, problem: Problem[Any], outputs: Sequence[Outputs], split: Split, labels: Sequence[str]
+    ) -> None:
+        self.problem = problem
+        self.labels = labels
+        self.count = len(outputs)
+        truths, known, texts, logits = [], [], [], []
+        for text, (own, target) in enumerate(zip(outputs, split.label_ids, strict=True)):
+            truth, labelled = problem.truth_of(own, target, own.logits.shape[1])
+            truths.append(truth)
+            known.append(labelled)
+            texts.append(np.full(len(truth), text))
+            logits.append(own.logits)
+        kept = np.concatenate(known)
+        self.truth = np.concatenate(truths)[kept]  # (rows, labels)
+        self.texts: IntArray = np.concatenate(texts)[kept]  # (rows,)
+        self.logits: FloatArray = np.concatenate(logits)[kept].astype(np.float64)
+
+    def judged(self, calibration: Calibration | None) -> Judged:
+        """Return the probabilities under a calibration, beside the truth."""
+        problem = self.problem.with_calibration(calibration)
+        return Judged(
+            problem.probabilities(self.logits, self.labels),
+            self.truth,
+            self.texts,
+            one_of_labels=problem.one_of_labels,
+        )
+
+
+def reliability_of(
+    problem: Problem[Any], outputs: Sequence[Outputs], split: Split, labels: Sequence[str]
+) -> Reliability | None:
+    """Return the reliability of a model's probabilities on a split, by its own calibration; None
+    of kinds of problems that have no probabilities."""
+    if not problem.calibrated_by:
+        return None
+    return Rows(problem, outputs, split, labels).judged(problem.calibration).reliability()
+
+
+def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path) -> Artifact:
+    """Fit a calibration on the texts set apart, and write a copy of the artifact that has it.
+
+    A calibration that the artifact has already is fitted anew.
+
+    Raises:
+        ConfigError: the kind of problem has no probabilities, or another method; or no texts are
+            set apart.
+    """
+    from bertender.comparison.accuracy import predict_outputs
+    from bertender.models.classifier import open_classifier
+
+    plain = artifact.uncalibrated
+    task.check_problem(plain)
+    method = _method(task, config)
+    if not len(task.selection):
+        raise ConfigError(
+            f"{artifact.place} has learned from every training text (select=0), and on those it is "
+            "surer than on others. Give labelled texts that it has not seen, --train FILE (with "
+            "--dev FILE to judge by), or train it again with --select 0.1."
+        )
+    classifier = open_classifier(plain)
+    splits = task.selection.labelled, task.dev.labelled
+    fitted_on, held_out = (
+        Rows(
+            classifier.problem,
+            predict_outputs(classifier, split.examples),
+            split,
+            classifier.labels,
+        )
+        for split in splits
+    )
+    calibration = fitted(fitted_on, method, plain.digest)
+    before, after = held_out.judged(None), held_out.judged(calibration)
+    findings = CalibrationFindings(
+        method=method,
+        chosen_on=fitted_on.count,
+        texts=held_out.count,
+        before=before.reliability(),
+        after=after.reliability(),
+        changes=reliability_changes(before, after, held_out.count, config.seed),
+    )
+    if worse := findings.worse:
+        named = ", ".join(MEASURES[name] for name in worse)
+        logger.warning(
+            "%s: calibrated, its probabilities are less reliable on the held-out texts (%s), "
+            "beyond noise. Keep the artifact without it, or calibrate on more texts like those",
+            *(artifact.place, named),
+        )
+    record = plain.card.task.model_copy(update={"calibration": calibration})
+    card = plain.card.model_copy(
+        update={
+            "task": record,
+            "findings": plain.card.findings.model_copy(update={"calibration": findings}),
+        }
+    )
+    return copy_artifact(Artifact(artifact.path, card), out)
+
+
+def _method(task: Task, config: CalibrateConfig) -> str:
+    problem = task.problem
+    if not problem.calibrated_by:
+        of_heads = " Give the artifact of one head." if problem.heads else ""
+        raise ConfigError(
+            f"{task.name!r} is of {problem.name!r}, which has no probabilities of labels to "
+            f"calibrate. Labels, sets of labels, tags and choices have.{of_heads}"
+        )
+    if config.method == AUTO:
+        usual, *others = problem.calibrated_by
+        return others[0] if others and len(task.selection) >= ENOUGH_FOR_POINTS else usual
+    if config.method not in problem.calibrated_by:
+        raise ConfigError(
+            f"method={config.method}: {problem.name!r} is calibrated by "
+            f"{' or '.join(problem.calibrated_by)}. Leave --method out."
+        )
+    return config.method
+
+
+def fitted(rows: Rows, method: str, fitted_for: str) -> Calibration:
+    """Return the calibration of some rows by a method.
+
+    Args:
+        rows: of texts that nothing has learned from.
+        method: a row of `Calibration.method`.
+        fitted_for: digest of the artifact.
+
+    Raises:
+        ConfigError: no prediction is wrong.
+    """
+    made = Calibration.model_validate(
+        {"method": method, "fitted_for": fitted_for, "texts": rows.count}
+    )
+    if method == "temperature":
+        if rows.truth[np.arange(len(rows.truth)), rows.logits.argmax(axis=1)].all():
+            raise ConfigError(
+                f"the model predicts all {rows.count} texts set apart right, so that no "
+                "temperature follows from them. Set more texts apart: --max-select, or --train "
+                "FILE with harder ones."
+            )
+        temperature = fit_temperature(rows.logits, rows.truth)
+        least, most = TEMPERATURES
+        if not least * AT_A_BOUND < temperature < most / AT_A_BOUND:
+            logger.warning(
+                "the temperature is %.3g, at the end of those that are tried (%g to %g): the texts "
+                "set apart are too few, or too easy, or the model has learned nothing",
+                *(temperature, least, most),
+            )
+        return made.model_copy(update={"temperature": temperature})
+    columns = {
+        label: (logits, truth)
+        for label, logits, truth in zip(rows.labels, rows.logits.T, rows.truth.T, strict=True)
+        if has_enough(truth)
+    }
+    if left := [label for label in rows.labels if label not in columns]:
+        logger.warning(
+            "%d of %d labels have fewer than %d texts with or without them, and keep their "
+            "probabilities: %s",
+            *(len(left), len(rows.labels), FEWEST_OF_LABEL, ", ".join(left[:20])),
+        )
+    if method == "platt":
+        return made.model_copy(update={"lines": {k: fit_line(*v) for k, v in columns.items()}})
+    return made.model_copy(update={"points": {k: fit_points(*v) for k, v in columns.items()}})
