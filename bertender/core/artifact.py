@@ -139,7 +139,8 @@ class Artifact:
     def place(self) -> str:
         """What to name it by in a command: of a finished model in the cache folder, its source."""
         is_cached = self.path.resolve().is_relative_to((cache_directory() / IMPORTED).resolve())
-        return str(self.card.config["source"]) if is_cached else str(self.path)
+        # an artifact of a hub is there as it was pushed, and its config names no hub
+        return str(self.card.config.get("source", self.path) if is_cached else self.path)
 
     @property
     def digest(self) -> str:
@@ -222,7 +223,8 @@ def new_artifact(
 
 
 def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
-    """Copy an artifact to `out`, atomically; it still knows where what it was made from lies.
+    """Copy the files of an artifact to `out`, atomically; it still knows where what it was made
+    from lies.
 
     Raises:
         ArtifactError: `out` exists and is not an artifact or holds other files too, or is this one.
@@ -230,7 +232,10 @@ def copy_artifact(artifact: Artifact, out: Path) -> Artifact:
     out = out.resolve()
     check_writable(out, artifact)
     with replacing_directory(out) as directory:
-        shutil.copytree(artifact.path, directory, dirs_exist_ok=True)
+        for name in (*artifact.card.files, TIMING_NAME):
+            if (source := artifact.path / name).is_file():
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, directory / name)
         write_moved_card(artifact, directory)
     return Artifact.load(out)
 

@@ -7,7 +7,7 @@ A source is one of
     one of sentence-transformers      the same with modules.json, of a model that gives vectors
     a folder or file of ONNX          model.onnx beside config.json and the tokenizer (Optimum), or
                                       in onnx/ below them (transformers.js), or the .onnx file
-    a hub name                        NAME or NAME@REVISION
+    a hub name                        NAME or NAME@REVISION; an artifact where `push` put one there
 
 What is no artifact is written as one, into the cache folder or where `import_model` is told to:
 the labels from `id2label`, the problem type from the head, the weights in float32. What
@@ -30,11 +30,12 @@ from bertender.core.artifact import (
     IMPORT_STAGE,
     IMPORTED,
     Artifact,
+    copy_artifact,
     digest_of,
     file_state,
     new_artifact,
 )
-from bertender.core.card import CARD_NAME, TaskRecord, library_versions
+from bertender.core.card import CARD_NAME, TaskRecord, library_versions, read_card
 from bertender.core.config import Config
 from bertender.core.errors import (
     ConfigError,
@@ -126,7 +127,7 @@ def open_artifact(source: str | os.PathLike[str], *, verify: bool = True) -> Art
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(out.with_name(f".{out.name}.lock")):
-            build_once([out], found.identity, lambda: _write(found, out, None), digest_of)
+            build_once([out], found.identity, lambda: _place(found, out), digest_of)
     except OSError as error:
         raise ModelError(
             f"{source} cannot be imported into the cache folder: {error}. Set {CACHE_VARIABLE} to "
@@ -167,7 +168,12 @@ def import_model(
             f"{source} is an artifact already ({CARD_NAME} is there): give it to the other "
             "commands, or of a bundle the artifact that it was made from."
         )
-    _write(located(str(source)), out, labels, pooling, problem_type)
+    found = located(str(source))
+    if found.is_artifact and (labels or pooling):
+        raise ConfigError(
+            f"labels, pooling: {source} is an artifact, which has its own. Leave them out."
+        )
+    _place(found, out, labels, pooling, problem_type)
     artifact = Artifact.load(out)
     _say_unnamed(artifact)
     return artifact
@@ -206,6 +212,11 @@ class FinishedModel:
             for path in (Path(name or self.source), self.folder)
         )
         return f"{folder}-{Path(last).stem}" if by_file else last
+
+    @property
+    def is_artifact(self) -> bool:
+        """Whether a hub has it as an artifact."""
+        return (self.folder / CARD_NAME).is_file()
 
     @property
     def place(self) -> str:
@@ -323,17 +334,24 @@ def _on_hub(source: str) -> FinishedModel:
     from bertender.core.hub import hub_cache, hub_knows
 
     is_offline = HF_HUB_OFFLINE or not hub_knows(f"api/models/{name}")
+
+    def fetched(files: Sequence[str] | None, commit: str | None) -> Path:
+        folder = snapshot_download(
+            name,
+            revision=commit,
+            cache_dir=hub_cache(),
+            allow_patterns=None if files is None else [*files],
+            local_files_only=is_offline,
+        )
+        return Path(folder)
+
     try:
         files = [] if is_offline else HfApi().list_repo_files(name, revision=revision)
-        folder = Path(
-            snapshot_download(
-                name,
-                revision=revision,
-                cache_dir=hub_cache(),
-                allow_patterns=None if is_offline else wanted(source, files),
-                local_files_only=is_offline,
-            )
-        )
+        if CARD_NAME in files:
+            folder = fetched([CARD_NAME], revision)
+            folder = fetched((CARD_NAME, *read_card(folder).files), folder.name)
+        else:
+            folder = fetched(None if is_offline else wanted(source, files), revision)
     except (OSError, ValueError) as error:
         if not is_offline:
             raise HubUnreachableError(
@@ -345,6 +363,8 @@ def _on_hub(source: str) -> FinishedModel:
             f"{f' at revision {revision}' if revision else ''}. Check the path; or go online (and "
             "unset HF_HUB_OFFLINE)."
         ) from None
+    if (folder / CARD_NAME).is_file():
+        return FinishedModel(source, folder, revision=folder.name)
     return _in_folder(source, folder, folder.name)  # the hub's cache names folders by commits
 
 
@@ -367,6 +387,20 @@ def wanted(source: str, files: Sequence[str]) -> list[str]:
     if pickles := [name for name in PICKLES if name in top]:
         raise _only_pickles(source, pickles[0], SINGLE_LABEL.model_class)
     return companions
+
+
+def _place(
+    found: FinishedModel,
+    out: Path,
+    labels: Sequence[str] | None = None,
+    pooling: PoolingName | None = None,
+    problem_type: str | None = None,
+) -> None:
+    """Write a model as an artifact; one that is an artifact is copied."""
+    if found.is_artifact:
+        copy_artifact(Artifact.load(found.folder), out)
+    else:
+        _write(found, out, labels, pooling, problem_type)
 
 
 def _write(
