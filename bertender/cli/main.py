@@ -61,11 +61,13 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "api-key": Command(SERVE, "Make an API key for a server, and its row.", "serve"),
     "install-server": Command(SERVE, "Install Triton beside this environment's packages.", "serve"),
+    "push": Command(SERVE, "Put an artifact, with a model card, on a hub."),
     "tasks": Command(LOOK_UP, "List the tasks that are known by name."),
     "methods": Command(LOOK_UP, "List the distillation methods."),
     "schemes": Command(LOOK_UP, "List the ways to quantize, and for which machines."),
     "recipes": Command(LOOK_UP, "List the recipes."),
     "show": Command(LOOK_UP, "Show an artifact and what it was made from."),
+    "card": Command(LOOK_UP, "Write the model card of an artifact."),
     "doctor": Command(LOOK_UP, "Show what this machine has, and what that means."),
 }
 """All commands, in the order in which they are shown."""
@@ -154,6 +156,8 @@ def command_of(name: str) -> Callable[..., None]:
     """Import the module of a command and build the command."""
     if name in ("classify", "loadtest"):  # without what a server needs
         from bertender.cli.asking import build
+    elif name in ("card", "push"):
+        from bertender.cli.publishing import build
     elif COMMANDS[name].group == MAKE:
         from bertender.cli.making import build
     elif COMMANDS[name].group == MEASURE:

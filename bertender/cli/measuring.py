@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 
 from bertender import api
 from bertender.cli.findings import parity_table
 from bertender.cli.flags import JsonFlag, OutFile, command_with_flags, settings_of
 from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
-from bertender.comparison.records import CompareConfig, Comparison
+from bertender.comparison.records import CompareConfig, Comparison, read_comparison
 from bertender.comparison.table import html_report, markdown_table, terminal_table
 from bertender.core.config import Record
-from bertender.core.errors import DataError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.machine import save_note
 from bertender.gate.artifacts import Verification, VerifyConfig, verify
@@ -108,7 +106,9 @@ def compare_command() -> Callable[..., None]:
             raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
         check_savable("--out", out, "JSON")
         check_savable("--html", html, "HTML")
-        comparison, left_out = (_read(saved), None) if saved else _measure(artifacts or [], values)
+        comparison, left_out = (
+            (read_comparison(saved), None) if saved else _measure(artifacts or [], values)
+        )
         if out:
             save_result(comparison, out)
         if html:
@@ -134,7 +134,7 @@ def show_parity(output: Path) -> None:
 
 def show_comparison(output: Path) -> None:
     """Print a saved comparison."""
-    print_comparison(_read(output))
+    print_comparison(read_comparison(output))
 
 
 def print_comparison(comparison: Comparison, wide: bool = False) -> None:
@@ -159,17 +159,3 @@ def _measure(paths: list[str], values: dict[str, Any]) -> tuple[Comparison, dict
     if note := runtime_note(comparison):
         save_note(note)
     return comparison, left_out_rows(task)
-
-
-def _read(path: Path) -> Comparison:
-    try:
-        return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    except (OSError, UnicodeDecodeError) as error:
-        reason = str(error)
-    raise DataError(
-        f"{path} is not a saved comparison ({reason.lstrip(': ')}). Give a file of "
-        "`bertender compare --out`."
-    )

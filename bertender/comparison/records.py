@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError
 
 from bertender.comparison.accuracy import TOKENS_PER_BATCH, ConstantRow
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record, parts_of
+from bertender.core.errors import DataError
 from bertender.core.findings import (
     ChosenOn,
     ConstantFindings,
@@ -332,6 +334,25 @@ class Comparison(Record):
         None,
         description="the first row timed a second time, as a row of its own: its speedup is what "
         "chance alone makes; None where it was not",
+    )
+
+
+def read_comparison(path: Path) -> Comparison:
+    """Return a saved comparison.
+
+    Raises:
+        DataError: the file cannot be read, or holds something else.
+    """
+    try:
+        return Comparison.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (OSError, UnicodeDecodeError) as error:
+        reason = str(error)
+    raise DataError(
+        f"{path} is not a saved comparison ({reason.lstrip(': ')}). Give a file of "
+        "`bertender compare --out`."
     )
 
 

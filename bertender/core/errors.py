@@ -6,6 +6,7 @@
     ├── DataError                  a data file is wrong: names file, row and column
     │   └── RowError               one of its rows is, and the others can do without it
     ├── HubUnreachableError        a model or data set is neither local nor reachable
+    ├── HubRefusedError            a hub does not take what is pushed to it
     ├── ArtifactError              a directory is not a usable artifact
     │   ├── NotAnArtifactError     there is no artifact.json, or it cannot be read
     │   ├── DamagedArtifactError   files are missing or differ from their recorded digest
@@ -83,6 +84,10 @@ class RowError(DataError):
 
 class HubUnreachableError(BertenderError):
     """A model or a data set is not on this machine and no hub responds."""
+
+
+class HubRefusedError(BertenderError):
+    """A hub does not take a model: no token, no rights, or a repository that holds other things."""
 
 
 class ArtifactError(BertenderError):

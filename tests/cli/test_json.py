@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import constants
 
 from bertender.cli.main import COMMANDS
 from bertender.core.artifact import Artifact
@@ -18,6 +19,7 @@ from tests.cli.made import FAST, QUICK, Made
 from tests.front import WRITERS, last_line, succeed, write_fresh_texts
 from tests.quick import quick
 from tests.serve.scripted import Script, http_server
+from tests.stand_in_hub import WRITER, stand_in_hub
 from tests.toys import toy_task
 
 Words = tuple[str | Path, ...]
@@ -118,7 +120,9 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "schemes": lambda made, out: ("schemes",),
     "recipes": lambda made, out: ("recipes",),
     "show": lambda made, out: ("show", made["int8"]),
+    "card": lambda made, out: ("card", made["int8"]),
     "doctor": lambda made, out: ("doctor",),
+    "push": lambda made, out: ("push", made["int8"], "anna/toy", "--private"),
 }
 
 LONG = {"compress", "tune"}
@@ -146,15 +150,31 @@ KEYS: dict[str, Collection[str]] = {
     "schemes": {"schemes", "target", "calibrator", "sensitivity"},
     "recipes": {"quickstart", "sst2", "from-scratch"},
     "show": {"artifact", "card", "digest"},
+    "card": {"out", "card"},
     "doctor": {"environment", "findings"},
+    "push": {"repository", "url", "commit", "digest", "private", "files", "removed"},
 }
 """What the JSON of each command holds, or each of its rows."""
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    monkeypatch.setenv("HF_TOKEN", WRITER)
+    with stand_in_hub(monkeypatch):
+        yield
+
+
 @pytest.mark.parametrize("name", quick(COMMANDS, *COMMANDS.keys() - LONG))
 def test_json_is_all_that_standard_output_holds(
-    name: str, made: Made, endpoint: type[FakeEndpoint], tmp_path: Path
+    name: str,
+    made: Made,
+    endpoint: type[FakeEndpoint],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if name == "push":
+        request.getfixturevalue("hub")
     result = succeed(*COMMAND_LINES[name](made, tmp_path / "out"), "--json")
     assert result.stdout.count("\n") == 1, result.stdout
     assert result.stdout.isascii()

@@ -25,6 +25,8 @@ from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.gate.artifacts import VerifyConfig
+from bertender.publishing.model_card import ModelCardConfig
+from bertender.publishing.push import PushConfig
 from bertender.tasks.task import Task, TaskConfig
 from serve.bulk import ClassifyConfig
 from serve.client.access import AccessConfig
@@ -49,6 +51,8 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     "classify": (ClassifyConfig, AccessConfig),
     "loadtest": (LoadConfig, AccessConfig),
     "tune": (TuneConfig,),
+    "card": (ModelCardConfig,),
+    "push": (PushConfig,),
 }
 """The configs whose fields are a command's flags; commands that are not here have none."""
 
@@ -72,6 +76,8 @@ OWN_FLAGS = {
     "loadtest": {"--out", "--plot"},
     "tune": {"--out"},
     "api-key": {"--file", "--tokens-per-second"},
+    "card": {"--out"},
+    "push": {"--force"},
 }
 """Flags beside those of the configs and --json, which every command has."""
 

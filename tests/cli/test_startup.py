@@ -59,6 +59,8 @@ PATHS: dict[str, list[tuple[str, ...]]] = {
     "deploy": [(NOWHERE, "--to", "http://localhost:9")],
     "tune": [(NOWHERE, "--task", "docs")],
     "show": [(NOWHERE,)],
+    "card": [(NOWHERE,)],
+    "push": [(NOWHERE, "anna/toy")],
 }
 """Paths that are not there, by the commands that take some."""
 

@@ -1,0 +1,1 @@
+"""Publishing: the model card of an artifact, and its way to a hub."""

@@ -1,0 +1,422 @@
+"""The model card of an artifact: the README.md that a hub shows, with its metadata.
+
+Every figure is from the artifact's own card or from a saved comparison; what nobody measured is
+not there. A README.md is no part of an artifact: it changes no output, and no digest covers it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from bertender.comparison.records import (
+    Comparison,
+    ComparisonRow,
+    measure_size,
+    read_comparison,
+)
+from bertender.comparison.table import MEGABYTE, NOISY, is_noisy, marked, number, short
+from bertender.core.artifact import IMPORT_STAGE, Artifact, lineage
+from bertender.core.config import Config
+from bertender.core.errors import DataError
+from bertender.core.progress import visible
+from bertender.metrics.metric import CONFIDENCE
+from bertender.models.onnx_session import ONNX_NAME
+from bertender.problems import PROBLEMS
+
+README_NAME = "README.md"
+SOMEWHERE = "OWNER/NAME"
+"""Stands for the repository in a card that is of none yet."""
+TAG = "bertender"
+OWN_FAMILY = "bertender-"
+"""Start of a family that transformers does not know."""
+SENTENCE_FILES = "modules.json"
+"""File of a folder that sentence-transformers opens."""
+
+PIPELINES: Mapping[str, str] = {
+    "single_label_classification": "text-classification",
+    "multi_label_classification": "text-classification",
+    "regression": "text-classification",
+    "token_classification": "token-classification",
+    "question_answering": "question-answering",
+    "multiple_choice": "multiple-choice",
+    "sentence_embedding": "sentence-similarity",
+    "ranking": "text-ranking",
+    "masked_language_model": "fill-mask",
+}
+"""Kind of problem -> the hub's name of its task; several heads have none."""
+LIBRARIES: Mapping[str, str] = {"torch": "transformers", "onnx": "onnx", "bag-of-words": TAG}
+"""Kind of an artifact -> the hub's name of what opens it; bundles say that themselves."""
+IN_TRANSFORMERS = frozenset({"text-classification", "token-classification", "question-answering"})
+"""Tasks of a pipeline of transformers."""
+
+PIPELINE_SETTINGS: Mapping[str, str] = {
+    "multi_label_classification": ", top_k=None",
+    "regression": ', function_to_apply="none"',
+}
+"""Kind of problem -> what a pipeline must be called with: it shows one label by itself, and takes a
+number for a logit."""
+
+
+class ModelCardConfig(Config):
+    """Settings of a model card."""
+
+    panel: ClassVar[str] = "Model card"
+
+    comparison: Path | None = Field(
+        None,
+        description="saved comparison (compare --out) with a row of the artifact: score with "
+        "interval, and time",
+    )
+    base_model: str | None = Field(
+        None, description="hub name of the encoder that it comes from, where no file records it"
+    )
+    license: str | None = Field(
+        None, description="licence by the hub's name, as apache-2.0; unknown by default"
+    )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An artifact's row of a saved comparison."""
+
+    comparison: Comparison
+    row: ComparisonRow
+
+
+def model_card(artifact: Artifact, config: ModelCardConfig, repository: str = SOMEWHERE) -> str:
+    """Return the text of an artifact's README.md, metadata included.
+
+    Args:
+        artifact: whose card has the findings.
+        config: what the findings lack.
+        repository: where it is, or will be, on a hub.
+
+    Raises:
+        DataError: the comparison cannot be read, or has no row of this artifact.
+    """
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+    measured = _measured(artifact, config.comparison)
+    task, name = artifact.card.task, repository.rpartition("/")[2]
+    pipeline = PIPELINES.get(task.problem_type)
+    score = _own_score(artifact, measured)
+    results = None
+    if score is not None and pipeline is not None:
+        results = [
+            EvalResult(
+                task_type=pipeline,
+                dataset_type=task.name,
+                dataset_name=task.name,
+                metric_type=task.metric,
+                metric_value=round(score, 4),
+            )
+        ]
+    data = ModelCardData(
+        license=config.license,
+        library_name=_library(artifact),
+        pipeline_tag=pipeline,
+        base_model=config.base_model or base_model(artifact),
+        tags=[TAG, artifact.card.stage, artifact.card.precision],
+        metrics=[task.metric],
+        model_name=name,
+        eval_results=results,
+    )
+    lines = [
+        f"# {name}",
+        "",
+        *_summary(artifact),
+        *_section("Measured", _figures(artifact, measured)),
+        *_section("Use", _uses(artifact, repository, pipeline)),
+        *_section("Limits", _limits(artifact)),
+        *_section("Made from", _ancestors(artifact, config)),
+    ]
+    return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"))
+
+
+def base_model(artifact: Artifact) -> str | None:
+    """Return the hub name of the model that an artifact's first ancestor started from.
+
+    A recorded name with a slash may be a folder as well: it counts as a hub name where it was
+    imported from a commit, or where the hub's cache on this machine has it.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    from bertender.core.hub import CONFIG_NAME, hub_cache
+
+    known = [each for each in lineage(artifact) if isinstance(each, Artifact)]
+    config = known[-1].card.config
+    source = config.get("source") or config.get("teacher")
+    if not isinstance(source, str):
+        return None
+    name = source.rpartition("@")[0] or source
+    if known[-1].card.stage == IMPORT_STAGE:
+        return name if config.get("revision") else None
+    if name.count("/") > 1 or name.startswith((".", "/")):
+        return None
+    cached = try_to_load_from_cache(name, CONFIG_NAME, cache_dir=hub_cache())
+    return name if isinstance(cached, str) else None
+
+
+def _measured(artifact: Artifact, path: Path | None) -> Measured | None:
+    """Return the artifact's row of a saved comparison; None where none is named."""
+    if path is None:
+        return None
+    comparison = read_comparison(path)
+    rows = [row for row in comparison.rows if row.digest == artifact.digest]
+    if not rows:
+        listed = ", ".join(f"{row.name} ({row.digest[:12]})" for row in comparison.rows)
+        raise DataError(
+            f"comparison={path}: no row is of {artifact.path} ({artifact.digest[:12]}); its rows "
+            f"are {listed}. Measure it: bertender compare {artifact.path} --out FILE."
+        )
+    return Measured(comparison, rows[0])
+
+
+def _library(artifact: Artifact) -> str | None:
+    """Return the hub's name of what opens an artifact."""
+    if artifact.card.family.startswith(OWN_FAMILY) and artifact.card.kind == "torch":
+        return TAG
+    if SENTENCE_FILES in artifact.card.files and artifact.card.kind == "torch":
+        return "sentence-transformers"
+    return LIBRARIES.get(artifact.card.kind)
+
+
+def _summary(artifact: Artifact) -> Iterator[str]:
+    """Yield the first paragraph: what the model does, and in which form."""
+    card = artifact.card
+    problem = PROBLEMS.get(card.task.problem_type)
+    does = problem.summary if problem else card.task.problem_type.replace("_", " ")
+    yield (
+        f"Task {_code(card.task.name)}: {does}. Family {_code(card.family)}, {card.kind}, "
+        f"{card.precision}, made by `bertender {card.stage}`."
+    )
+
+
+def _section(title: str, lines: Iterator[str]) -> list[str]:
+    """Return a section; nothing where it has no lines."""
+    own = [*lines]
+    return ["", f"## {title}", "", *own] if own else []
+
+
+def _own_score(artifact: Artifact, measured: Measured | None) -> float | None:
+    """Return the held-out score of the artifact itself; None where nobody measured it."""
+    if measured is not None:
+        score = measured.row.score
+        return None if score.undefined is not None else score.value
+    scores = artifact.card.findings.scores
+    return None if scores is None or scores.undefined is not None else scores.score
+
+
+def _figures(artifact: Artifact, measured: Measured | None) -> Iterator[str]:
+    """Yield a table of score, size and time, and what they were measured on."""
+    yield "| Figure | Value |"
+    yield "| --- | --- |"
+    metric = artifact.card.task.metric
+    if measured is not None:
+        row = measured.row
+        value = row.score.undefined or _interval(
+            row.score.value, (row.score.low, row.score.high), row.score.n
+        )
+        yield f"| {row.score.metric}, held-out texts | {value} |"
+    else:
+        yield from _recorded_score(artifact, metric)
+    size = measure_size(artifact, artifact.card.findings.parameters)
+    if size.millions is not None:
+        yield f"| parameters | {short(size.millions)} million |"
+    yield f"| size on disk | {short(size.artifact_size_bytes / MEGABYTE)} MB |"
+    parity = artifact.card.findings.parity
+    if parity is not None and parity.agreement is not None:
+        yield (
+            f"| predictions equal to those of {_code(parity.reference)} | "
+            f"{parity.agreement:.4f} over {parity.texts} texts |"
+        )
+    if measured is not None:
+        yield from _time(measured)
+
+
+def _recorded_score(artifact: Artifact, metric: str) -> Iterator[str]:
+    """Yield the score of an artifact, or that of the nearest model it was made from."""
+    known = [each for each in lineage(artifact) if isinstance(each, Artifact)]
+    scored = next((each for each in known if each.card.findings.scores is not None), None)
+    if scored is None or (scores := scored.card.findings.scores) is None:
+        return
+    of = "" if scored is artifact else f" of {_code(scored.name)}, which it was made from"
+    # a stage that trains nothing does not count texts; those of its parent are the same
+    same = [each for each in known if each.card.task.data == scored.card.task.data]
+    lengths = [each.card.findings.lengths for each in same]
+    n = next((each.held_out.texts for each in lengths if each is not None), None)
+    value = scores.undefined or _interval(scores.score, _wilson(metric, scores.score, n), n)
+    yield f"| {metric}, held-out texts{of} | {value} |"
+    if scores.chosen_on == "dev":
+        yield "| settings were chosen on | these same texts, which flatters the score |"
+    if scores.constant:
+        yield f"| on these texts | it {scores.constant.words} |"
+
+
+def _wilson(metric: str, score: float, n: int | None) -> tuple[float, float] | None:
+    """Return the 95 % interval of a share of right answers; None of other metrics, whose interval
+    is not known from value and number."""
+    if metric != "accuracy" or not n:
+        return None
+    from scipy.stats import binomtest  # scipy takes a second to import
+
+    interval = binomtest(round(score * n), n).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def _interval(value: float, interval: tuple[float, float] | None, n: int | None) -> str:
+    """Return a score with its interval and number, as far as they are known."""
+    between = f" [{interval[0]:.3f}, {interval[1]:.3f}]" if interval else ""
+    return f"{number(value)}{between}" + (f", n = {n}" if n else "")
+
+
+def _time(measured: Measured) -> Iterator[str]:
+    """Yield the time of one text, and the machine that took it."""
+    conditions = measured.comparison.circumstances
+    noisy = is_noisy(measured.comparison)
+    (time,) = marked((short(measured.row.latency.single.p50_ms),), noisy)
+    runs = measured.row.runtime or measured.row.kind
+    busy = f"; {NOISY} is of a busy machine" if noisy else ""
+    yield f"| one text, median, tokenisation included | {time} ms |"
+    yield (
+        f"| timed in | {runs}, {conditions.threads} threads, {conditions.environment.cpu_model}, "
+        f"texts of {short(conditions.lengths.mean_words)} words on average{busy} |"
+    )
+
+
+def _uses(artifact: Artifact, repository: str, pipeline: str | None) -> Iterator[str]:
+    """Yield the ways to run the model, each as a block of code."""
+    card = artifact.card
+    if bundle := card.findings.bundle:
+        yield f"It opens as {bundle.opens_as}."
+        yield from (f"- {note}" for note in bundle.notes)
+    elif card.kind == "onnx":
+        yield from _block("python", _onnxruntime(artifact, repository))
+        yield from _block("sh", [f"bertender serve {repository}"])
+    elif card.task.labels:
+        yield from _block("python", _in_python(artifact, repository, pipeline))
+    if card.kind == "torch" and card.task.labels:
+        yield from _block(
+            "sh", [f"bertender export {repository} --out onnx", "bertender serve onnx"]
+        )
+
+
+def _in_python(artifact: Artifact, repository: str, pipeline: str | None) -> list[str]:
+    """Return the lines that run a PyTorch model: by its library, or by bertender alone."""
+    card, kind = artifact.card, artifact.card.task.problem_type
+    if SENTENCE_FILES in card.files:
+        return [
+            "from sentence_transformers import SentenceTransformer",
+            f'vectors = SentenceTransformer("{repository}").encode(["a text of yours"])',
+        ]
+    if _library(artifact) == TAG or pipeline not in IN_TRANSFORMERS:
+        more = ', "another one"' if len(card.task.text_columns) > 1 else ","
+        return [
+            "import bertender",
+            f'model = bertender.open_model("{repository}")',
+            f'logits = model.logits([("a text of yours"{more})])',
+        ]
+    asked = '"a text of yours"'
+    if pipeline == "question-answering":
+        asked = 'question="Who?", context="a text of yours"'
+    elif len(card.task.text_columns) > 1:
+        asked = '{"text": "a text of yours", "text_pair": "another one"}'
+    return [
+        "from transformers import pipeline",
+        f'model = pipeline("{pipeline}", model="{repository}")',
+        f"print(model({asked}{PIPELINE_SETTINGS.get(kind, '')}))",
+    ]
+
+
+def _onnxruntime(artifact: Artifact, repository: str) -> Iterator[str]:
+    """Yield the lines that run a graph in ONNX Runtime, opened as bertender opens it."""
+    findings, is_pair = artifact.card.findings, len(artifact.card.task.text_columns) > 1
+    yield "import onnxruntime"
+    yield "from huggingface_hub import snapshot_download"
+    yield "from transformers import AutoTokenizer"
+    yield ""
+    yield f'folder = snapshot_download("{repository}")'
+    options = []
+    if findings.session_config:
+        yield "options = onnxruntime.SessionOptions()"
+        for key, value in findings.session_config.items():
+            yield f"options.add_session_config_entry({json.dumps(key)}, {json.dumps(value)})"
+        options.append("options")
+    if findings.left_out_optimizers:
+        options.append(f"disabled_optimizers={[*findings.left_out_optimizers]!r}")
+    more = "".join(f", {each}" for each in options)
+    yield f'session = onnxruntime.InferenceSession(f"{{folder}}/{ONNX_NAME}"{more})'
+    limit = artifact.card.max_length
+    cut = f", max_length={limit}" if limit else ""
+    texts = '"a text of yours", "another one"' if is_pair else '"a text of yours"'
+    yield "tokenizer = AutoTokenizer.from_pretrained(folder)"
+    yield f'tokens = tokenizer({texts}, truncation=True{cut}, return_tensors="np")'
+    yield "names = [each.name for each in session.get_inputs()]"
+    yield "outputs = session.run(None, {name: tokens[name] for name in names})"
+
+
+def _block(language: str, lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
+    yield f"```{language}"
+    yield from lines
+    yield "```"
+
+
+def _limits(artifact: Artifact) -> Iterator[str]:
+    """Yield what the model cannot do, as far as its card knows."""
+    card = artifact.card
+    problem = PROBLEMS.get(card.task.problem_type)
+    if problem is not None and problem.names_labels and card.task.labels:
+        yield f"- Its labels, and no others: {', '.join(map(_code, card.task.labels))}."
+    if card.max_length:
+        windows = card.findings.lengths is not None and card.findings.lengths.windows
+        read = "read in several windows" if windows else "cut there"
+        yield f"- It reads {card.max_length} tokens of a text. Longer texts are {read}."
+    else:
+        yield "- Texts longer than its tokenizer's limit are cut."
+    if card.findings.lengths is not None:
+        yield from (f"- {line}." for line in card.findings.lengths.lines())
+    yield "- Its figures are of one data set. On other texts it was not measured."
+
+
+def _ancestors(artifact: Artifact, config: ModelCardConfig) -> Iterator[str]:
+    """Yield the models that it was made from, the nearest first, and what was not stated."""
+    known = [each for each in lineage(artifact) if isinstance(each, Artifact)]
+    for each in known:
+        card = each.card
+        yield (
+            f"- `bertender {card.stage}`: {card.kind}, {card.precision}, seed {card.seed}, digest "
+            f"`{each.digest[:12]}`"
+        )
+    if base := config.base_model or base_model(artifact):
+        yield f"- base model: [{base}](https://huggingface.co/{base})"
+    versions = ", ".join(f"{name} {version}" for name, version in artifact.card.versions.items())
+    yield f"- versions: {versions}"
+    yield f"- licence: {config.license or 'unknown; nobody has stated one'}"
+
+
+def _code(text: str) -> str:
+    """Return a text as code of Markdown, whatever characters it has."""
+    shown = visible(text)
+    if "`" not in shown and "|" not in shown:
+        return f"`{shown}`"
+    return "`` " + shown.replace("``", "` `").replace("|", "\\|") + " ``"
+
+
+def stated_places(value: Any) -> Any:
+    """Return plain values with absolute paths shortened to their last names.
+
+    The card of a published artifact says which files it was made from, and not where they lay.
+    """
+    if isinstance(value, str):
+        return Path(value).name if value.startswith("/") else value
+    if isinstance(value, Mapping):
+        return {key: stated_places(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [stated_places(each) for each in value]
+    return value
