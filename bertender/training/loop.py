@@ -12,128 +12,54 @@ from __future__ import annotations
 import logging
 import math
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 
 from bertender.core.artifact import Stopwatch
 from bertender.core.errors import TrainingError
 from bertender.core.files import replacing
-from bertender.core.findings import EarlierPhase, TrainingFindings
 from bertender.core.machine import is_main_process
 from bertender.core.progress import Bar, progress_bar
 from bertender.metrics.targets import is_labelled
 from bertender.models.own_models import not_finite
 from bertender.text.batch import POOLINGS, BatchPlan, plan_batches
 from bertender.training.checkpoint import (
-    SafeCheckpoints,
     history_of,
     last_checkpoint,
     load_weights,
     save_weights,
 )
 from bertender.training.config import LAST_EPOCH, Keeping, TrainingConfig, computes_in_bf16
-from bertender.training.examples import TensorBatch, TokenDataset
-from bertender.training.heads import SPREAD, exact_numbers, output_layer, parts_of_a_batch
-from bertender.training.heads.losses import LEAST_WEIGHT, Part
+from bertender.training.examples import TokenDataset
+from bertender.training.heads import SPREAD, exact_numbers
+from bertender.training.objective import LossParts, Objective
 from bertender.training.optimizers import OPTIMIZERS, say_default_rate
-from bertender.training.parts import Steps, limits_of
+from bertender.training.parts import AccumulatingTrainer, Steps, limits_of
+from bertender.training.rates import NO_RATES, Rates, learn_numbers, pace, split_by_rate
+from bertender.training.report import (
+    TrainingReport,
+    best_epoch,
+    has_ended,
+    scores_in,
+    warn_of_idle_losses,
+)
 
 logger = logging.getLogger(__name__)
 
 Model = TypeVar("Model", bound=nn.Module)
 Value = TypeVar("Value")
 
-LossParts = Mapping[str, torch.Tensor]
-
-Rates = Mapping[str, Callable[[float], float]]
-"""How the names of a part's parameters begin -> a function of the share of the steps that have
-passed, 0 to 1, to the factor of the learning rate. What is in no part learns at the rate itself."""
-NO_RATES: Rates = {}
-
 LOG_EVERY = 50
 SCHEDULERS = {"linear": "linear", "constant": "constant_with_warmup"}
 """Our names of schedules, and those of the Trainer."""
-SHORT_TOKENS = 128
-"""Up to about this length, on a CPU, the gradient of torch's flash attention takes longer than that
-of plain products and a softmax."""
-
-
-class Objective(Protocol):
-    """The loss that a training run minimises."""
-
-    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        """Return the named, weighted parts of the loss (scalars); their sum is minimised.
-
-        Anything random must be drawn from the seed and `step`, so that a resumed run repeats it.
-        """
-        ...
-
-
-class RepeatedObjective(ABC):
-    """An objective of several losses of a batch, each of which depends on the gradient before."""
-
-    @abstractmethod
-    def __call__(self, model: nn.Module, batch: TensorBatch, step: int) -> LossParts:
-        """Return a loss with the same means, whose counts alone are read."""
-
-    @abstractmethod
-    def turns(self, model: nn.Module, batch: TensorBatch, step: int) -> Iterator[LossParts]:
-        """Yield the losses, whose sum is minimised; the gradient of each is there after it."""
-
-
-@dataclass
-class TrainingReport:
-    """Record of a run: the loss as it fell, and the scores at the end of each epoch.
-
-    Samples and seconds are those since the run began or was resumed, scoring left out; two runs
-    that differ in them alone are equal.
-    """
-
-    steps: int
-    losses: list[dict[str, float]] = field(default_factory=list)
-    epochs: list[dict[str, float]] = field(default_factory=list)
-    samples: int = field(default=0, compare=False)
-    seconds: float = field(default=0.0, compare=False)
-    kept_epoch: int | None = None
-    """From 1, the epoch whose weights are kept; None where that is the last, however it scores."""
-
-    @property
-    def kept(self) -> dict[str, float]:
-        """The scores of the epoch that is kept."""
-        return self.epochs[(self.kept_epoch or len(self.epochs)) - 1]
-
-
-def training_findings(reports: Mapping[str, TrainingReport], **more: Any) -> TrainingFindings:
-    """Return the findings of a run for its artifact's card.
-
-    Args:
-        reports: of each phase by its name, in turn.
-        more: other fields of TrainingFindings.
-    """
-    *earlier, last = reports.values()
-    phases = [
-        EarlierPhase(name=name, steps=report.steps, losses=report.losses, epochs=report.epochs)
-        for name, report in zip(reports, earlier, strict=False)
-    ]
-    return TrainingFindings(
-        steps=last.steps,
-        losses=last.losses,
-        epochs=last.epochs,
-        kept_epoch=last.kept_epoch,
-        earlier_phases=phases,
-        **more,
-    )
 
 
 def train(
@@ -198,7 +124,7 @@ def train(
         labels = examples.columns.get("labels", ())
         # a teacher alone labels the others
         unread = () if any(map(is_labelled, labels)) else ("hard",)
-        _warn_of_idle_losses(report, description, unread)
+        warn_of_idle_losses(report, description, unread)
     return report
 
 
@@ -218,30 +144,6 @@ def _keep_best(model: nn.Module, report: TrainingReport, progress: _Progress) ->
     logger.info("epoch %d of %d is kept, the best", best, count)
 
 
-def _warn_of_idle_losses(report: TrainingReport, description: str, unread: Sequence[str]) -> None:
-    """Log a warning of a loss that never moved, or a part that was 0 throughout.
-
-    A divergence from a teacher is 0 where there is nothing to learn from it.
-    """
-    first, *later = report.losses or [{}]
-    if later and all(losses == first for losses in later):
-        logger.warning(
-            "%s: the loss was %s from the first step to the last: nothing was learned. Try a "
-            "higher learning_rate",
-            description,
-            first,
-        )
-        return
-    for name in first:
-        if later and name not in unread and not any(each.get(name, 1.0) for each in report.losses):
-            logger.warning(
-                "%s: the loss %r was 0 from the first step to the last: nothing was learned from "
-                "it",
-                description,
-                name,
-            )
-
-
 def planned(
     examples: TokenDataset, config: TrainingConfig, processes: int | None = None
 ) -> BatchPlan:
@@ -259,7 +161,7 @@ def planned(
     )
 
 
-class PlannedTrainer(SafeCheckpoints):
+class PlannedTrainer(AccumulatingTrainer):
     """The Trainer of transformers over a BatchPlan, minimising an Objective.
 
     Raises:
@@ -276,12 +178,11 @@ class PlannedTrainer(SafeCheckpoints):
         plan: BatchPlan,
         rates: Rates,
     ) -> None:
-        super().__init__(model=model, args=arguments, train_dataset=examples)
+        super().__init__(
+            objective, config.no_dropout, model=model, args=arguments, train_dataset=examples
+        )
         self.remove_callback(PrinterCallback)  # it prints
         self.examples = examples
-        self.minimised: Objective = objective
-        self.takes_one_mean: bool | None = None
-        """Whether the loss is one mean; None before that is known."""
         self.config = config
         self.plan = plan
         self.rates = rates
@@ -297,8 +198,8 @@ class PlannedTrainer(SafeCheckpoints):
             self.optimizer = optimizer
         if is_new:
             if (spreads := self.examples.columns.get(SPREAD)) is not None:
-                _learn_numbers(optimizer, own, float(spreads[0]))
-            _split_by_rate(optimizer, own, self.rates)
+                learn_numbers(optimizer, own, float(spreads[0]))
+            split_by_rate(optimizer, own, self.rates)
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -306,110 +207,14 @@ class PlannedTrainer(SafeCheckpoints):
         optimizer = optimizer or self.optimizer
         scheduler: Any = super().create_scheduler(num_training_steps, optimizer)
         if is_new:
-            _pace(scheduler, optimizer, self.rates, num_training_steps)
+            pace(scheduler, optimizer, self.rates, num_training_steps)
         return scheduler
 
     def get_train_dataloader(self) -> DataLoader[dict[str, Any]]:
         processes = self.args.process_index, self.args.world_size
         return Steps(self.plan, self.examples, self.config, *processes).loader()
 
-    def training_step(
-        self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
-    ) -> torch.Tensor:
-        """Compute the gradient of a step's batch, a list of parts, and return its loss.
-
-        The gradient is that of the whole batch: each mean is divided by the count of all parts.
-        That is known after the last part, and a gradient of one mean is divided then. Where a loss
-        has several means, their counts are taken beforehand, by a run without gradients.
-        """
-        batches = [self._prepare_inputs(dict(batch)) for batch in inputs]
-        in_turn = len(batches) > 1
-        by_count = in_turn and self._takes_one_mean(model, batches[0])
-        averages: Sequence[torch.Tensor] = ()
-        if in_turn and not by_count:
-            counts = [self._counts(model, *numbered) for numbered in enumerate(batches)]
-            averages = [torch.stack(own).mean(0) for own in zip(*counts, strict=True)]
-        model.train()
-        if self.config.no_dropout:
-            switch_off_dropout(model)
-        total = torch.zeros((), device=self.args.device)
-        values: dict[str, torch.Tensor] = {}
-        for number, batch in enumerate(batches):
-            part = Part(number, in_turn, averages)
-            share, losses = self._gradient(model, batch, part, None if by_count else len(batches))
-            total = total + share
-            for name, loss in losses.items():
-                values[name] = values.get(name, 0) + loss
-        if by_count:
-            total = total.clamp(min=LEAST_WEIGHT)
-            for weight in model.parameters():
-                if weight.grad is not None:
-                    weight.grad /= total
-            values = {name: value / total for name, value in values.items()}
-        self._log(self.state.global_step, values)
-        return torch.stack([*values.values()]).sum()
-
-    def _gradient(
-        self, model: nn.Module, batch: TensorBatch, part: Part, parts: int | None
-    ) -> tuple[torch.Tensor, LossParts]:
-        """Add the gradient of a part of a batch to that of the others.
-
-        Args:
-            model: in training mode.
-            batch: the part.
-            part: its place, and what its means are divided by.
-            parts: how many there are, which count alike; None where each weighs as much as the one
-                mean of its loss counts.
-
-        Returns:
-            What the part weighs, and its losses by that.
-        """
-        turns = self._turns(model, batch)
-        values: dict[str, torch.Tensor] = {}
-        share = torch.zeros((), device=self.args.device)
-        while True:
-            with (
-                parts_of_a_batch(replace(part, counts=[])) as own,
-                self.compute_loss_context_manager(),
-                attention_of(batch),
-            ):
-                losses = next(turns, None)
-            if losses is None:
-                return share, values
-            share = own.counts[0] if parts is None else share.new_tensor(1 / parts)
-            weighed = {name: loss.float() * share for name, loss in losses.items()}
-            self.accelerator.backward(torch.stack([*weighed.values()]).sum())
-            for name, loss in weighed.items():
-                values[name] = values.get(name, 0) + loss.detach()
-
-    def _turns(self, model: nn.Module, batch: TensorBatch) -> Iterator[LossParts]:
-        step = self.state.global_step
-        if isinstance(self.minimised, RepeatedObjective):
-            yield from self.minimised.turns(model, batch, step)
-        else:
-            yield self.minimised(model, batch, step)
-
-    def _takes_one_mean(self, model: nn.Module, batch: TensorBatch) -> bool:
-        """Return whether the loss is one mean; it is found out on the first batch."""
-        if self.takes_one_mean is None:
-            self.takes_one_mean = len(self._counts(model, 0, batch)) == 1
-        return self.takes_one_mean
-
-    @torch.no_grad()
-    def _counts(self, model: nn.Module, number: int, batch: TensorBatch) -> list[torch.Tensor]:
-        """Return over how many tokens or rows of a part each mean of the loss is taken."""
-        model.eval()  # so that what is learned from a batch without gradients is learned once
-        cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-        with (
-            torch.random.fork_rng(cuda),
-            parts_of_a_batch(Part(number, in_turn=True)) as part,
-            self.compute_loss_context_manager(),
-            attention_of(batch),
-        ):
-            self.minimised(model, batch, self.state.global_step)
-        return part.counts
-
-    def _log(self, step: int, parts: LossParts) -> None:
+    def log_losses(self, step: int, parts: LossParts) -> None:
         """Write the loss of a step into the history, in some steps.
 
         Raises:
@@ -445,24 +250,6 @@ class PlannedTrainer(SafeCheckpoints):
             samples=samples,
             seconds=seconds,
         )
-
-
-def scores_in(history: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return the scores of each epoch in a log of the Trainer."""
-    return [entry["scores"] for entry in history if "scores" in entry]
-
-
-def best_epoch(epochs: Sequence[Mapping[str, float]]) -> int:
-    """Return the epoch, from 1, with the best mean of its scores; the first of equals."""
-    means = [math.fsum(scores.values()) / len(scores) for scores in epochs]
-    return 1 + means.index(max(means))
-
-
-def has_ended(epochs: Sequence[Mapping[str, float]], keeping: Keeping) -> bool:
-    """Return whether the last epochs were too many that scored no more than the one before."""
-    if keeping.patience is None or not epochs:
-        return False
-    return len(epochs) - best_epoch(epochs) >= keeping.patience
 
 
 def from_main_process(value: Value) -> Value:
@@ -559,77 +346,3 @@ def _trainer_arguments(config: TrainingConfig, work: Path) -> TrainingArguments:
     # one process, one device, as the plan lays it out: more GPUs are for `accelerate launch`
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
-
-
-def _learn_numbers(optimizer: torch.optim.Optimizer, model: nn.Module, spread: float) -> None:
-    """Let the layer that gives numbers learn in their unit.
-
-    AdamW moves each weight by about the learning rate, whatever the loss. A layer whose output is
-    `spread` times as large learns alike where it moves by `spread` times that, and its weights
-    decay by as much as before.
-    """
-    layer = output_layer(model, 1)
-    own = [] if layer is None else [*layer.parameters()]
-    groups: list[dict[str, Any]] = []
-    for group in optimizer.param_groups:
-        others = [each for each in group["params"] if all(each is not one for one in own)]
-        mine = [each for each in group["params"] if any(each is one for one in own)]
-        scaled = {"lr": group["lr"] * spread, "weight_decay": group["weight_decay"] / spread}
-        groups += [{**group, "params": others}, {**group, "params": mine, **scaled}]
-    optimizer.param_groups[:] = [group for group in groups if group["params"]]
-
-
-def _split_by_rate(optimizer: torch.optim.Optimizer, model: nn.Module, rates: Rates) -> None:
-    """Give the parameters of each part groups of their own, named by `part`, before any step."""
-    part_of = {
-        parameter: part
-        for name, parameter in model.named_parameters()
-        for part in rates
-        if name.startswith(part)
-    }
-    groups: list[dict[str, Any]] = []
-    for group in optimizer.param_groups:
-        for part in ("", *rates):
-            members = [each for each in group["params"] if part_of.get(each, "") == part]
-            groups.append({**group, "params": members, "part": part})
-    optimizer.param_groups[:] = [group for group in groups if group["params"]]
-
-
-def _pace(scheduler: LambdaLR, optimizer: torch.optim.Optimizer, rates: Rates, steps: int) -> None:
-    """Multiply the schedule of each group by its part's factor, in a run of some steps."""
-
-    def product(
-        schedule: Callable[[int], float], factor: Callable[[float], float]
-    ) -> Callable[[int], float]:
-        return lambda step: schedule(step) * factor(step / steps)
-
-    for place, group in enumerate(optimizer.param_groups):
-        if group["part"]:
-            schedule = product(scheduler.lr_lambdas[place], rates[group["part"]])
-            scheduler.lr_lambdas[place] = schedule
-            group["lr"] = group["initial_lr"] * schedule(0)
-
-
-def switch_off_dropout(model: nn.Module) -> None:
-    """Put every module that may drop values into evaluation mode.
-
-    Attention drops values by a function, according to its own mode, so that is all modules but two
-    kinds: those in which the mode decides something else, which set `differs_in_training`, and
-    torch's recurrent layers, whose gradient a GPU computes in training mode alone.
-    """
-    for part in model.modules():
-        if not (isinstance(part, nn.RNNBase) or getattr(part, "differs_in_training", False)):
-            part.training = False
-
-
-def attention_of(batch: TensorBatch) -> AbstractContextManager[None]:
-    """Return a context in which torch leaves out flash attention if a batch's texts are short.
-
-    Flash attention saves the memory of a matrix a head, tokens x tokens, which is little for these.
-    On a CPU torch does not choose it anyway where attention has dropout, and models that compute
-    attention themselves never do.
-    """
-    tokens = batch["input_ids"]
-    if tokens.device.type == "cpu" and tokens.shape[-1] <= SHORT_TOKENS:
-        return sdpa_kernel(SDPBackend.MATH)
-    return nullcontext()

@@ -1,4 +1,4 @@
-"""Gradient accumulation: the batch of a step in parts that fit the memory.
+"""Steps of a training: the batch of each in parts that fit the memory, and its gradient.
 
 A step's batch is planned `accumulation` times as large as `batch_size` and `tokens_per_batch` say,
 and cut into parts that keep to them. The gradient is that of the whole batch, whatever the parts
@@ -7,13 +7,23 @@ hold: each mean is over the batch, not over a part (`bertender.training.heads.di
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, Dataset
 
 from bertender.text.batch import BatchLimits, BatchPlan, Bounded
+from bertender.training.checkpoint import SafeCheckpoints
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch, TokenDataset
+from bertender.training.heads import parts_of_a_batch
+from bertender.training.heads.losses import LEAST_WEIGHT, Part
+from bertender.training.objective import LossParts, Objective, RepeatedObjective
 
 
 def limits_of(config: TrainingConfig, processes: int, times: int = 1) -> BatchLimits:
@@ -69,3 +79,150 @@ class Steps(Dataset[list[TensorBatch]]):
 def _own(steps: list[list[TensorBatch]]) -> list[TensorBatch]:
     (parts,) = steps
     return parts
+
+
+class AccumulatingTrainer(SafeCheckpoints):
+    """A Trainer whose step is the gradient of an Objective over a batch in parts.
+
+    Args:
+        objective: is minimised.
+        no_dropout: train in evaluation mode; see `switch_off_dropout`.
+        settings: of the Trainer.
+    """
+
+    def __init__(self, objective: Objective, no_dropout: bool, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.minimised = objective
+        self.takes_one_mean: bool | None = None
+        """Whether the loss is one mean; None before that is known."""
+        self.no_dropout = no_dropout
+
+    def log_losses(self, step: int, parts: LossParts) -> None:
+        """Write the loss of a step into the history."""
+        raise NotImplementedError
+
+    def training_step(
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Compute the gradient of a step's batch, a list of parts, and return its loss.
+
+        The gradient is that of the whole batch: each mean is divided by the count of all parts.
+        That is known after the last part, and a gradient of one mean is divided then. Where a loss
+        has several means, their counts are taken beforehand, by a run without gradients.
+        """
+        batches = [self._prepare_inputs(dict(batch)) for batch in inputs]
+        in_turn = len(batches) > 1
+        by_count = in_turn and self._takes_one_mean(model, batches[0])
+        averages: Sequence[torch.Tensor] = ()
+        if in_turn and not by_count:
+            counts = [self._counts(model, *numbered) for numbered in enumerate(batches)]
+            averages = [torch.stack(own).mean(0) for own in zip(*counts, strict=True)]
+        model.train()
+        if self.no_dropout:
+            switch_off_dropout(model)
+        total = torch.zeros((), device=self.args.device)
+        values: dict[str, torch.Tensor] = {}
+        for number, batch in enumerate(batches):
+            part = Part(number, in_turn, averages)
+            share, losses = self._gradient(model, batch, part, None if by_count else len(batches))
+            total = total + share
+            for name, loss in losses.items():
+                values[name] = values.get(name, 0) + loss
+        if by_count:
+            total = total.clamp(min=LEAST_WEIGHT)
+            for weight in model.parameters():
+                if weight.grad is not None:
+                    weight.grad /= total
+            values = {name: value / total for name, value in values.items()}
+        self.log_losses(self.state.global_step, values)
+        return torch.stack([*values.values()]).sum()
+
+    def _gradient(
+        self, model: nn.Module, batch: TensorBatch, part: Part, parts: int | None
+    ) -> tuple[torch.Tensor, LossParts]:
+        """Add the gradient of a part of a batch to that of the others.
+
+        Args:
+            model: in training mode.
+            batch: the part.
+            part: its place, and what its means are divided by.
+            parts: how many there are, which count alike; None where each weighs as much as the one
+                mean of its loss counts.
+
+        Returns:
+            What the part weighs, and its losses by that.
+        """
+        turns = self._turns(model, batch)
+        values: dict[str, torch.Tensor] = {}
+        share = torch.zeros((), device=self.args.device)
+        while True:
+            with (
+                parts_of_a_batch(replace(part, counts=[])) as own,
+                self.compute_loss_context_manager(),
+                attention_of(batch),
+            ):
+                losses = next(turns, None)
+            if losses is None:
+                return share, values
+            share = own.counts[0] if parts is None else share.new_tensor(1 / parts)
+            weighed = {name: loss.float() * share for name, loss in losses.items()}
+            self.accelerator.backward(torch.stack([*weighed.values()]).sum())
+            for name, loss in weighed.items():
+                values[name] = values.get(name, 0) + loss.detach()
+
+    def _turns(self, model: nn.Module, batch: TensorBatch) -> Iterator[LossParts]:
+        step = self.state.global_step
+        if isinstance(self.minimised, RepeatedObjective):
+            yield from self.minimised.turns(model, batch, step)
+        else:
+            yield self.minimised(model, batch, step)
+
+    def _takes_one_mean(self, model: nn.Module, batch: TensorBatch) -> bool:
+        """Return whether the loss is one mean; it is found out on the first batch."""
+        if self.takes_one_mean is None:
+            self.takes_one_mean = len(self._counts(model, 0, batch)) == 1
+        return self.takes_one_mean
+
+    @torch.no_grad()
+    def _counts(self, model: nn.Module, number: int, batch: TensorBatch) -> list[torch.Tensor]:
+        """Return over how many tokens or rows of a part each mean of the loss is taken."""
+        model.eval()  # so that what is learned from a batch without gradients is learned once
+        cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with (
+            torch.random.fork_rng(cuda),
+            parts_of_a_batch(Part(number, in_turn=True)) as part,
+            self.compute_loss_context_manager(),
+            attention_of(batch),
+        ):
+            self.minimised(model, batch, self.state.global_step)
+        return part.counts
+
+
+SHORT_TOKENS = 128
+"""Up to about this length, on a CPU, the gradient of torch's flash attention takes longer than that
+of plain products and a softmax."""
+
+
+def switch_off_dropout(model: nn.Module) -> None:
+    """Put every module that may drop values into evaluation mode.
+
+    Attention drops values by a function, according to its own mode, so that is all modules but two
+    kinds: those in which the mode decides something else, which set `differs_in_training`, and
+    torch's recurrent layers, whose gradient a GPU computes in training mode alone.
+    """
+    for part in model.modules():
+        if not (isinstance(part, nn.RNNBase) or getattr(part, "differs_in_training", False)):
+            part.training = False
+
+
+def attention_of(batch: TensorBatch) -> AbstractContextManager[None]:
+    """Return a context in which torch leaves out flash attention if a batch's texts are short.
+
+    Flash attention saves the memory of a matrix a head, tokens x tokens, which is little for these.
+    On a CPU torch does not choose it anyway where attention has dropout, and models that compute
+    attention themselves never do.
+    """
+    tokens = batch["input_ids"]
+    if tokens.device.type == "cpu" and tokens.shape[-1] <= SHORT_TOKENS:
+        return sdpa_kernel(SDPBackend.MATH)
+    return nullcontext()

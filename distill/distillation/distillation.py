@@ -18,14 +18,10 @@ from bertender.metrics.targets import is_labelled
 from bertender.training.config import LAST_EPOCH, TrainingConfig, computes_in_bf16
 from bertender.training.examples import TensorBatch, TokenDataset
 from bertender.training.heads import Head
-from bertender.training.loop import (
-    NO_RATES,
-    LossParts,
-    Objective,
-    TrainingReport,
-    planned,
-    train,
-)
+from bertender.training.loop import planned, train
+from bertender.training.objective import LossParts, Objective
+from bertender.training.rates import NO_RATES
+from bertender.training.report import TrainingReport
 from distill.distillation.config import PhasedConfig
 from distill.losses.signals import Signals, Wanted, read_signals
 from distill.losses.training_modules import TRAINING_MODULES, TrainingModule

@@ -32,7 +32,7 @@ from bertender.metrics.targets import is_labelled
 from bertender.models.families import FAMILIES, encoder_layers, family_name
 from bertender.tasks.task import Task
 from bertender.training.config import TrainingConfig
-from bertender.training.loop import training_findings
+from bertender.training.report import training_findings
 from distill.distillation.config import DistillConfig, FilteredConfig, StudentConfig
 from distill.distillation.distillation import Trained, phase_settings
 from distill.distillation.on_task import OnTask

@@ -19,7 +19,7 @@ from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
 from bertender.training.examples import TokenDataset, cut_at
 from bertender.training.heads import SeveralHead, TextHead, head_of
-from bertender.training.loop import Objective
+from bertender.training.objective import Objective
 from distill.augmentation.augment import augmented
 from distill.distillation.config import DistillConfig
 from distill.distillation.distillation import Distillation, phases_with_head

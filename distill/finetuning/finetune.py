@@ -43,7 +43,9 @@ from bertender.training.examples import (
     usual_length,
 )
 from bertender.training.heads import HEADS, Head, head_of
-from bertender.training.loop import LossParts, Objective, planned, train, training_findings
+from bertender.training.loop import planned, train
+from bertender.training.objective import LossParts, Objective
+from bertender.training.report import training_findings
 from distill.finetuning.adversarial import FreeLB
 from distill.finetuning.config import (
     FinetuneConfig,

@@ -18,7 +18,8 @@ from bertender.core.build_once import work_directory
 from bertender.training import checkpoint
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
-from bertender.training.loop import LossParts, Objective, train
+from bertender.training.loop import train
+from bertender.training.objective import LossParts, Objective
 from distill.finetuning.finetune import label_objective
 from distill.pretraining.objectives import MaskedLanguageModel
 from distill.pretraining.vocabularies import train_wordpiece

@@ -19,7 +19,8 @@ from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
 from bertender.training.heads import divisor, head_of, parts_of_a_batch
 from bertender.training.heads.losses import Part
-from bertender.training.loop import LossParts, Objective, planned, train
+from bertender.training.loop import planned, train
+from bertender.training.objective import LossParts, Objective
 from bertender.training.parts import Steps
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import label_objective

@@ -10,7 +10,9 @@ import torch
 
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import Padding, TensorBatch, TokenDataset
-from bertender.training.loop import LossParts, Rates, train
+from bertender.training.loop import train
+from bertender.training.objective import LossParts
+from bertender.training.rates import Rates
 
 STEPS = 10
 CONFIG = TrainingConfig(

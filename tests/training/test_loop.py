@@ -24,7 +24,9 @@ from bertender.training.config import (
     TrainingConfig,
 )
 from bertender.training.examples import TensorBatch
-from bertender.training.loop import SHORT_TOKENS, LossParts, Objective, train
+from bertender.training.loop import train
+from bertender.training.objective import LossParts, Objective
+from bertender.training.parts import SHORT_TOKENS
 from distill.finetuning.finetune import label_objective
 from tests.training.runs import CONFIG, STARTS, Start, classification
 

@@ -11,7 +11,8 @@ import torch
 from bertender.core.errors import ConfigError
 from bertender.training.config import TrainingConfig
 from bertender.training.examples import TensorBatch
-from bertender.training.loop import LossParts, train
+from bertender.training.loop import train
+from bertender.training.objective import LossParts
 from distill.finetuning.adversarial import FreeLB, Perturbation
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import label_objective
