@@ -203,6 +203,7 @@ class ServeConfig(Config):
             "max_text_bytes",
             "max_queue_texts",
             "queue_timeout_ms",
+            "abstain_below",
         ),
         "Model": ("runtime", "gpu", "instances", "threads_per_instance", "concurrent_buckets"),
     }
@@ -282,6 +283,13 @@ class ServeConfig(Config):
         ge=0,
         description="longest wait in that queue for a request's first text to run, then rejected; "
         "0 for no limit",
+    )
+    abstain_below: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="add the output ABSTAINED: true where the least probable decision about a text "
+        "is less probable than this; the label stays. By default there is none",
     )
     server: ServerName | None = Field(
         None,
@@ -409,6 +417,7 @@ class BackendParameters(Config):
     max_text_bytes: int = ServeConfig().max_text_bytes
     max_queue_texts: int = ServeConfig().queue_texts
     queue_timeout_ms: float = ServeConfig().queue_timeout_ms
+    abstain_below: float | None = None
     problem_type: Annotated[str, PROBLEMS.validator()] = Field(
         SINGLE_LABEL.name, description="a row of PROBLEMS; the client reads responses by it"
     )

@@ -47,6 +47,9 @@ TRUNCATE = "truncate"
 TRUNCATED = "TRUNCATED"
 """Output of a request that asks for truncation: which of its texts were cut, bool (batch, 1)."""
 
+ABSTAINED = "ABSTAINED"
+"""Output of a server with --abstain-below: which texts are less probable, bool (batch, 1)."""
+
 ROW = re.compile(
     r"(?:\A|refused: (?:\[[\w.]+\] )?)"
     rf"(?:({TEXT}|{TEXT_PAIR}|{PASSAGES}|{CHOICE.format('[0-9]+')}) )?row (\d+) (.*)",

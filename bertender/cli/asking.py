@@ -118,8 +118,9 @@ async def _classify(
     else:
         for row, classification in by_row.items():
             example = problem.to_example(table.texts[row])
+            marked = "\tabstained" if classification.abstained else ""
             for line in lines_of(classification, example, problem):
-                print(line)
+                print(f"{line}{marked if line else ''}")
     truncated = sum(each.truncated for each in by_row.values())
     if cut := endpoint.model.cut_texts(truncated, len(by_row)):
         messages.print(cut, soft_wrap=True)  # standard output is for the predictions

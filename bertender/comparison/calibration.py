@@ -36,7 +36,6 @@ from bertender.tasks.task import Split, Task
 
 logger = logging.getLogger(__name__)
 
-AUTO = "auto"
 ENOUGH_FOR_POINTS = 1000
 """Texts from which on an isotonic curve does not fit their noise; Niculescu-Mizil and Caruana
 (2005) found it worse than a line below about so many."""
@@ -50,7 +49,7 @@ class CalibrateConfig(Config):
     panel: ClassVar[str] = "Calibration"
 
     method: Literal["auto", "temperature", "platt", "isotonic"] = Field(
-        AUTO,
+        "auto",
         description="temperature for labels and tags; for sets, by default platt, and isotonic "
         f"from {ENOUGH_FOR_POINTS} texts on",
     )
@@ -173,7 +172,7 @@ def _method(task: Task, config: CalibrateConfig) -> str:
             f"{task.name!r} is of {problem.name!r}, which has no probabilities of labels to "
             f"calibrate. Labels, sets of labels, tags and choices have.{of_heads}"
         )
-    if config.method == AUTO:
+    if config.method == "auto":
         usual, *others = problem.calibrated_by
         return others[0] if others and len(task.selection) >= ENOUGH_FOR_POINTS else usual
     if config.method not in problem.calibrated_by:

@@ -157,7 +157,7 @@ class Judged:
         texts = draws.shape[1]
 
         def by_text(values: FloatArray) -> FloatArray:
-            return np.bincount(self.texts, values, texts)
+            return np.asarray(np.bincount(self.texts, values, texts), dtype=np.float64)
 
         n = draws @ by_text(np.ones(len(self.texts)))
         gaps = np.zeros((texts, BINS))

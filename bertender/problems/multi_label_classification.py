@@ -131,11 +131,13 @@ class MultiLabelClassification(TextProblem[LabelSet]):
                 found[:, place] = on_curve(wide[:, place], points)
         return found
 
-    def confidences(self, outputs: Outputs, labels: Sequence[str]) -> npt.NDArray[np.float64]:
+    def confidences(
+        self, logits: npt.NDArray[Any], labels: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
         """Return the probability of each row's least probable decision: that a label of the set is
         right, or that one outside it is not, (rows,)."""
-        found = self.probabilities(outputs.logits, labels)
-        return np.where(outputs.logits > 0, found, 1 - found).min(axis=1, initial=1.0)
+        found = self.probabilities(logits, labels)
+        return np.asarray(np.where(logits > 0, found, 1 - found).min(axis=1))
 
     def decisions(self, outputs: Outputs) -> IntArray:
         """Return whether each label is in the set, (rows, labels)."""

@@ -250,13 +250,25 @@ class Problem(Reading[Target]):
             f"{self.name!r} has no probabilities. Kinds of problems that choose labels have."
         )
 
-    def confidence(self, outputs: Outputs, labels: Sequence[str]) -> float:
-        """Return the probability of the least probable decision about an example."""
-        return float(self.confidences(outputs, labels).min(initial=1.0))
+    def confidence(
+        self, outputs: Sequence[Outputs], labels: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of the least probable decision about each example, (examples,);
+        0 of one that the model sees nothing of."""
+        found = np.zeros(len(outputs))
+        seen = [place for place, own in enumerate(outputs) if len(own.logits)]
+        if seen:
+            counts = [len(outputs[place].logits) for place in seen]
+            rows = np.concatenate([outputs[place].logits for place in seen])
+            starts = np.cumsum([0, *counts[:-1]])
+            found[seen] = np.minimum.reduceat(self.confidences(rows, labels), starts)
+        return found
 
-    def confidences(self, outputs: Outputs, labels: Sequence[str]) -> npt.NDArray[np.float64]:
+    def confidences(
+        self, logits: npt.NDArray[Any], labels: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
         """Return the probability of each row's least probable decision, (rows,)."""
-        return self.probabilities(outputs.logits, labels).max(axis=1, initial=0.0)
+        return np.asarray(self.probabilities(logits, labels).max(axis=1))
 
     def truth_of(
         self, outputs: Outputs, target: Target, labels: int

@@ -211,6 +211,18 @@ class QuestionAnswering(Problem[Answers]):
         around = np.concatenate([[ordered[0] + 1], ordered, [ordered[-1] - 1]])
         return {THRESHOLD: float((around[best] + around[best + 1]) / 2)}
 
+    @property
+    def has_confidence(self) -> bool:
+        return True
+
+    def confidence(
+        self, outputs: Sequence[Outputs], labels: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
+        """Return the probability of each example's answer, or of none, (examples,)."""
+        answered = (_best(own).score > self._least(own) for own in outputs)
+        pairs = zip(outputs, answered, strict=True)
+        return np.array([self._probability(own, each) for own, each in pairs])
+
     def decisions(self, outputs: Outputs) -> IntArray:
         """Return the places where an answer would start and end, (1, 2)."""
         cells = self._cells(outputs)

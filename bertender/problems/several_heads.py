@@ -361,13 +361,16 @@ class SeveralHeads(Problem[HeadTargets]):
     def has_confidence(self) -> bool:
         return any(kind.has_confidence for kind in self.heads.values())
 
-    def confidence(self, outputs: Outputs, labels: Sequence[str]) -> float:
+    def confidence(
+        self, outputs: Sequence[Outputs], labels: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
         """Return that of the least confident head, of those that have one."""
-        return min(
-            kind.confidence(self.of_head(name, outputs), self.own_labels[name])
+        of_heads = [
+            kind.confidence([self.of_head(name, each) for each in outputs], self.own_labels[name])
             for name, kind in self.heads.items()
             if kind.has_confidence
-        )
+        ]
+        return np.asarray(np.min(of_heads, axis=0))
 
     def decisions(self, outputs: Outputs) -> IntArray:
         of_heads = [

@@ -30,7 +30,7 @@ from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT, Padding, padding_
 from serve.backend.fair_queue import Bucket, FairQueue, Refusal, Request, Row, Tensors
 from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, Tally
 from serve.backend.running import AdaptiveThreads, OwnShapes
-from serve.wire import TEXT, TRUNCATED, BytesArray, Wishes, from_arrays
+from serve.wire import ABSTAINED, TEXT, TRUNCATED, BytesArray, Wishes, from_arrays
 
 if TYPE_CHECKING:  # at run time it would load PyTorch into the server
     from bertender.models.runtimes import Predictor
@@ -58,6 +58,7 @@ class ServedModel:
         input_names: of the texts of an example.
         max_text_bytes: longest text.
         lanes: buckets that run at once.
+        abstain_below: probability below which a response says that the model abstains.
     """
 
     def __init__(
@@ -68,9 +69,13 @@ class ServedModel:
         input_names: Sequence[str] = (TEXT,),
         max_text_bytes: int | None = None,
         lanes: int = 1,
+        *,
+        abstain_below: float | None = None,
     ) -> None:
         self.classifier = classifier
         self.labels = labels
+        self.label_names = tuple(label.decode() for label in labels)
+        self.abstain_below = abstain_below
         self.queue = queue
         self.input_names = input_names
         self.max_text_bytes = max_text_bytes
@@ -245,14 +250,35 @@ class ServedModel:
         ]
         texts = [text for each in requests for text in each.texts]
         tensors = problem.response(outputs, examples, self.labels, texts)
+        abstained = self._abstained(outputs, batches)
         responses: list[Tensors] = []
         start = 0
         for request, batch in zip(requests, batches, strict=True):
             own = slice(start, start + len(batch))
             start = own.stop
-            truncated = {TRUNCATED: cut_rows(batch)[:, None]} if request.truncate else {}
-            responses.append({**problem.response_of(tensors, own, examples[own]), **truncated})
+            more = {TRUNCATED: cut_rows(batch)[:, None]} if request.truncate else {}
+            if abstained is not None:
+                more[ABSTAINED] = abstained[own, None]
+            responses.append({**problem.response_of(tensors, own, examples[own]), **more})
         return responses
+
+    def _abstained(
+        self, outputs: Sequence[Outputs], batches: Sequence[Batch]
+    ) -> npt.NDArray[np.bool_] | None:
+        """Return about which examples the model abstains (examples,), and count how sure it is of
+        each, and their tokens; None where no response says so."""
+        tokens = [sum(own) for batch in batches for own in batch.by_example(_row_tokens(batch))]
+        if not self.classifier.problem.has_confidence:
+            self.tally.texts(tokens)
+            return None
+        confidence = self.classifier.problem.confidence(outputs, self.label_names)
+        if self.abstain_below is None:
+            self.tally.texts(tokens, confidence)
+            return None
+        # as a client compares SCORE, which is of 32 bits
+        abstained = confidence.astype(np.float32) < np.float32(self.abstain_below)
+        self.tally.texts(tokens, confidence, int(abstained.sum()))
+        return np.asarray(abstained)
 
     def _refuse_late(self) -> None:
         for late in self.queue.expired():
@@ -291,6 +317,11 @@ def _failure(error: Exception) -> Refusal:
     places = " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(frames))
     logger.error("a run of the model failed: %s at %s", type(error).__name__, places)
     return Refusal("INTERNAL", f"the model failed: {type(error).__name__}: {error}")
+
+
+def _row_tokens(batch: Batch) -> list[int]:
+    tokens: list[int] = batch.arrays["attention_mask"].sum(axis=1).tolist()
+    return tokens
 
 
 def cut_rows(batch: Batch) -> npt.NDArray[np.bool_]:

@@ -14,7 +14,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,18 +61,40 @@ def length_label(length: int) -> str:
 _BY_LENGTH = ("length", (*map(str, LENGTHS), LONGER))
 
 WAIT = "bertender_queue_wait_seconds"
+CONFIDENCE = "bertender_confidence"
+TOKENS = "bertender_text_tokens"
+HISTOGRAMS: Mapping[str, tuple[float, ...]] = {
+    WAIT: WAITS_S,
+    CONFIDENCE: (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99),
+    TOKENS: (4, 8, 16, 32, 64, 128, 256, 512, 1024),
+}
+"""Name -> upper bounds of its buckets, without the last, which has none."""
+
+
+def _histogram(name: str, counted: str, total: str) -> tuple[Family, ...]:
+    """Return the three families of a histogram, so that PromQL's histogram_quantile reads them; a
+    histogram of Triton would cost a message for every request."""
+    bounds = (*(f"{bound:g}" for bound in HISTOGRAMS[name]), LONGER)
+    return (
+        Family(f"{name}_bucket", f"{counted} of at most le", "le", bounds),
+        Family(f"{name}_sum", total),
+        Family(f"{name}_count", counted),
+    )
+
 
 METRIC_FAMILIES: tuple[Family, ...] = (
-    # the three of a histogram, so that PromQL's histogram_quantile reads them; a histogram of
-    # Triton would cost a message for every request
-    Family(
-        f"{WAIT}_bucket",
-        "Requests that waited for at most le seconds in the queue of the backend",
-        "le",
-        (*(f"{wait:g}" for wait in WAITS_S), "+Inf"),
+    *_histogram(
+        WAIT,
+        "Requests that waited in the queue of the backend, by seconds",
+        "Seconds that requests waited in the queue of the backend",
     ),
-    Family(f"{WAIT}_sum", "Seconds that requests waited in the queue of the backend"),
-    Family(f"{WAIT}_count", "Requests that waited in the queue of the backend"),
+    *_histogram(
+        CONFIDENCE,
+        "Texts by the probability of the least probable decision about each",
+        "Sum of these probabilities",
+    ),
+    *_histogram(TOKENS, "Texts by the tokens that the model reads of each", "Sum of these tokens"),
+    Family("bertender_abstained_texts_total", "Texts about which the model abstained"),
     Family("bertender_queue_texts", "Texts in the queue of the backend", kind="GAUGE"),
     Family(
         "bertender_rejected_requests_total",
@@ -111,13 +133,23 @@ class Tally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._amounts = defaultdict[Series, float](float)
-        self._waits: list[float] = []
+        self._values: dict[str, list[float]] = {name: [] for name in HISTOGRAMS}
         self._queue_texts = 0
 
     def wait(self, seconds: float) -> None:
         """Count a request that has left the queue."""
         with self._lock:
-            self._waits.append(seconds)
+            self._values[WAIT].append(seconds)
+
+    def texts(
+        self, tokens: Sequence[int], confidence: Iterable[float] = (), abstained: int = 0
+    ) -> None:
+        """Count texts that have an answer: their tokens, and how sure the model is of each."""
+        with self._lock:
+            self._values[TOKENS].extend(tokens)
+            self._values[CONFIDENCE].extend(confidence)
+            if abstained:
+                self._amounts["bertender_abstained_texts_total", ""] += abstained
 
     def rejection(self, reason: str) -> None:
         """Count a request that gets an error."""
@@ -154,15 +186,17 @@ class Tally:
         """
         with self._lock:
             amounts, self._amounts = self._amounts, defaultdict(float)
-            waits, self._waits = self._waits, []
+            values, self._values = self._values, {name: [] for name in HISTOGRAMS}
             amounts["bertender_queue_texts", ""] = queue_texts - self._queue_texts
             self._queue_texts = queue_texts
-        if waits:
-            places = np.searchsorted(np.sort(waits), WAITS_S, side="right").tolist()
-            for bound, place in zip(WAITS_S, places, strict=True):
-                amounts[f"{WAIT}_bucket", f"{bound:g}"] = float(place)
-            amounts[f"{WAIT}_bucket", "+Inf"] = amounts[f"{WAIT}_count", ""] = float(len(waits))
-            amounts[f"{WAIT}_sum", ""] = float(sum(waits))
+        for name, own in values.items():
+            if own:
+                bounds = HISTOGRAMS[name]
+                places = np.searchsorted(np.sort(own), bounds, side="right").tolist()
+                for bound, place in zip(bounds, places, strict=True):
+                    amounts[f"{name}_bucket", f"{bound:g}"] = float(place)
+                amounts[f"{name}_bucket", LONGER] = amounts[f"{name}_count", ""] = float(len(own))
+                amounts[f"{name}_sum", ""] = float(sum(own))
         return {series: amount for series, amount in amounts.items() if amount}
 
 

@@ -70,7 +70,15 @@ def open_served_model(
         shapes=classifier.shapes,
     )
     labels = np.array([label.encode() for label in artifact.card.task.labels], np.object_)
-    return ServedModel(classifier, labels, queue, names, parameters.max_text_bytes, lanes)
+    return ServedModel(
+        classifier,
+        labels,
+        queue,
+        names,
+        parameters.max_text_bytes,
+        lanes,
+        abstain_below=parameters.abstain_below,
+    )
 
 
 def open_artifact(

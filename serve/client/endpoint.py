@@ -27,7 +27,7 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.text.batch import Batch, Example, to_examples
 from serve.client.access import DEFAULT_URL, NO_ACCESS, AccessConfig, open_access, parse_url
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES, PROTOCOLS, Tries
-from serve.wire import MODEL_NAME, TRUNCATED, input_names, to_arrays
+from serve.wire import ABSTAINED, MODEL_NAME, TRUNCATED, input_names, to_arrays
 
 Columns = Sequence[npt.NDArray[np.object_]]
 """The texts of a request: an array for each of its inputs, (batch, 1) or (batch, passages)."""
@@ -89,6 +89,12 @@ class Classification(Record):
         False, description="whether the text was longer than the model's input, and was cut"
     )
 
+    abstained: bool | None = Field(
+        None,
+        description="whether the model is less sure than the server's --abstain-below; None of a "
+        "server without it",
+    )
+
     def by_head(self, problem: Problem[Any]) -> Mapping[str, Classification]:
         """Return the prediction of each head of a model of several."""
         values = (self.label, self.score, self.logits)
@@ -100,6 +106,7 @@ class Classification(Record):
                 logits=logits[name],
                 spans=self.spans if kind.labels_words else None,
                 truncated=self.truncated,
+                abstained=self.abstained,
             )
             for name, kind in problem.heads.items()
         }
@@ -107,7 +114,7 @@ class Classification(Record):
     @model_serializer(mode="wrap")
     def _without_what_is_missing(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = plain(self)
-        for name in ("spans", "ranking"):
+        for name in ("spans", "ranking", "abstained"):
             if values[name] is None:
                 del values[name]
         return values
@@ -190,7 +197,7 @@ class ServedModel:
 
     def response(self, result: Any) -> ResponseTensors:
         """Return the tensors of a result; of an earlier version's, none says what was cut."""
-        names = (*(each.name for each in self.problem.response_tensors), TRUNCATED)
+        names = (*(each.name for each in self.problem.response_tensors), TRUNCATED, ABSTAINED)
         tensors = {name: result.as_numpy(name) for name in names}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
@@ -204,6 +211,7 @@ class ServedModel:
             Classification(
                 **self.problem.read_response(tensors, row, example),
                 truncated=bool(TRUNCATED in tensors and tensors[TRUNCATED][row].any()),
+                abstained=bool(tensors[ABSTAINED][row].any()) if ABSTAINED in tensors else None,
             )
             for (tensors, row), example in zip(rows, examples, strict=True)
         ]

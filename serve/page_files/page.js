@@ -209,12 +209,14 @@ async function classify() {
     const answer = await ask(`v2/models/${encodeURIComponent(model)}/infer`, body);
     const latency = performance.now() - started;
     if (answer.model_version !== chosen().version) await describe(); // it was just deployed
+    const abstained = answer.outputs.some(({ name, data }) => name === "ABSTAINED" && data[0]);
     const cut = answer.outputs.some(({ name, data }) => name === "TRUNCATED" && data[0]);
     const texts = inputs.flatMap(({ data }) => data);
     byId("predictions").replaceChildren(
       ...heads(chosen(), answer.outputs).flatMap((head) => answered(head, texts)),
     );
     byId("latency").textContent = `${latency.toFixed(1)} ms from the request to its response`
+      + (abstained ? "; the model is less sure than the server asks for" : "")
       + (cut ? "; the text is longer than the model's input, and was cut" : "");
     byId("answer").hidden = false;
   } catch (error) {

@@ -4,7 +4,8 @@ The model `classifier` has the input `TEXT` (and `TEXT_PAIR` for pair tasks), st
 outputs `LABEL` (string [1]), `SCORE` (fp32 [1], the softmax probability of the label) and `LOGITS`
 (fp32 [labels]). Where words have labels, `TEXT` is a sentence whose words are split at white space,
 and each output has one more axis, the words, as long as the longest sentence of the request.
-`TRUNCATED` (bool [1]) is there where the request asks for truncation.
+`TRUNCATED` (bool [1]) is there where the request asks for truncation, and `ABSTAINED` (bool [1])
+where the server abstains.
 
 The model `classifier-encoder`, which a backend of Triton runs, has the tensors of its graph.
 """
@@ -29,18 +30,27 @@ from google.protobuf import (  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from bertender.core.card import Card
-from bertender.core.errors import ModelError
+from bertender.core.errors import ConfigError, ModelError
 from bertender.core.hardware import share_of_cores
 from bertender.problems import PROBLEMS
-from bertender.problems.problem import Tensor
+from bertender.problems.problem import Problem, Tensor
 from serve.config import BackendParameters, ServeConfig
-from serve.wire import ENCODER_NAME, MODEL_NAME, TRUNCATED, input_names, width_of
+from serve.wire import (
+    ABSTAINED,
+    ENCODER_NAME,
+    MODEL_NAME,
+    TRUNCATED,
+    input_names,
+    width_of,
+)
 
 CONFIG_NAME = "config.pbtxt"
 FIRST_VERSION = 1
 
 OF_THE_ARTIFACT = ("digest", "stamp", "problem_type", "longest_input")
 """Parameters that are no settings."""
+ABSTAIN_BELOW = "abstain_below"
+"""The parameter that is a setting and adds an output."""
 
 ENCODER_ARTIFACT = f"../../{ENCODER_NAME}/{FIRST_VERSION}"
 """From the classifier's version: the artifact is there once, where Triton's backend reads it."""
@@ -72,6 +82,7 @@ ModelConfig = Any
 """One of them: `triton.ModelConfig`."""
 
 WAS_TRUNCATED = Tensor(TRUNCATED, "TYPE_BOOL", (1,))
+HAS_ABSTAINED = Tensor(ABSTAINED, "TYPE_BOOL", (1,))
 
 
 def model_config(
@@ -103,6 +114,9 @@ def model_config(
             "encoder_inputs": encoder_inputs,
         }
     problem = PROBLEMS[card.task.problem_type].of_labels(card.task.labels)
+    abstains = config.abstain_below is not None
+    if abstains:
+        check_abstains(problem)
     parameters = BackendParameters(
         digest=digest,
         stamp=stamp,
@@ -115,6 +129,7 @@ def model_config(
         max_text_bytes=config.max_text_bytes,
         max_queue_texts=config.queue_texts,
         queue_timeout_ms=config.queue_timeout_ms,
+        abstain_below=config.abstain_below,
         problem_type=card.task.problem_type,
         **encoder,
     )
@@ -130,12 +145,12 @@ def model_config(
             )
         ],
         output=[
-            triton.ModelOutput(
-                name=each.name,
-                data_type=getattr(triton, each.triton_type),
-                dims=each.dims(len(card.task.labels)),
+            _output(each, len(card.task.labels))
+            for each in (
+                *problem.response_tensors,
+                WAS_TRUNCATED,
+                *([HAS_ABSTAINED] if abstains else []),
             )
-            for each in (*problem.response_tensors, WAS_TRUNCATED)
         ],
         dynamic_batching=triton.ModelDynamicBatching(
             max_queue_delay_microseconds=config.queue_delay_us
@@ -150,6 +165,20 @@ def model_config(
             for name, value in parameters.as_strings().items()
         },
     )
+
+
+def _output(tensor: Tensor, labels: int) -> Any:
+    kind = getattr(triton, tensor.triton_type)
+    return triton.ModelOutput(name=tensor.name, data_type=kind, dims=tensor.dims(labels))
+
+
+def check_abstains(problem: Problem[Any]) -> None:
+    """Raise ConfigError where the predictions of a kind have no probability."""
+    if not problem.has_confidence:
+        raise ConfigError(
+            f"abstain_below: a model of {problem.name!r} gives no probability to abstain by. Leave "
+            "--abstain-below out; models that choose labels, tags, choices or answers have one."
+        )
 
 
 def only_version(version: int) -> Any:
@@ -168,6 +197,9 @@ def config_of_version(
         fresh: of the new artifact, by `model_config`: its inputs, outputs and digest are taken.
         name: of the model on the server.
         version: that shall be served.
+
+    Raises:
+        ConfigError: the served model abstains, and the new one has no probability to do so by.
     """
     config = triton.ModelConfig()
     config.CopyFrom(served)
@@ -176,6 +208,9 @@ def config_of_version(
     for tensors in ("input", "output"):
         config.ClearField(tensors)
         getattr(config, tensors).extend(getattr(fresh, tensors))
+    if ABSTAIN_BELOW in served.parameters:
+        check_abstains(PROBLEMS[fresh.parameters["problem_type"].string_value])
+        config.output.append(_output(HAS_ABSTAINED, 0))
     for parameter in OF_THE_ARTIFACT:
         config.parameters.pop(parameter, None)
         if parameter in fresh.parameters:

@@ -38,6 +38,20 @@ def test_waits_are_a_cumulative_histogram() -> None:
     assert tally.take() == {}
 
 
+def test_texts_are_counted_by_confidence_and_tokens() -> None:
+    tally = Tally()
+    tally.texts([4, 5, 2000], [0.5, 0.55, 1.0], abstained=2)
+    amounts = tally.take()
+    within = {bound: amounts["bertender_confidence_bucket", bound] for bound in ("0.5", "0.99")}
+    assert within == {"0.5": 1, "0.99": 2}
+    assert amounts["bertender_confidence_bucket", "+Inf"] == 3
+    assert amounts["bertender_confidence_sum", ""] == pytest.approx(2.05)
+    tokens = {bound: amounts["bertender_text_tokens_bucket", bound] for bound in ("4", "8", "1024")}
+    assert tokens == {"4": 1, "8": 2, "1024": 2}
+    assert amounts["bertender_text_tokens_sum", ""] == 2009
+    assert amounts["bertender_abstained_texts_total", ""] == 2
+
+
 def test_runs_are_counted_by_length_with_their_padding() -> None:
     tally = Tally()
     tally.run(np.array([[1] * 17, [1] * 10 + [0] * 7]), 0.25)
@@ -65,6 +79,7 @@ def test_whatever_is_counted_has_a_family() -> None:
     tally.batch(3, 0.1)
     tally.rejection("invalid")
     tally.run(np.array([[1, 1], [1, 0]]), 0.1)
+    tally.texts([3], [0.7], abstained=1)
     amounts = tally.take(1)
     assert {name for name, _ in amounts} == {family.name for family in METRIC_FAMILIES}
     assert amounts.keys() <= {
