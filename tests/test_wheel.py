@@ -74,6 +74,6 @@ def test_it_gives_the_command_and_the_five_packages(wheel: zipfile.ZipFile) -> N
 def test_its_metadata_names_the_extras_and_the_licence(wheel: zipfile.ZipFile) -> None:
     lines = metadata(wheel, "METADATA").splitlines()
     extras = {line.removeprefix("Provides-Extra: ") for line in lines if "Provides-Extra" in line}
-    assert extras == {"serve", "train", "demo", "openvino", "otel", "docs", "dev"}
+    assert extras == {"serve", "train", "report", "demo", "openvino", "otel", "docs", "dev"}
     assert "License-Expression: Apache-2.0" in lines
     assert metadata(wheel, "licenses/LICENSE").strip().startswith("Apache License")

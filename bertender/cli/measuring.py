@@ -1,4 +1,4 @@
-"""bertender verify and bertender compare.
+"""bertender verify, compare, report and analyse.
 
 What measures and shows loads PyTorch or a plotting library, and is imported where it runs: options,
 paths and settings are checked without it.
@@ -6,7 +6,7 @@ paths and settings are checked without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +17,26 @@ from bertender.cli.findings import parity_table
 from bertender.cli.flags import JsonFlag, OutFile, command_with_flags, settings_of
 from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
 from bertender.comparison.records import CompareConfig, Comparison, read_comparison
-from bertender.comparison.table import html_report, markdown_table, terminal_table
+from bertender.comparison.table import markdown_table, terminal_table
 from bertender.core.config import Record
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.machine import save_note
 from bertender.gate.artifacts import Verification, VerifyConfig, verify
 from bertender.gate.judge import require_parity
+from bertender.report.analyses import (
+    ANALYSIS_NAME,
+    analysis_lines,
+    check_analysable,
+    check_folder,
+    read_analysis,
+    save_analysis,
+    shown_analysis,
+)
+from bertender.report.charts import check_charts
+from bertender.report.choice import choice_of
+from bertender.report.config import AnalyseConfig, LimitsConfig
+from bertender.report.page import page
+from bertender.report.sources import saved_in
 from bertender.tasks.task import TaskConfig
 
 ReferenceArgument = Annotated[
@@ -40,7 +54,27 @@ SavedFile = Annotated[
     typer.Option("--saved", metavar="FILE", help="show this saved comparison; measure nothing"),
 ]
 HtmlFile = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="write the report as this HTML file")
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="write `bertender report` as this HTML file"),
+]
+ReportFile = Annotated[Path, typer.Option("--html", metavar="FILE", help="the page to write")]
+SourceArguments = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE",
+        help="a saved table, the folder of a recipe's run, or models to compare, the reference "
+        "first",
+    ),
+]
+AnalysisFolders = Annotated[
+    list[Path] | None,
+    typer.Option("--analysis", metavar="DIR", help="show this output of `analyse` too; repeatable"),
+]
+AnalysedArgument = Annotated[
+    str, typer.Argument(metavar="ARTIFACT", help="PyTorch model to analyse")
+]
+AnalysisOut = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="folder for analysis.json and pictures")
 ]
 MarkdownFlag = Annotated[bool, typer.Option("--markdown", help="print Markdown")]
 WideFlag = Annotated[bool, typer.Option("--wide", help="show every column")]
@@ -48,7 +82,13 @@ WideFlag = Annotated[bool, typer.Option("--wide", help="show every column")]
 
 def build(name: str) -> Callable[..., None]:
     """Build a command of this module."""
-    return verify_command() if name == "verify" else compare_command()
+    commands = {
+        "verify": verify_command,
+        "compare": compare_command,
+        "report": report_command,
+        "analyse": analyse_command,
+    }
+    return commands[name]()
 
 
 def verify_command() -> Callable[..., None]:
@@ -93,26 +133,24 @@ def compare_command() -> Callable[..., None]:
         wide: WideFlag = False,
         as_json: JsonFlag = False,
     ) -> None:
-        for name, is_set in {"--markdown": markdown, "--wide": wide}.items():
-            if as_json and is_set:
-                raise typer.BadParameter(f"--json and {name}: give one of them.")
-        sources = {name: context.get_parameter_source(name) for name in ("artifacts", *values)}
-        unused = [name for name, each in sources.items() if each and each.name == "COMMANDLINE"]
-        if saved and unused:
-            raise typer.BadParameter(
-                f"--saved measures nothing, so it takes no {', '.join(unused)}."
-            )
+        forms = [name for name, on in {"--markdown": markdown, "--wide": wide}.items() if on]
+        if as_json and forms:
+            raise typer.BadParameter(f"--json and {forms[0]}: give one of them.")
+        if saved:
+            check_unused(context, ("artifacts", *values), "--saved")
         if not saved and not artifacts:
             raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
         check_savable("--out", out, "JSON")
         check_savable("--html", html, "HTML")
+        if html:
+            check_charts()
         comparison, left_out = (
             (read_comparison(saved), None) if saved else _measure(artifacts or [], values)
         )
         if out:
             save_result(comparison, out)
         if html:
-            save_text(html_report(comparison), html)
+            save_text(page(comparison), html)
         if as_json:
             _print_result(comparison, left_out)
         elif markdown:
@@ -121,6 +159,94 @@ def compare_command() -> Callable[..., None]:
             print_comparison(comparison, wide)
 
     return command_with_flags(command, (TaskConfig, CompareConfig), optional=(TaskConfig,))
+
+
+def report_command() -> Callable[..., None]:
+    """Build `bertender report`."""
+
+    def command(
+        context: typer.Context,
+        sources: SourceArguments,
+        html: ReportFile,
+        values: dict[str, Any],
+        analyses: AnalysisFolders = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        check_savable("--html", html, "HTML")
+        check_charts()
+        limits = LimitsConfig.parse(settings_of(LimitsConfig, values))
+        saved, shown = saved_in(sources), [*map(read_analysis, analyses or [])]
+        left_out = None
+        if saved:
+            measuring = [name for name in values if name not in LimitsConfig.model_fields]
+            check_unused(context, measuring, f"a report of {saved}")
+            comparison = read_comparison(saved)
+            run = Path(sources[0])
+            folders = sorted(run.rglob(ANALYSIS_NAME)) if run.is_dir() else []
+            shown += [read_analysis(each.parent) for each in folders]
+        else:
+            comparison, left_out = _measure(sources, values)
+        choice = choice_of(comparison, limits)
+        save_text(page(comparison, limits, [shown_analysis(each) for each in shown]), html)
+        if as_json:
+            print_json(
+                {
+                    "html": html,
+                    "deploy": choice.row,
+                    "sentence": choice.sentence,
+                    **({} if left_out is None else {"left_out": left_out}),
+                }
+            )
+        else:
+            print_words(choice.sentence, "bold")
+            print_words(choice.reason)
+            print_words(f"{html}: {len(comparison.rows)} rows")
+
+    configs = (TaskConfig, LimitsConfig, CompareConfig)
+    return command_with_flags(command, configs, optional=(TaskConfig,))
+
+
+def analyse_command() -> Callable[..., None]:
+    """Build `bertender analyse`."""
+
+    def command(
+        artifact: AnalysedArgument,
+        out: AnalysisOut,
+        values: dict[str, Any],
+        as_json: JsonFlag = False,
+    ) -> None:
+        check_charts()
+        config = AnalyseConfig.parse(settings_of(AnalyseConfig, values))
+        source = api.opened(artifact)
+        check_analysable(source)
+        check_folder(out)
+        task = api.task_of([source], settings_of(TaskConfig, values))
+        from bertender.report.analyse import analyse
+
+        analysis = analyse(source, task, config)
+        files = save_analysis(analysis, out)
+        if as_json:
+            _print_result(analysis, left_out_rows(task))
+            return
+        for line in analysis_lines(analysis):
+            print_words(line)
+        print_words(f"{out}: {', '.join(files)}")
+
+    return command_with_flags(command, (TaskConfig, AnalyseConfig), optional=(TaskConfig,))
+
+
+def check_unused(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Raise BadParameter where options are given that nothing would read.
+
+    Args:
+        context: of the command.
+        names: of the options.
+        why: beginning of the message.
+    """
+    sources = {name: context.get_parameter_source(name) for name in names}
+    unused = [name for name, each in sources.items() if each and each.name == "COMMANDLINE"]
+    if unused:
+        raise typer.BadParameter(f"{why} measures nothing, so it takes no {', '.join(unused)}.")
 
 
 def show_parity(output: Path) -> None:

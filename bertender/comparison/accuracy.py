@@ -139,13 +139,7 @@ def all_scores(
         outputs: for metrics that read logits.
     """
     scores = tuple(
-        score(
-            name,
-            split.label_ids,
-            [each.logits[0] for each in outputs] if METRICS[name].reads_logits else predictions,
-            label_count=len(labels),
-            labels=labels,
-        )
+        score_by(name, labels, split, predictions, outputs)
         for name in dict.fromkeys((*problem.metrics, metric))
     )
     judged = map(problem.where_labelled, predictions, split.label_ids)
@@ -154,6 +148,24 @@ def all_scores(
     )
     return AllScores(
         scores=scores, by_label=label_scores(truth, found, problem.scored_labels(labels))
+    )
+
+
+def score_by(
+    metric: str,
+    labels: Sequence[str],
+    split: Split,
+    predictions: Any,
+    outputs: Sequence[Outputs],
+) -> Score:
+    """Return a score of predictions, or of the outputs where the metric reads logits."""
+    reads_logits = METRICS[metric].reads_logits
+    return score(
+        metric,
+        split.label_ids,
+        [each.logits[0] for each in outputs] if reads_logits else predictions,
+        label_count=len(labels),
+        labels=labels,
     )
 
 

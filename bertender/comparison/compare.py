@@ -24,8 +24,10 @@ from bertender.comparison.accuracy import (
     word_count,
 )
 from bertender.comparison.calibration import reliability_of
-from bertender.comparison.latency import TimedModel, measure_models, threads_of
+from bertender.comparison.latency import TimedModel, drawn_texts, measure_models, threads_of
+from bertender.comparison.predictions import confusion, disagreements
 from bertender.comparison.records import (
+    Ancestor,
     CompareConfig,
     Comparison,
     ComparisonRow,
@@ -62,9 +64,10 @@ from bertender.models.runtimes import (
     runtime_of,
     suits,
 )
+from bertender.problems.problem import Outputs
 from bertender.tasks.loading import scored_too
 from bertender.tasks.task import Task
-from bertender.text.batch import Encode, Tokenize
+from bertender.text.batch import Encode, Example, Tokenize
 
 
 def compare(
@@ -107,16 +110,27 @@ def compare(
         changes.append(
             paired_change(task.metric, task.dev.label_ids, *predictions, labels, seed=config.seed)
         )
-    timed = measure_models(models, task.problem.asked(task.dev.examples), config)
-    rows = [
-        _row(*cells) for cells in zip(of_rows, models, scored, changes, timed.rows, strict=True)
-    ]
+    asked = task.problem.asked(task.dev.examples)
+    timed = measure_models(models, asked, config)
+    rows = []
+    for artifact, model, own, change, latency in zip(
+        of_rows, models, scored, changes, timed.rows, strict=True
+    ):
+        row = _row(artifact, model, own, change, latency)
+        found = {
+            "confusion": confusion(task, own.predictions),
+            "disagreements": None
+            if own is first
+            else disagreements(task, first.outputs, own.outputs, config.disagreements),
+        }
+        rows.append(row.model_copy(update=found))
     measured_at = measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return Comparison(
         circumstances=_conditions(artifacts, task, config, timed, first.encode, measured_at),
         rows=with_speedups_over_onnx_float32(rows, config.seed),
         constant=constant_row(task),
         noise_floor=timed.noise_floor,
+        timed_lengths=_timed_lengths(first.encode, asked, config),
     )
 
 
@@ -163,6 +177,7 @@ class _Scored:
     scores: AllScores
     score: Score
     predictions: Any
+    outputs: Sequence[Outputs]
     constant: ConstantFindings | None
     further: dict[str, Score]
     reliability: Reliability | None
@@ -186,7 +201,7 @@ def _scored(
         lengths = LengthsRead(max_length=encode.max_length, held_out=read, windows=not encode.cuts)
     constant = found_constant(task, task.dev, predictions)
     score = scores.of(task.metric)
-    found = encode, lengths, classifier.parameters, scores, score, predictions, constant
+    found = encode, lengths, classifier.parameters, scores, score, predictions, outputs, constant
     return _Scored(*found, others, reliability)
 
 
@@ -223,6 +238,9 @@ def _row(
         constant=scored.constant,
         further=scored.further,
         pruned=_pruned_heads(artifact),
+        lineage=ancestors(artifact),
+        sensitivity=findings.quantization.sensitivity if findings.quantization else None,
+        products=findings.quantization.product_check if findings.quantization else None,
     )
 
 
@@ -230,6 +248,44 @@ def _calibration(artifact: Artifact) -> str | None:
     if (own := artifact.card.task.calibration) is None:
         return None
     return own.method if artifact.has_own_calibration else f"{own.method}, inherited"
+
+
+def ancestors(artifact: Artifact) -> tuple[Ancestor, ...]:
+    """Return an artifact and those it was made from, as a report shows them."""
+    found = []
+    for each in lineage(artifact):
+        if isinstance(each, str):
+            found.append(Ancestor(place=each, missing=True))
+            continue
+        card = each.card
+        found.append(
+            Ancestor(
+                place=each.place,
+                digest=each.digest,
+                stage=card.stage,
+                kind=card.kind,
+                precision=card.precision,
+                config=card.config,
+                source=card.task.source,
+                versions=card.versions,
+            )
+        )
+    return tuple(found)
+
+
+def _timed_lengths(
+    encode: Encode, examples: Sequence[Example], config: CompareConfig
+) -> list[list[list[int]]]:
+    """Return the lengths of the single texts that `measure_models` draws."""
+    lengths = dict(zip(examples, text_lengths(encode, examples), strict=True))
+    rounds = range(config.warmup_rounds, config.warmup_rounds + config.rounds)
+    return [
+        [
+            [lengths[example] for example in drawn_texts(examples, config, process, number)[0]]
+            for number in rounds
+        ]
+        for process in range(config.processes)
+    ]
 
 
 def _pruned_heads(artifact: Artifact) -> PrunedHeads | None:

@@ -19,7 +19,9 @@ from bertender.core.findings import (
     ChosenOn,
     ConstantFindings,
     ParitySummary,
+    ProductCheck,
     Reliability,
+    SensitivityFindings,
     TextLengths,
 )
 from bertender.core.machine import Environment, MachineLoad, Speedup
@@ -72,6 +74,12 @@ class CompareConfig(LatencyConfig):
     )
     tokens_per_batch: int = Field(
         TOKENS_PER_BATCH, ge=1, description="most tokens of a batch while scoring"
+    )
+    disagreements: int = Field(
+        10,
+        ge=0,
+        description="texts to save for each row, those on which it is furthest from the first; 0 "
+        "for none, where texts must not leave this machine",
     )
 
 
@@ -260,6 +268,41 @@ class PrunedHeads(Record):
     kept: tuple[tuple[int, ...], ...] = Field(description="numbers of the remaining heads")
 
 
+class Ancestor(Record):
+    """An artifact that a row was made from, or the row's own."""
+
+    place: str = Field(description="path, or hub name; of one that is missing, why")
+    missing: bool = False
+    digest: str = ""
+    stage: str = ""
+    kind: str = ""
+    precision: str = ""
+    config: dict[str, Any] = Field(default_factory=dict, description="settings of its stage")
+    source: dict[str, Any] = Field(default_factory=dict, description="settings of its task")
+    versions: dict[str, str] = Field(default_factory=dict, description="of the libraries")
+
+
+class Confused(Record):
+    """Texts with one true label and one predicted label."""
+
+    truth: int = Field(description="number of the label")
+    predicted: int
+    texts: int
+
+
+class Disagreement(Record):
+    """A held-out text on which a row differs from the first row."""
+
+    text: str = Field(description="the beginning of it, where it is long")
+    truth: str
+    first: str = Field(description="prediction of the first row")
+    own: str
+    distance: float = Field(
+        description="of the outputs: KL divergence of the first row's probabilities from the row's,"
+        " or the squared difference of numbers"
+    )
+
+
 class ComparisonRow(Record):
     """One artifact, measured."""
 
@@ -320,6 +363,21 @@ class ComparisonRow(Record):
     pruned: PrunedHeads | None = Field(
         None, description="of a model whose heads were pruned, and of its export; else None"
     )
+    lineage: tuple[Ancestor, ...] = Field(
+        (), description="the row's artifact, then those it was made from; none in older files"
+    )
+    confusion: tuple[Confused, ...] | None = Field(
+        None, description="by label; None where a text has not one label, and in older files"
+    )
+    disagreements: tuple[Disagreement, ...] | None = Field(
+        None, description="the largest first; None in the first row, of vectors and in older files"
+    )
+    sensitivity: SensitivityFindings | None = Field(
+        None, description="of products to 8 bits, from the card; None where it was not measured"
+    )
+    products: ProductCheck | None = Field(
+        None, description="of quantized products, from the card; None of other models"
+    )
 
 
 class Comparison(Record):
@@ -334,6 +392,11 @@ class Comparison(Record):
         None,
         description="the first row timed a second time, as a row of its own: its speedup is what "
         "chance alone makes; None where it was not",
+    )
+    timed_lengths: tuple[tuple[tuple[int, ...], ...], ...] | None = Field(
+        None,
+        description="of the single texts that were timed, processes x rounds x texts: tokens of "
+        "the first row, words where it reads words; None in older files",
     )
 
 

@@ -1,4 +1,4 @@
-"""The comparison table with its notes: for a terminal, in Markdown and HTML.
+"""The comparison table with its notes: for a terminal and in Markdown.
 
 Everything comes from a saved Comparison; nothing is measured here. What is missing is a dash, never
 a 0. By default a table has the columns that a choice is made by, and fits a terminal of 100
@@ -21,7 +21,6 @@ from bertender.comparison.records import (
     ComparisonRow,
     Conditions,
     LengthsRead,
-    PrunedHeads,
 )
 from bertender.core.findings import ChosenOn, Reliability
 from bertender.core.machine import BUSY_SHARE, Speedup, has_int8_acceleration
@@ -470,120 +469,3 @@ def _load(conditions: Conditions) -> str:
         f"{NOISY} marks NOISY figures, not to be relied on: while they were timed, {load}; allowed "
         f"are {BUSY_SHARE:.0%}"
     )
-
-
-PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<title>{{ title }}</title>
-<style>
-body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #1b1f24 }
-table { border-collapse: collapse }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid #d5d9de; text-align: left }
-.number { text-align: right; font-variant-numeric: tabular-nums }
-.beside { color: #5b6570; font-size: .85em }
-.heads td { width: 1.6rem; height: 1.6rem; padding: 0; border: 1px solid #fff; text-align: center }
-.heads th { border: 0 }
-</style>
-<h1>{{ title }}</h1>
-<table>
-<tr>
-{%- for column in columns %}
-<th{% if column.numeric %} class="number"{% endif %}>{{ column.heading(conditions) | join(", ") }}\
-</th>
-{%- endfor %}
-</tr>
-{%- for row in rows %}
-<tr>
-{%- for cell in row %}
-<td{% if columns[loop.index0].numeric %} class="number"{% endif %}>{{ cell[0] }}
-{%- for part in cell[1:] %}<div class="beside">{{ part }}</div>{% endfor %}</td>
-{%- endfor %}
-</tr>
-{%- endfor %}
-</table>
-<ul>
-{%- for note in notes %}
-<li>{{ note }}</li>
-{%- endfor %}
-</ul>
-{%- for table in tables %}
-<h2>{{ table.title }}</h2>
-<table>
-<tr>
-{%- for heading in table.headings %}
-<th{% if loop.index0 %} class="number"{% endif %}>{{ heading }}</th>
-{%- endfor %}
-</tr>
-{%- for row in table.rows %}
-<tr>
-{%- for cell in row %}
-<td{% if loop.index0 %} class="number"{% endif %}>{{ cell[0] }}
-{%- for part in cell[1:] %}<div class="beside">{{ part }}</div>{% endfor %}</td>
-{%- endfor %}
-</tr>
-{%- endfor %}
-</table>
-{%- endfor %}
-{%- for name, layers in maps %}
-<h2>Heads of {{ name }}</h2>
-<p>A layer a row; the darker, the more important before the first cut. &times; marks what was
-cut.</p>
-<table class="heads">
-{%- for layer, heads in layers %}
-<tr><th>layer {{ layer }}</th>
-{%- for head in heads %}
-<td title="{{ head.words }}" style="background: {{ head.colour }}">
-{%- if not head.remains %}&times;{% endif %}</td>
-{%- endfor %}
-</tr>
-{%- endfor %}
-</table>
-{%- endfor %}
-</html>
-"""
-
-
-def html_report(comparison: Comparison) -> str:
-    """Render the comparison as one HTML page: the table, its conditions, and maps of heads.
-
-    Every word is escaped, and the file asks no other for anything.
-    """
-    from jinja2 import Environment, StrictUndefined  # which other tables do not need
-
-    title, *notes = comparison_lines(comparison)
-    columns = columns_of(comparison, wide=True)
-    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(PAGE)
-    return page.render(
-        title=title,
-        notes=notes,
-        conditions=comparison.circumstances,
-        columns=columns,
-        rows=table_rows(comparison, columns),
-        tables=score_tables(comparison, by_label=True),
-        maps=[(row.name, heat_map(row.pruned)) for row in comparison.rows if row.pruned],
-    )
-
-
-@dataclass(frozen=True)
-class HeadCell:
-    """A head on a map of layers x heads in colour."""
-
-    words: str
-    colour: str
-    remains: bool
-
-
-def heat_map(pruned: PrunedHeads) -> list[tuple[int, list[HeadCell]]]:
-    """Return a row for each layer, by its number: its heads, the darker the more important."""
-    most = max((score for layer in pruned.importance for score in layer), default=0.0) or 1.0
-    rows = []
-    for layer, scores, remaining in zip(pruned.layers, pruned.importance, pruned.kept, strict=True):
-        cells = []
-        for head, score in enumerate(scores):
-            state = "remains" if head in remaining else "cut"
-            words = f"layer {layer}, head {head}: {score:.4g}, {state}"
-            colour = f"hsl(210 70% {95 - 50 * score / most:.0f}%)"
-            cells.append(HeadCell(words, colour, head in remaining))
-        rows.append((layer, cells))
-    return rows

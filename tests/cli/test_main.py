@@ -27,6 +27,7 @@ from bertender.core.errors import ConfigError
 from bertender.gate.artifacts import VerifyConfig
 from bertender.publishing.model_card import ModelCardConfig
 from bertender.publishing.push import PushConfig
+from bertender.report.config import AnalyseConfig, LimitsConfig
 from bertender.tasks.task import Task, TaskConfig
 from serve.bulk import ClassifyConfig
 from serve.client.access import AccessConfig
@@ -44,6 +45,8 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     },
     "verify": (TaskConfig, VerifyConfig),
     "compare": (TaskConfig, CompareConfig),
+    "report": (TaskConfig, LimitsConfig, CompareConfig),
+    "analyse": (TaskConfig, AnalyseConfig),
     "import": (TaskConfig,),
     "compress": (TaskConfig, CompressConfig),
     "serve": (ServeCommandConfig,),
@@ -70,6 +73,8 @@ OWN_FLAGS = {
     "import": {"--out", "--revision", "--labels", "--pooling", "--force"},
     "verify": {"--out"},
     "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},
+    "report": {"--html", "--analysis"},
+    "analyse": {"--out"},
     "compress": {"--out", "--teacher", "--dry-run", "--force"},
     "deploy": {"--to"},
     "classify": {"--pair", "--url"},

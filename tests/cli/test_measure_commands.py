@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from bertender.cli import output
 from bertender.cli.measuring import print_comparison
 from bertender.comparison.records import Comparison
-from bertender.comparison.table import html_report, markdown_table
+from bertender.comparison.table import markdown_table
 from bertender.core import machine as load
 from bertender.core.artifact import Artifact, new_artifact
 from bertender.core.machine import CpuSeconds
@@ -170,6 +170,7 @@ def test_a_saved_table_may_be_saved_again(saved: Path, tmp_path: Path) -> None:
 def test_compare_writes_a_page_with_the_heads_of_what_was_pruned(
     made: Made, tmp_path: Path
 ) -> None:
+    pytest.importorskip("vl_convert")
     pruned, onnx, page = (tmp_path / name for name in ("pruned", "onnx", "page.html"))
     fast = ("--no-recover", "--importance", "magnitude", "--layers", "1")
     succeed("prune", made["student"], "--heads", "0.5", *fast, "--out", pruned)
@@ -178,13 +179,16 @@ def test_compare_writes_a_page_with_the_heads_of_what_was_pruned(
     rows = last_line(succeed(*words, "--html", page, "--json"))["rows"]
     assert rows[0]["pruned"] is None and rows[1]["pruned"] == rows[2]["pruned"]
     assert len(rows[1]["pruned"]["layers"]) == 1 and len(rows[1]["pruned"]["kept"][0]) == 2
-    assert page.read_text().count("<h2>Heads of") == 2
+    assert page.read_text(encoding="utf-8").count("<h2>Heads of") == 2
 
 
 def test_a_saved_table_is_shown_as_a_page(saved: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    from bertender.report.page import page
+
     succeed("compare", "--saved", saved, "--html", tmp_path / "page.html")
     comparison = Comparison.model_validate_json(saved.read_text())
-    assert (tmp_path / "page.html").read_text() == html_report(comparison)
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page(comparison)
     assert "is a directory" in fail("compare", "--saved", saved, "--html", tmp_path)
 
 

@@ -37,6 +37,15 @@ class Browser:
     session: dict[str, str] = field(default_factory=dict)
     """Of the tab, as each command to it says."""
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """What it has reported besides results of commands, of the domains that `listen` enables."""
+
+    def listen(self, url: str, *domains: str) -> None:
+        """Show a page in a new tab, and record the events of domains from before it loads."""
+        self.open("about:blank")
+        for domain in domains:
+            self.ask(f"{domain}.enable")
+        self.ask("Page.navigate", url=url)
 
     def open(self, url: str) -> None:
         """Show a page, in a new tab."""
@@ -73,7 +82,7 @@ class Browser:
             self.ask("Input.dispatchKeyEvent", type=kind, key="Enter", modifiers=CONTROL)
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Return the result of a command; what the browser reports meanwhile is left out."""
+        """Return the result of a command; what the browser reports meanwhile are its events."""
         number = next(self.numbers)
         session = {} if method.startswith("Target.") else self.session
         command = {"id": number, "method": method, "params": parameters, **session}
@@ -81,7 +90,7 @@ class Browser:
         self.process.stdin.write(json.dumps(command).encode() + b"\0")
         self.process.stdin.flush()
         while (answer := self._message()).get("id") != number:
-            pass
+            self.events.append(answer)
         assert "error" not in answer, (method, answer)
         return dict(answer["result"])
 

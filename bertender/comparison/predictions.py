@@ -1,0 +1,91 @@
+"""Predictions of a row beside the truth, and beside those of the first row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertender.comparison.records import Confused, Disagreement
+from bertender.metrics.targets import is_labelled
+from bertender.problems.problem import Outputs
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.task import Task
+
+SHOWN_CHARACTERS = 500
+
+
+def confusion(task: Task, predictions: Sequence[Any]) -> tuple[Confused, ...] | None:
+    """Return how often each label is predicted for each, the most frequent first; None where a text
+    has not one label."""
+    if task.problem_type != SINGLE_LABEL.name:
+        return None
+    pairs = zip(task.dev.label_ids, predictions, strict=True)
+    counts = Counter((int(truth), int(own)) for truth, own in pairs if is_labelled(truth))
+    return tuple(
+        Confused(truth=truth, predicted=own, texts=texts)
+        for (truth, own), texts in sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    )
+
+
+def disagreements(
+    task: Task, first: Sequence[Outputs], own: Sequence[Outputs], count: int
+) -> tuple[Disagreement, ...] | None:
+    """Return the held-out texts on which two models differ most, the largest distance first.
+
+    Texts with the same prediction are left out, but for numbers, which are all more or less apart.
+
+    Args:
+        task: of the texts.
+        first: outputs of the first row, by text.
+        own: outputs of another row.
+        count: most texts.
+    """
+    problem = task.problem
+    if problem.gives_vectors:
+        return None
+    apart = []
+    for row, (ours, theirs) in enumerate(zip(own, first, strict=True)):
+        if ours.logits.shape != theirs.logits.shape:  # spans of other windows
+            continue
+        distance = problem.divergence(theirs.logits, ours.logits)
+        if np.isfinite(distance) and distance > 0:
+            apart.append((distance, row))
+    found: list[Disagreement] = []
+    for distance, row in sorted(apart, key=lambda each: (-each[0], each[1])):
+        if len(found) == count:
+            break
+        example, target = task.dev.examples[row], task.dev.label_ids[row]
+        before, after = (
+            shown(problem.by_names(problem.decode(outputs[row], example), task.labels))
+            for outputs in (first, own)
+        )
+        if before == after and problem.names_labels:
+            continue
+        truth = shown(problem.by_names(target, task.labels)) if is_labelled(target) else ""
+        text = problem.separator.join(example)
+        found.append(
+            Disagreement(
+                text=text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...",
+                truth=truth,
+                first=before,
+                own=after,
+                distance=distance,
+            )
+        )
+    return tuple(found)
+
+
+def shown(answer: Any) -> str:
+    """Return an answer, by the names of its labels, as a cell shows it."""
+    if isinstance(answer, str):
+        return answer
+    if isinstance(answer, float | np.floating):
+        return f"{answer:.4g}"
+    if isinstance(answer, Mapping):
+        return "; ".join(f"{name}: {shown(each)}" for name, each in answer.items())
+    if isinstance(answer, Sequence | np.ndarray):
+        return ", ".join(map(shown, answer)) or "none"
+    return str(answer)

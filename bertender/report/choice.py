@@ -1,0 +1,88 @@
+"""The row of a comparison to deploy under limits, and the sentence that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bertender.comparison.records import Comparison, ComparisonRow
+from bertender.comparison.table import MEGABYTE, in_one_sentence, is_noisy, two_digits
+from bertender.report.config import LimitsConfig
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The row to deploy, and why."""
+
+    row: str | None
+    """Its name; None where no row holds the limits."""
+    sentence: str
+    reason: str
+
+
+def choice_of(comparison: Comparison, limits: LimitsConfig) -> Choice:
+    """Choose the fastest row that holds the limits and whose score is in the 95 % interval of the
+    best score among those.
+
+    Limits are compared with the figures of the table. Rows that failed parity, predict one label
+    everywhere or have no score are left out.
+    """
+    metric, flags = comparison.circumstances.metric, limits.flags()
+    sound = [row for row in comparison.rows if is_sound(row)]
+    fitting = [row for row in sound if not broken(row, limits)]
+    if not fitting:
+        if not sound:
+            return Choice(None, "Deploy none of these.", "No row has a score that can be trusted.")
+        near = min(sound, key=lambda row: len(broken(row, limits)))
+        return Choice(
+            None,
+            f"No row holds {flags}.",
+            f"Nearest is {near.name}, which has {' and '.join(broken(near, limits))}.",
+        )
+    best = max(fitting, key=lambda row: row.score.value)
+    chosen = min(
+        (row for row in fitting if row.score.value >= best.score.low),
+        key=lambda row: row.latency.single.p50_ms,
+    )
+    if chosen is comparison.rows[0]:
+        ms, mb = _ms(chosen), _mb(chosen)
+        noisy = " (timed on a busy machine)" if is_noisy(comparison) else ""
+        sentence = (
+            f"{chosen.name}: {two_digits(mb)} MB, {two_digits(ms)} ms a text{noisy}, {metric} "
+            f"{chosen.score.value:.2f}"
+        )
+    else:
+        sentence = in_one_sentence(comparison, chosen.name)
+    held = f"{len(fitting)} of {len(comparison.rows)}"
+    within = f"Of the rows that hold {flags} ({held})" if flags else "Of all rows"
+    return Choice(
+        chosen.name,
+        f"Deploy {sentence}.",
+        f"{within}, it is the fastest whose score is in the 95 % interval of the best one's "
+        f"({best.name}: {best.score.value:.3f} [{best.score.low:.3f}, {best.score.high:.3f}]).",
+    )
+
+
+def is_sound(row: ComparisonRow) -> bool:
+    """Return whether a row may be deployed at all."""
+    failed = row.parity is not None and not row.parity.passed
+    return not (failed or row.constant is not None or row.score.undefined is not None)
+
+
+def broken(row: ComparisonRow, limits: LimitsConfig) -> list[str]:
+    """Return the figures of a row that are beyond a limit, in words."""
+    found = []
+    if limits.max_ms is not None and _ms(row) > limits.max_ms:
+        found.append(f"{_ms(row):.3g} ms")
+    if limits.max_mb is not None and _mb(row) > limits.max_mb:
+        found.append(f"{_mb(row):.3g} MB")
+    if limits.min_score is not None and row.score.value < limits.min_score:
+        found.append(f"{row.score.metric} {row.score.value:.3f}")
+    return found
+
+
+def _ms(row: ComparisonRow) -> float:
+    return row.latency.single.p50_ms
+
+
+def _mb(row: ComparisonRow) -> float:
+    return row.size.artifact_size_bytes / MEGABYTE

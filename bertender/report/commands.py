@@ -1,0 +1,69 @@
+"""The commands that make artifacts again, from what their cards record."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from bertender.comparison.records import Ancestor, CompareConfig, Comparison
+from bertender.core.artifact import IMPORT_STAGE
+from bertender.core.config import Config
+from bertender.recipes.stages import STAGES
+from bertender.tasks.task import TaskConfig
+
+
+def making(lineage: Sequence[Ancestor]) -> list[tuple[Ancestor, str]]:
+    """Return the artifacts of a lineage, the oldest first, each with the command that makes it;
+    empty where none is known."""
+    parents = [*lineage[1:], None]
+    pairs = zip(lineage, parents, strict=True)
+    return [(each, command_of(each, parent)) for each, parent in pairs][::-1]
+
+
+def command_of(made: Ancestor, parent: Ancestor | None) -> str:
+    """Return the command that makes an artifact from its parent; empty where none is known."""
+    out = ["--out", made.place]
+    if made.missing:
+        return ""
+    if made.stage == IMPORT_STAGE:
+        return shlex.join(["bertender", "import", str(made.config.get("source", "")), *out])
+    if made.stage not in STAGES:
+        return ""
+    stage = STAGES[made.stage]
+    words = ["bertender", made.stage]
+    own: dict[str, Any] = dict(made.config)
+    if stage.source and parent is not None:
+        words += (
+            [parent.place] if stage.source == "artifact" else [f"--{stage.source}", parent.place]
+        )
+        own.pop(stage.source, None)
+    if stage.needs_task and (parent is None or parent.source != made.source):
+        words += flags(TaskConfig, made.source)
+    return shlex.join([*words, *flags(stage.config, own), *out])
+
+
+def comparing(comparison: Comparison) -> str:
+    """Return the command that measures a comparison; empty where the file names no artifacts."""
+    places = dict.fromkeys(row.lineage[0].place for row in comparison.rows if row.lineage)
+    if len(places) == 0:
+        return ""
+    config = to_jsonable_python(comparison.circumstances.config)
+    return shlex.join(["bertender", "compare", *places, *flags(CompareConfig, config)])
+
+
+def flags(config: type[Config], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the flags of settings that are not at their defaults."""
+    for name, field in config.model_fields.items():
+        default = to_jsonable_python(field.get_default(call_default_factory=True))
+        value = values.get(name)
+        if value is None or value == default or isinstance(value, Mapping):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            yield flag if value else f"--no-{flag[2:]}"
+        else:
+            yield flag
+            yield ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,278 @@
+"""The report: a comparison as one page of HTML that asks no other file for anything.
+
+Everything comes from a saved Comparison and from saved analyses; nothing is measured here. What
+they do not hold is left out of the page. Texts and names of others are escaped by jinja2, and in
+JSON no character is left that could end a script. The page's own policy allows its own scripts, by
+their digests, and no request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertender.comparison.records import Comparison, ComparisonRow, PrunedHeads
+from bertender.comparison.table import (
+    Cell,
+    Column,
+    columns_of,
+    comparison_lines,
+    score_tables,
+    table_rows,
+)
+from bertender.report import charts
+from bertender.report.choice import choice_of
+from bertender.report.commands import comparing, making
+from bertender.report.config import LimitsConfig
+
+FILES = Path(__file__).parent / "page_files"
+MOST_LABELS = 12
+"""Of a confusion that is shown whole; of more labels, the most frequent mistakes are."""
+SHOWN_MISTAKES = 20
+NUMBER = re.compile(r"-?\d+(\.\d+)?")
+IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&"}
+"""Characters of JSON that HTML would read."""
+
+
+class Figure(NamedTuple):
+    """A chart with its title and a sentence that says how to read it."""
+
+    title: str
+    words: str
+    spec: charts.Spec
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """The analysis of an artifact, as charts."""
+
+    name: str
+    digest: str
+    words: str
+    figures: tuple[Figure, ...]
+
+
+class Confusion(NamedTuple):
+    """How often each label is predicted for each: a map, or the most frequent mistakes."""
+
+    labels: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[tuple[int, float]]]]
+    """A true label, then for each predicted one the texts, and their share of the label's."""
+    mistakes: Sequence[tuple[str, str, int]]
+
+
+def page(
+    comparison: Comparison,
+    limits: LimitsConfig | None = None,
+    analyses: Sequence[Analysed] = (),
+    runtime: str | None = None,
+) -> str:
+    """Return the report as HTML.
+
+    Args:
+        comparison: measured rows.
+        limits: of the row to deploy.
+        analyses: of artifacts.
+        runtime: the script that draws charts; by default `charts.runtime()`.
+
+    Raises:
+        ConfigError: the library that draws is not installed.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    if runtime is None:
+        charts.check_charts()
+        runtime = charts.runtime()
+    limits = limits or LimitsConfig()
+    title, *notes = comparison_lines(comparison)
+    columns = columns_of(comparison, wide=True)
+    figures = comparison_figures(comparison)
+    drawn: dict[str, charts.Spec] = {}
+    script = (FILES / "page.js").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        loader=FileSystemLoader(FILES),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def place(spec: charts.Spec) -> str:
+        """Register a chart, and return the name of its place."""
+        name = f"chart-{len(drawn)}"
+        drawn[name] = spec
+        return name
+
+    body = environment.get_template("body.html").render(
+        comparison=comparison,
+        title=title,
+        notes=notes,
+        choice=choice_of(comparison, limits),
+        columns=columns,
+        rows=sortable(table_rows(comparison, columns), columns),
+        chosen=choice_of(comparison, limits).row,
+        names=[row.name for row in comparison.rows],
+        figures=figures,
+        tables=score_tables(comparison, by_label=True),
+        confusions=[
+            (row.name, confused)
+            for row in comparison.rows
+            if (confused := confusion_of(row, comparison.circumstances.labels))
+        ],
+        pruned=[
+            (row.name, row.pruned.layers, cells_of(row.pruned))
+            for row in comparison.rows
+            if row.pruned
+        ],
+        sensitivities=[
+            (row.name, spec) for row in comparison.rows if (spec := charts.sensitivity(row))
+        ],
+        analyses=analyses,
+        lineages=[(row.name, making(row.lineage)) for row in comparison.rows if row.lineage],
+        comparing=comparing(comparison),
+        versions=comparison.circumstances.environment.versions,
+        place=place,
+    )
+    from markupsafe import Markup
+
+    return environment.get_template("page.html").render(
+        title=f"{comparison.circumstances.task}: report",
+        policy=policy(runtime, script),
+        style=Markup((FILES / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own
+        body=Markup(body),  # noqa: S704 - escaped where it was rendered
+        data=Markup(in_script(drawn)),  # noqa: S704 - escaped
+        runtime=Markup(runtime),  # noqa: S704 - the library's
+        script=Markup(script),  # noqa: S704 - our own
+    )
+
+
+def comparison_figures(comparison: Comparison) -> list[Figure]:
+    """Return the charts of the rows together, those that the file has figures for."""
+    figures = [
+        Figure(
+            "Score against time",
+            "Further left and higher is better. The area is the size on disk, the line the 95 % "
+            "interval of the score, the number the row of the table.",
+            charts.scatter(comparison),
+        )
+    ]
+    if by_length := charts.time_by_length(comparison):
+        figures.append(
+            Figure(
+                "Time by length",
+                "Single texts as they were timed, tokenisation included, in groups of like length.",
+                by_length,
+            )
+        )
+    if reliable := charts.reliability(comparison):
+        figures.append(
+            Figure(
+                "Reliability of probabilities",
+                "On the dashed line, predictions are right as often as their probability says; "
+                "below it, the model is too sure.",
+                reliable,
+            )
+        )
+    return figures
+
+
+def policy(*scripts: str) -> str:
+    """Return the Content-Security-Policy of a page with some scripts, which makes no request."""
+    digests = [
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    ]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+def in_script(value: Any) -> str:
+    """Return a value as JSON, in ASCII, in which no script or comment of HTML begins or ends."""
+    return json.dumps(value, allow_nan=False).translate(IN_SCRIPT)
+
+
+class SortableCell(NamedTuple):
+    """A cell, and what its column is sorted by: a number, or a text."""
+
+    parts: Cell
+    key: str
+
+
+def sortable(rows: Sequence[Sequence[Cell]], columns: Sequence[Column]) -> list[list[SortableCell]]:
+    """Return the cells of a table with what each is sorted by."""
+    return [
+        [
+            SortableCell(cell, sort_key(cell[0]) if column.numeric else cell[0])
+            for cell, column in zip(row, columns, strict=True)
+        ]
+        for row in rows
+    ]
+
+
+def sort_key(value: str) -> str:
+    """Return the number in a cell; empty where there is none, which is sorted last."""
+    found = NUMBER.search(value)
+    return found[0] if found else ""
+
+
+def confusion_of(row: ComparisonRow, labels: Sequence[str]) -> Confusion | None:
+    """Return the confusion of a row; None where a text has not one label."""
+    if row.confusion is None:
+        return None
+    counts = {(each.truth, each.predicted): each.texts for each in row.confusion}
+    mistakes = [
+        (labels[truth], labels[predicted], texts)
+        for (truth, predicted), texts in counts.items()
+        if truth != predicted
+    ]
+    if len(labels) > MOST_LABELS:
+        return Confusion(labels, (), mistakes[:SHOWN_MISTAKES])
+    totals = Counter[int]()
+    for (truth, _), texts in counts.items():
+        totals[truth] += texts
+    numbers = range(len(labels))
+    rows = [
+        (
+            labels[truth],
+            [
+                (own, own / (totals[truth] or 1))
+                for predicted in numbers
+                for own in [counts.get((truth, predicted), 0)]
+            ],
+        )
+        for truth in numbers
+    ]
+    return Confusion(labels, rows, ())
+
+
+@dataclass(frozen=True)
+class HeadCell:
+    """A head on a map of layers x heads."""
+
+    words: str
+    share: float
+    """Of the most important head's importance."""
+    remains: bool
+
+
+def cells_of(pruned: PrunedHeads) -> list[tuple[int, list[HeadCell]]]:
+    """Return a row for each layer, by its number: its heads, and which remain."""
+    most = max((score for layer in pruned.importance for score in layer), default=0.0) or 1.0
+    rows = []
+    for layer, scores, remaining in zip(pruned.layers, pruned.importance, pruned.kept, strict=True):
+        cells = []
+        for head, score in enumerate(scores):
+            state = "remains" if head in remaining else "cut"
+            words = f"layer {layer}, head {head}: {score:.4g}, {state}"
+            cells.append(HeadCell(words, round(score / most, 3), head in remaining))
+        rows.append((layer, cells))
+    return rows
