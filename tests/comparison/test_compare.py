@@ -287,7 +287,7 @@ def test_a_busy_machine_is_refused_before_anything_is_scored(
     monkeypatch.setattr(load, "cpu_seconds", lambda: next(readings))
     monkeypatch.setattr(load, "SAMPLE_S", 0.0)
     monkeypatch.setattr(
-        "bertender.comparison.compare.evaluate_all", lambda *given: pytest.fail("scored")
+        "bertender.comparison.compare.answers", lambda *given: pytest.fail("scored")
     )
     with pytest.raises(MachineBusyError, match="--noisy"):
         compare([teacher], task, CONFIG)
