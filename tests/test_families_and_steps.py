@@ -143,6 +143,7 @@ def imported(cell: Cell) -> None:
     finished = save_classifier(cell.folder / "finished", cell.name)
     model = AutoModelForSequenceClassification.from_pretrained(finished).eval()
     artifact = bertender.import_model(finished, out=cell.folder / "imported")
+    assert artifact.card.family == cell.name and artifact.card.task.labels == ("fruit", "tool")
     opened = open_classifier(artifact)
     batch = opened.encode(FEW.dev.examples)
     own = {name: torch.from_numpy(array) for name, array in batch.arrays.items()}

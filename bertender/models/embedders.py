@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import MODEL_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_TEXT_ENCODING_MAPPING,
+    MODEL_MAPPING,
+    AutoConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.hub import cached_file
 
@@ -37,6 +43,8 @@ LEAST = 1e-9
 """Instead of a number of tokens of 0."""
 LEAST_LENGTH = 1e-12
 """Instead of the length of a vector of 0."""
+WITHOUT_DECODER = frozenset({"mt5", "t5", "umt5"})
+"""Architectures of an encoder and a decoder whose vectors are those of the encoder alone."""
 EMBEDDERS: dict[type[PretrainedConfig], type[PreTrainedModel]] = {}
 """By their configs: those that were asked for, and those of OWN_MODELS."""
 
@@ -106,7 +114,9 @@ def embedder_of(config: type[PretrainedConfig]) -> type[PreTrainedModel]:
         KeyError: transformers has no encoder of it.
     """
     if config not in EMBEDDERS:
-        EMBEDDERS[config] = _derived(config, MODEL_MAPPING[config])
+        alone = config.model_type in WITHOUT_DECODER
+        classes = MODEL_FOR_TEXT_ENCODING_MAPPING if alone else MODEL_MAPPING
+        EMBEDDERS[config] = _derived(config, classes[config])
     return EMBEDDERS[config]
 
 

@@ -47,7 +47,13 @@ from bertender.core.files import CACHE_VARIABLE, cache_directory
 from bertender.core.findings import Findings
 from bertender.models.choice_heads import check_choice_head, scorer_of
 from bertender.models.onnx_session import MOST_MB, ONNX_NAME
-from bertender.models.sentence_files import PoolingName, VectorSettings, has_pooling, read_settings
+from bertender.models.sentence_files import (
+    PoolingName,
+    VectorSettings,
+    check_no_further_modules,
+    has_pooling,
+    read_settings,
+)
 from bertender.problems import PROBLEMS
 from bertender.problems.multi_label_classification import MULTI_LABEL
 from bertender.problems.multiple_choice import MULTIPLE_CHOICE
@@ -62,7 +68,6 @@ from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.text.tokenizer import load_tokenizer, longest_input, save_tokenizer
 
 if TYPE_CHECKING:  # they take seconds to load, and an artifact's own files need none of them
-    import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
@@ -430,6 +435,8 @@ def _write(
         graph = ForeignGraph(found.graph, outputs, head.order, per_token=problem.per_token)
         inputs, parameters = graph.inputs, graph.parameters()
         precision, optimize = graph.precision, graph.optimize
+    from bertender.models.reading import check_graph, padding_unread
+
     tokenizer = _tokenizer(found, head, inputs)
     if found.graph is None:
         config.pad_token_id = padding_unread(model, tokenizer, found.source)
@@ -457,6 +464,9 @@ def _write(
         else:
             config.save_pretrained(draft.directory)
             save_graph(graph.model, draft.directory / ONNX_NAME, MOST_MB)
+            if precision == "float32":  # the scales of integers may be those of a whole batch
+                path = draft.directory / ONNX_NAME
+                check_graph(path, config, tokenizer, found.source)
         save_tokenizer(tokenizer, draft.directory)
 
 
@@ -559,6 +569,8 @@ def _vector_head(
     if pooling and (stated or any(end in name for end in HEADS_OF for name in classes)):
         said = "modules.json says so itself" if stated else f"it is a {' and '.join(classes)}"
         raise ConfigError(f"pooling={pooling}: of {found.source}, {said}. Leave it out.")
+    if not stated:
+        check_no_further_modules(found.folder)
     vector = VectorSettings(pooling) if pooling else read_settings(found.folder)
     setattr(config, SETTING, vector.recorded())
     return _Head(config, SENTENCE_EMBEDDING, SENTENCE_EMBEDDING.label_names(()), (0,), vector)
@@ -701,66 +713,6 @@ def _torch_model(found: FinishedModel, head: _Head) -> PreTrainedModel:
         for parameter in last.parameters():
             parameter.copy_(parameter[list(head.order)].clone())
     return model
-
-
-SHORT, LONG = "a", "a text that has more tokens than the other"
-
-
-def padding_unread(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str
-) -> int | None:
-    """Return the token by which a model knows its padding; set to the tokenizer's where it must be.
-
-    A decoder reads a text's last token, which it finds by `pad_token_id`. Without it, or with
-    another one than the tokenizer pads with, a text has other outputs beside longer ones than
-    alone. So it has in an encoder whose tokens read their neighbours (ConvBERT, FNet). What
-    architectures of FAMILIES read is known.
-
-    Raises:
-        ModelError: outputs change with padding, and would change with the tokenizer's token too.
-    """
-    from bertender.models.families import FAMILIES, family_name
-
-    own: int | None = model.config.pad_token_id
-    if family_name(model.config) in FAMILIES:
-        return own
-    wanted = _outputs_of(model, tokenizer, [SHORT])
-    for padding in (own, tokenizer.pad_token_id):
-        model.config.pad_token_id = padding
-        try:
-            alone, beside = (_outputs_of(model, tokenizer, t) for t in ([SHORT], [SHORT, LONG]))
-        except ValueError:  # a model that names no padding takes single texts alone
-            continue
-        most = CHANGED * float(wanted.abs().max())
-        if max(float((each - wanted).abs().max()) for each in (alone, beside)) <= most:
-            return padding
-    raise ModelError(
-        f"{source}: the outputs of a text change with its padding (pad_token_id={own} in "
-        f"config.json, and its tokenizer pads on the {tokenizer.padding_side} with "
-        f"{tokenizer.pad_token!r}, token {tokenizer.pad_token_id}), so that it would predict "
-        "otherwise in a batch than alone. Correct pad_token_id, or pad_token and padding_side of "
-        "the tokenizer, in a copy. Where they are right, the architecture itself reads padding, as "
-        "ConvBERT and FNet do: take another."
-    )
-
-
-CHANGED = 1e-3
-"""Share of the largest output by which rounding does not change one."""
-
-
-def _outputs_of(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
-) -> torch.Tensor:
-    """Return the outputs of the first text, of its tokens those that are no padding."""
-    import torch
-
-    from bertender.models.classifier import model_inputs
-
-    batch = tokenizer(list(texts), padding=True, return_tensors="pt")
-    with torch.inference_mode():
-        outputs: torch.Tensor = model(**model_inputs(model.eval(), batch)).logits[0]
-    # (seq, labels) where tokens have labels
-    return outputs[batch["attention_mask"][0].bool()] if outputs.dim() == 2 else outputs
 
 
 def _tokenizer(found: FinishedModel, head: _Head, inputs: Sequence[str]) -> PreTrainedTokenizerBase:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -55,6 +55,20 @@ def has_pooling(folder: Path) -> bool:
     return (folder / MODULES_NAME).is_file() and "Pooling" in _kinds(folder)
 
 
+def check_no_further_modules(folder: Path) -> None:
+    """Raise ModelError where a folder's modules are more than an encoder: a Dense layer, say."""
+    if (folder / MODULES_NAME).is_file() and (kinds := _kinds(folder)) != ["Transformer"]:
+        raise _other_modules(folder, kinds)
+
+
+def _other_modules(folder: Path, kinds: Sequence[str]) -> ModelError:
+    return ModelError(
+        f"{folder / MODULES_NAME}: its modules are {', '.join(kinds)}, and bertender computes "
+        f"{', '.join(KNOWN_MODULES)}, in this order: its vectors would be others. Give a model "
+        "without further layers."
+    )
+
+
 def read_settings(folder: Path) -> VectorSettings:
     """Read how a folder of sentence-transformers makes vectors.
 
@@ -63,11 +77,7 @@ def read_settings(folder: Path) -> VectorSettings:
     """
     kinds = _kinds(folder)
     if [kind for kind in kinds if kind != "Normalize"] != ["Transformer", "Pooling"]:
-        raise ModelError(
-            f"{folder / MODULES_NAME}: its modules are {', '.join(kinds)}, and bertender computes "
-            f"{', '.join(KNOWN_MODULES)}, in this order: its vectors would be others. Give a model "
-            "without further layers."
-        )
+        raise _other_modules(folder, kinds)
     prompts = _object(folder / PROMPTS_NAME)
     if name := prompts.get("default_prompt_name"):
         raise ModelError(

@@ -304,10 +304,12 @@ def load_classifier(
     Raises:
         ModelError: transformers cannot build such a classifier from it, it would need pickled
             weights or code from the hub, neither of which is ever loaded; or words have labels,
-            and its tokenizer does not map tokens to words.
+            and its tokenizer does not map tokens to words; or its outputs change with padding.
+        ConfigError: its files have vectors of a first token that reads no other.
     """
     from bertender.models.families import padding_embedding
     from bertender.models.own_models import load_pretrained
+    from bertender.models.reading import padding_unread
     from distill.tokenizers import fitting_tokenizer
 
     head, outputs = head_of(problem), problem.output_names(labels)
@@ -346,6 +348,7 @@ def load_classifier(
             f"the tokenizer of {source!r} ({type(tokenizer).__name__}) does not map tokens "
             "to words. Give an encoder with a tokenizer.json."
         )
+    model.config.pad_token_id = padding_unread(model, tokenizer, source)
     return model, tokenizer
 
 
@@ -389,8 +392,10 @@ def load_reader_of_words(
     """Load what `load_masked_language_model` does, and a tokenizer that masks tokens.
 
     Raises:
-        ModelError: as there; or the tokenizer cannot be read, or has no mask token.
+        ModelError: as there; or the tokenizer cannot be read, or has no mask token; or its outputs
+            change with padding.
     """
+    from bertender.models.reading import padding_unread
     from distill.tokenizers import fitting_tokenizer
 
     model = load_masked_language_model(source, new_head=new_head)
@@ -401,6 +406,7 @@ def load_reader_of_words(
     give_every_token_a_row(model, tokenizer)
     if tokenizer.mask_token is None:
         raise ModelError(f"the tokenizer of {source!r} has no mask token to ask for words with.")
+    model.config.pad_token_id = padding_unread(model, tokenizer, source)
     return model, tokenizer
 
 
@@ -436,6 +442,12 @@ def _check_weights(source: str, model: PreTrainedModel, report: Mapping[str, Any
     prefix = f"{model.base_model_prefix}."
     missing = [*report["missing_keys"], *report["mismatched_keys"]]
     encoder = sorted(key for key in missing if key.startswith(prefix) and ".pooler." not in key)
+    if encoder and all(".decoder." in key for key in encoder):
+        raise ModelError(
+            f"{source!r} is an encoder alone, and a {model.config.model_type!r} model labels texts "
+            "with its decoder. Give the whole model, or another encoder; or have it give vectors "
+            f"of texts: bertender import {source} --pooling mean --out DIRECTORY."
+        )
     if encoder:
         raise ModelError(
             f"the weights of {source!r} do not fit its config.json: {len(encoder)} are missing or "

@@ -26,7 +26,6 @@ from bertender.core.errors import (
     NotAnArtifactError,
 )
 from bertender.models.classifier import open_classifier
-from bertender.models.families import FAMILIES
 from bertender.models.importing import import_model, located, open_artifact, wanted
 from tests.toy_models import save_classifier, tiny_classifier
 from tests.toys import FRUIT, TOOLS, tiny_tokenizer
@@ -48,20 +47,6 @@ def own_logits(folder: Path) -> np.ndarray:
         with torch.inference_mode():
             rows.append(model(**{name: tokens[name] for name in taken}).logits[0])
     return torch.stack(rows).float().numpy()
-
-
-@pytest.mark.parametrize("model_type", sorted(FAMILIES))
-def test_a_finished_classifier_of_each_family_predicts_as_it_did(
-    model_type: str, tmp_path: Path
-) -> None:
-    folder = save_classifier(tmp_path / "theirs", model_type)
-    artifact = open_artifact(folder)
-    assert artifact.card.task.labels == ("fruit", "tool")
-    assert artifact.card.family == model_type
-    assert artifact.name == "theirs"
-    classifier = open_classifier(artifact)
-    logits = np.concatenate([classifier.logits([text]) for text in TEXTS])
-    np.testing.assert_allclose(logits, own_logits(folder), atol=1e-5)
 
 
 def test_an_import_is_made_once_and_anew_where_its_files_changed(tmp_path: Path) -> None:
