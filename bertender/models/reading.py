@@ -15,7 +15,7 @@ from bertender.core.errors import ConfigError, ModelError
 from bertender.models.classifier import model_inputs
 from bertender.models.embedders import Embedder
 from bertender.models.families import FAMILIES, family_name
-from bertender.models.runtimes import DEFAULT_RUNTIME, RUNTIMES
+from bertender.models.onnx_session import OnnxPredictor, open_session
 from bertender.text.batch import Batch
 
 SHORT, LONG = "a", "a text that has more tokens than the other"
@@ -67,7 +67,7 @@ def check_graph(
     """Raise ModelError where the outputs of a graph of floats change with padding."""
     if family_name(config) in FAMILIES:
         return
-    predictor = RUNTIMES[DEFAULT_RUNTIME].open(graph)
+    predictor = OnnxPredictor(open_session(graph))
 
     def run(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         arrays = {name: batch[name].numpy() for name in predictor.inputs if name in batch}
@@ -112,7 +112,8 @@ def check_pooling(model: PreTrainedModel, source: str) -> None:
 
     So it is in decoders, and in encoders with `is_decoder`: texts that begin alike have one vector.
     """
-    if not isinstance(model, Embedder) or model.vector.pooling != "cls":
+    pooling = model.vector.pooling if isinstance(model, Embedder) else None
+    if pooling != "cls":
         return
     tokens = torch.tensor([[1, 2, 3], [1, 3, 2]])
     with torch.inference_mode():
