@@ -1,4 +1,4 @@
-"""bertender verify, compare, report and analyse.
+"""bertender verify, compare, diff, report and analyse.
 
 What measures and shows loads PyTorch or a plotting library, and is imported where it runs: options,
 paths and settings are checked without it.
@@ -15,7 +15,26 @@ import typer
 from bertender import api
 from bertender.cli.findings import parity_table
 from bertender.cli.flags import JsonFlag, OutFile, command_with_flags, settings_of
-from bertender.cli.output import console, left_out_rows, print_json, print_table, print_words
+from bertender.cli.output import (
+    console,
+    left_out_rows,
+    print_json,
+    print_rows,
+    print_table,
+    print_words,
+)
+from bertender.comparison.differences import (
+    OF_FILES,
+    SUFFIXES,
+    DiffConfig,
+    Differences,
+    check_comparable,
+    difference_cells,
+    difference_lines,
+    differences,
+    save_differences,
+    task_of_file,
+)
 from bertender.comparison.records import CompareConfig, Comparison, read_comparison
 from bertender.comparison.table import markdown_table, terminal_table
 from bertender.core.config import Record
@@ -85,6 +104,7 @@ def build(name: str) -> Callable[..., None]:
     commands = {
         "verify": verify_command,
         "compare": compare_command,
+        "diff": diff_command,
         "report": report_command,
         "analyse": analyse_command,
     }
@@ -247,6 +267,67 @@ def check_unused(context: typer.Context, names: Iterable[str], why: str) -> None
     unused = [name for name, each in sources.items() if each and each.name == "COMMANDLINE"]
     if unused:
         raise typer.BadParameter(f"{why} measures nothing, so it takes no {', '.join(unused)}.")
+
+
+def diff_command() -> Callable[..., None]:
+    """Build `bertender diff`."""
+
+    def command(
+        first: Annotated[str, typer.Argument(metavar="FIRST", help="artifact")],
+        second: Annotated[str, typer.Argument(metavar="SECOND", help="artifact to set beside it")],
+        values: dict[str, Any],
+        file: Annotated[
+            Path | None,
+            typer.Argument(
+                metavar="FILE",
+                help="texts, with labels or without; by default the held-out ones of FIRST",
+            ),
+        ] = None,
+        output: Annotated[
+            Path | None,
+            typer.Option(
+                "--output", metavar="FILE", help="write all differences to this .csv or .jsonl file"
+            ),
+        ] = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        check_savable("--output", output, "data")
+        if output and output.suffix.lower() not in SUFFIXES:
+            raise typer.BadParameter(
+                f"--output {output}: its name ends in {' or '.join(SUFFIXES)}."
+            )
+        config = DiffConfig.parse(settings_of(DiffConfig, values))
+        if file is None and (unused := [each for each in OF_FILES if config.is_explicit(each)]):
+            raise typer.BadParameter(f"{config.as_set(unused)}: of a file, and no FILE is given.")
+        artifacts = api.opened(first), api.opened(second)
+        check_comparable(*artifacts)
+        if file is None:
+            task = api.task_of(artifacts, {})
+        else:
+            task = task_of_file(artifacts[0], file, config)
+        found = differences(*artifacts, task)
+        if output:
+            save_differences(found, output)
+        if as_json:
+            _print_result(found, left_out_rows(task))
+        else:
+            print_differences(found, config.rows)
+
+    return command_with_flags(command, (DiffConfig,))
+
+
+def print_differences(found: Differences, rows: int) -> None:
+    """Print how far two models agree, and the first rows of their differences."""
+    for line in difference_lines(found):
+        print_words(line)
+    shown = found.differences[:rows]
+    if not shown:
+        return
+    print_words("")
+    headings = ("row", "text", "gold", found.first, found.second, "at", "change")
+    print_rows(headings, [difference_cells(each) for each in shown])
+    if more := len(found.differences) - len(shown):
+        print_words(f"and {more} more: --rows, or --output FILE", "dim")
 
 
 def show_parity(output: Path) -> None:

@@ -96,6 +96,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "import": lambda made, out: ("import", made["theirs"], "--out", out),
     "verify": lambda made, out: ("verify", made["student"], made["int8"]),
     "compare": lambda made, out: ("compare", made["student"], made["int8"], *FAST),
+    "diff": lambda made, out: ("diff", made["student"], made["int8"], made.files.dev),
     "compress": lambda made, out: (
         *("compress", "--teacher", made["teacher"], "--out", out, "--dry-run", "--students", ""),
         *("--threads", "1"),
@@ -137,6 +138,7 @@ KEYS: dict[str, Collection[str]] = {
     "import": WRITTEN,
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
     "compare": {"circumstances", "rows", "constant", "noise_floor"},
+    "diff": {"first", "second", "n", "agreement", "differences"},
     "compress": {"config", "candidates", "probes", "verdict"},
     "serve": {"repository", "not_tried", "tritonserver"},
     "deploy": {"model", "version", "digest", "state", "golden", "repository", "earlier_versions"},

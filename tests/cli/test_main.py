@@ -20,6 +20,7 @@ from typer.testing import Result
 from bertender.cli import looking_up
 from bertender.cli import main as cli
 from bertender.cli.main import COMMANDS, build_app
+from bertender.comparison.differences import DiffConfig
 from bertender.comparison.records import CompareConfig
 from bertender.compression.config import CompressConfig
 from bertender.core.artifact import Artifact
@@ -47,6 +48,7 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
     "compare": (TaskConfig, CompareConfig),
     "report": (TaskConfig, LimitsConfig, CompareConfig),
     "analyse": (TaskConfig, AnalyseConfig),
+    "diff": (DiffConfig,),
     "import": (TaskConfig,),
     "compress": (TaskConfig, CompressConfig),
     "serve": (ServeCommandConfig,),
@@ -75,6 +77,7 @@ OWN_FLAGS = {
     "compare": {"--out", "--saved", "--html", "--markdown", "--wide"},
     "report": {"--html", "--analysis"},
     "analyse": {"--out"},
+    "diff": {"--output"},
     "compress": {"--out", "--teacher", "--dry-run", "--force"},
     "deploy": {"--to"},
     "classify": {"--pair", "--url"},

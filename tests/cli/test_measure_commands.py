@@ -97,6 +97,24 @@ def test_verify_refuses(words: tuple[str, ...], said: str, made: Made) -> None:
     assert said in fail("verify", made["student"], made["int8"], *words)
 
 
+def test_diff_shows_the_worst_first_and_saves_all(
+    made: Made, teacher: Artifact, tmp_path: Path
+) -> None:
+    words = ("diff", made["student"], teacher.path, made.files.dev)
+    out = tmp_path / "found.jsonl"
+    result = succeed(*words, "--rows", "2", "--output", out)
+    assert "32 texts, " in result.stdout and "McNemar's exact p" in result.stdout
+    saved = [json.loads(line) for line in out.read_text().splitlines()]
+    found = last_line(succeed(*words, "--json"))
+    assert saved == found["differences"] and saved
+    losses = [each["lost"] for each in saved if each["lost"] is not None]
+    assert losses == sorted(losses, reverse=True)
+    assert f"and {len(saved) - 2} more" in result.stdout
+    assert ".csv or .jsonl" in fail(*words, "--output", tmp_path / "found.txt", status=2)
+    said = fail("diff", made["student"], teacher.path, "--text-column", "text", status=2)
+    assert "no FILE is given" in said
+
+
 def test_compare_saves_what_it_shows(saved: Path, made: Made) -> None:
     comparison = Comparison.model_validate_json(saved.read_text())
     assert [row.name for row in comparison.rows] == ["student", "int8"]

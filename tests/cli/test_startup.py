@@ -57,6 +57,7 @@ PATHS: dict[str, list[tuple[str, ...]]] = {
     "compare": [(NOWHERE,), ("--saved", f"{NOWHERE}.json")],
     "report": [(NOWHERE, "--html", "page.html"), (f"{NOWHERE}.json", "--html", "page.html")],
     "analyse": [(NOWHERE, *OUT)],
+    "diff": [(NOWHERE, NOWHERE)],
     "serve": [(NOWHERE,)],
     "deploy": [(NOWHERE, "--to", "http://localhost:9")],
     "tune": [(NOWHERE, "--task", "docs")],

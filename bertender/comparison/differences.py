@@ -1,0 +1,452 @@
+"""The texts on which two models differ, worst first, and how many each has wrong.
+
+First come the texts whose answers differ, by the confidence that the first model had in its own and
+the second has not; then those whose answers are equal, by the largest change of a probability. Of
+texts with true labels, McNemar's exact test says whether one model is right more often than the
+other: of the texts that one of them alone has right, each is as likely to be the one's as the
+other's (a binomial test).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from bertender.comparison.accuracy import answers
+from bertender.comparison.table import DASH, number
+from bertender.core.artifact import Artifact
+from bertender.core.config import Config, Record
+from bertender.core.errors import ConfigError, ModelError
+from bertender.core.files import replacing
+from bertender.core.progress import visible
+from bertender.metrics.targets import is_labelled
+from bertender.models.classifier import Classifier, open_classifier, problem_of
+from bertender.problems.multi_label_classification import MULTI_LABEL
+from bertender.problems.problem import Outputs, Problem
+from bertender.problems.reading import Columns
+from bertender.problems.regression import REGRESSION
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.tasks.labelled import LINES, read_unlabelled
+from bertender.tasks.loading import load_files
+from bertender.tasks.rows import SkippedRows, open_table, stop
+from bertender.tasks.task import Split, Task, TaskConfig, default_of, listed, with_model_labels
+from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
+from bertender.text.batch import Example
+
+COMPARED = frozenset(kind.name for kind in (SINGLE_LABEL, MULTI_LABEL, REGRESSION))
+COMPARED |= {TOKEN_CLASSIFICATION.name}
+"""Kinds of problems whose answers differ or not, or are numbers apart."""
+LEAST_CHANGE = 0.01
+"""Of a probability, or of a number in standard deviations of the first model's: where the answers
+are equal, less is no difference."""
+OF_FILES = ("text_column", "pair_column", "label_column", "label_map", "skip_bad_rows")
+"""Settings of a task's files that a model's card records."""
+SUFFIXES = (".csv", ".jsonl")
+BETWEEN_TEXTS = " | "
+SHOWN_CHARACTERS = 60
+"""Of a text in the terminal."""
+
+FloatArray = npt.NDArray[np.float64]
+Answer = str | float | tuple[str, ...]
+
+
+class DiffConfig(Config):
+    """Settings of `diff`."""
+
+    panel: ClassVar[str] = "Texts"
+
+    text_column: str | None = Field(
+        None, description="column of the text in the file; by default the first artifact's"
+    )
+    pair_column: str | None = Field(None, description="column of the second text, likewise")
+    label_column: str | None = Field(
+        None, description="column of the true label, where there is one; likewise"
+    )
+    label_map: str | None = Field(
+        None, description="which label of the file is which of the models: DATA=MODEL by commas"
+    )
+    skip_bad_rows: bool | None = Field(
+        None, description="leave out rows of the file that cannot be used, and list them"
+    )
+    rows: int = Field(20, ge=1, description="differences that the terminal shows")
+
+
+class Difference(Record):
+    """A text that two models answer differently, or with another probability."""
+
+    row: int = Field(description="of the texts that were read, from 1")
+    text: tuple[str, ...] = Field(description="its texts, or its words")
+    gold: Answer | None = Field(description="what it is labelled with; None where nobody has")
+    first: Answer
+    second: Answer
+    lost: float | None = Field(
+        description="confidence of the first model in its answer that the second has not; None "
+        "where the answers are equal, and of numbers"
+    )
+    change: float = Field(description="largest of a probability, or of the number")
+    at: str | None = Field(description="label, and word, of that change; None of numbers")
+    first_probability: float | None = Field(description="of that label; None of numbers")
+    second_probability: float | None
+
+
+class Differences(Record):
+    """Two models on the same texts."""
+
+    first: str
+    second: str
+    problem_type: str
+    n: int = Field(description="texts")
+    agreement: float | None = Field(description="share of equal answers; None of numbers")
+    labelled: int = Field(description="texts with a true label")
+    both_wrong: int | None = Field(None, description="of these; None of numbers, as the next three")
+    only_first_wrong: int | None = None
+    only_second_wrong: int | None = None
+    p: float | None = Field(
+        None, description="McNemar's exact test of the two before, two-sided; None without labels"
+    )
+    mean_change: float | None = Field(None, description="mean absolute difference, of numbers")
+    first_error: float | None = Field(
+        None, description="mean absolute error by the true numbers, of numbers"
+    )
+    second_error: float | None = None
+    differences: tuple[Difference, ...] = Field(description="worst first")
+
+
+class Answered(NamedTuple):
+    """A model's answers to all texts, by names of labels."""
+
+    name: str
+    outputs: Sequence[Outputs]
+    answers: Sequence[Any]
+    problem: Problem[Any]
+    labels: tuple[str, ...]
+
+    def probabilities(self, row: int, example: Example, labels: Sequence[str]) -> FloatArray:
+        """Return those of a text, in the order of these labels: (1, labels), or (words, labels)
+        with 0 for words that the model does not see."""
+        outputs = self.outputs[row]
+        order = [self.labels.index(label) for label in labels]
+        own = self.problem.probabilities(outputs.logits, self.labels)[:, order]
+        if not self.problem.labels_words:
+            return own
+        found = np.zeros((len(example), len(labels)))
+        found[outputs.places] = own
+        return found
+
+
+def differences(first: Artifact, second: Artifact, task: Task) -> Differences:
+    """Return where two models differ on the held-out texts of a task.
+
+    Raises:
+        ConfigError: the models are of a kind of problem whose answers are not compared so.
+        ModelError: they are of two kinds of problems, or have other labels.
+    """
+    check_comparable(first, second)
+    # one after the other, so that one alone is in memory
+    one, other = (answered(open_classifier(each), task.dev.examples) for each in (first, second))
+    return differences_of(one, other, task)
+
+
+def differences_of(one: Answered, other: Answered, task: Task) -> Differences:
+    """Return where the answers of two models to the held-out texts of a task differ."""
+    gold = [
+        task.problem.by_names(target, task.labels) if is_labelled(target) else None
+        for target in task.dev.label_ids
+    ]
+    rows = _numbers if one.problem.name == REGRESSION.name else _labels
+    found = sorted(rows(one, other, task.dev.examples, gold), key=_badness)
+    return Differences(
+        first=one.name,
+        second=other.name,
+        problem_type=one.problem.name,
+        n=len(task.dev),
+        labelled=sum(each is not None for each in gold),
+        differences=tuple(found),
+        **_counts(one, other, gold),
+    )
+
+
+def check_comparable(first: Artifact, second: Artifact) -> None:
+    """Raise where two models give no answers that can be compared text by text."""
+    kinds = [each.card.task.problem_type for each in (first, second)]
+    if kinds[0] != kinds[1]:
+        raise ModelError(
+            f"{first.path} was made for {kinds[0]!r} and {second.path} for {kinds[1]!r}, so that "
+            "their answers cannot be compared. Give two artifacts of one task."
+        )
+    if kinds[0] not in COMPARED:
+        raise ConfigError(
+            f"{first.path} is a model of {kinds[0]!r}, and texts are compared one by one for "
+            f"{', '.join(sorted(COMPARED))}. `bertender compare` and `verify` take any kind."
+        )
+    own, theirs = (each.card.task.labels for each in (first, second))
+    if kinds[0] != REGRESSION.name and {*own} != {*theirs}:
+        alone = [(first, {*own} - {*theirs}), (second, {*theirs} - {*own})]
+        lacking = [
+            f"{each.path} alone has {listed(sorted(names))}" for each, names in alone if names
+        ]
+        raise ModelError(
+            f"the artifacts have different labels: {' and '.join(lacking)}. Give two of one task."
+        )
+
+
+def task_of_file(artifact: Artifact, path: Path, config: DiffConfig) -> Task:
+    """Return the texts of a file as the held-out ones of a task of a model's labels.
+
+    Its columns are those that the card records, unless the config names others. Without a column of
+    labels the texts have none.
+
+    Raises:
+        DataError: the file is wrong.
+        ConfigError: its labels are not those of the model.
+    """
+    record, problem = artifact.card.task, problem_of(artifact)
+    source = record.source if record.source.get("train") or record.source.get("dev") else {}
+    named = {name: getattr(config, name) for name in OF_FILES if config.is_explicit(name)}
+    known = {name: source[name] for name in OF_FILES if source.get(name) is not None}
+    kind = {} if problem is SINGLE_LABEL else {"problem_type": problem.name}
+    settings = TaskConfig.parse({**known, **kind, **named, "dev": path})
+    if config.label_column is None and not _has_labels(path, settings, problem):
+        columns = tuple(filter(None, (settings.text_column, settings.pair_column)))
+        nothing, name = Split((), ()), record.name
+        task = Task(
+            *(name, record.labels, record.metric, columns, nothing, nothing),
+            problem_type=problem.name,
+        )
+        skipped = SkippedRows()
+        examples = read_unlabelled(path, task, skipped if settings.skip_bad_rows else stop)
+        targets = tuple(map(problem.unlabelled, examples))
+        return replace(task, dev=Split(examples, targets), left_out=skipped.report())
+    task = load_files(settings, has_model=True)
+    return with_model_labels(task, record.labels, settings.label_map, artifact.name)
+
+
+def _has_labels(path: Path, settings: TaskConfig, problem: Problem[Any]) -> bool:
+    """Return whether a file has the columns of the labels, by their names."""
+    if path.name.lower().endswith(LINES):
+        return False
+    if problem.labels_words and path.suffix.lower() in WORD_SUFFIXES:
+        return True
+    there = (open_words if problem.labels_words else open_table)(path).columns
+    usual: Columns = problem.usual_columns(there)
+    names = {settings.label_column}
+    if settings.label_column == default_of("label_column"):
+        names.add(usual.label)
+    return any({*problem.label_columns(name)} <= {*there} for name in names)
+
+
+def answered(model: Classifier, examples: Sequence[Example]) -> Answered:
+    """Ask a model about some texts.
+
+    Raises:
+        ModelError: a logit is NaN or infinite.
+    """
+    outputs, predictions = answers(model, Split(tuple(examples), ()))
+    named = [model.problem.by_names(each, model.labels) for each in predictions]
+    return Answered(model.name, outputs, named, model.problem, model.labels)
+
+
+def _labels(
+    one: Answered, other: Answered, examples: Sequence[Example], gold: Sequence[Any]
+) -> Iterator[Difference]:
+    """Yield the differences of models whose answers are labels."""
+    for row, example in enumerate(examples):
+        own, theirs = (each.probabilities(row, example, one.labels) for each in (one, other))
+        answers = one.answers[row], other.answers[row]
+        moved = _moved(one, row, own, theirs, answers)
+        if not moved.turned and moved.change < LEAST_CHANGE:
+            continue
+        word = f"{example[moved.place]}: " if one.problem.labels_words else ""
+        place = moved.place, moved.label
+        yield Difference(
+            row=row + 1,
+            text=example,
+            gold=gold[row],
+            first=answers[0],
+            second=answers[1],
+            lost=moved.lost if moved.turned else None,
+            change=float(np.abs(own - theirs).max(initial=0.0)),
+            at=f"{word}{one.labels[moved.label]}",
+            first_probability=float(own[place]),
+            second_probability=float(theirs[place]),
+        )
+
+
+class _Moved(NamedTuple):
+    """The worst change of a text's probabilities."""
+
+    turned: bool
+    place: int
+    label: int
+    lost: float
+    change: float
+
+
+def _moved(
+    one: Answered, row: int, own: FloatArray, theirs: FloatArray, answers: tuple[Any, Any]
+) -> _Moved:
+    """Return the place whose answer turned with the largest loss of confidence, or else that of the
+    largest change.
+
+    Args:
+        one: the first model.
+        row: the number of the text.
+        own: its probabilities (places, labels).
+        theirs: those of the second model, of the same labels.
+        answers: of both, by names.
+    """
+    change = np.abs(own - theirs)
+    most = float(change.max(initial=0.0))
+    if answers[0] == answers[1]:
+        place, label = map(int, np.unravel_index(int(change.argmax()), change.shape))
+        return _Moved(False, place, label, 0.0, most)
+    numbers = {label: number for number, label in enumerate(one.labels)}
+    if one.problem.name == MULTI_LABEL.name:
+        # a label that comes into the set was out of it with the rest of its probability
+        turned = sorted(numbers[each] for each in {*answers[0]} ^ {*answers[1]})
+        label = max(turned, key=lambda each: float(change[0, each]))
+        return _Moved(True, 0, label, float(change[0, label]), most)
+    pairs = [answers] if isinstance(answers[0], str) else [*zip(*answers, strict=True)]
+    lost = own - theirs
+    turned_at = [
+        (place, numbers[before]) for place, (before, after) in enumerate(pairs) if before != after
+    ]
+    worst = max(turned_at, key=lambda each: float(lost[each]))
+    return _Moved(True, *worst, float(lost[worst]), most)
+
+
+def _numbers(
+    one: Answered, other: Answered, examples: Sequence[Example], gold: Sequence[Any]
+) -> Iterator[Difference]:
+    """Yield the differences of models whose answers are numbers."""
+    own, theirs = (np.asarray(each.answers, dtype=np.float64) for each in (one, other))
+    least = LEAST_CHANGE * float(own.std())
+    for row, (first, second) in enumerate(zip(own.tolist(), theirs.tolist(), strict=True)):
+        if abs(first - second) > least:
+            yield Difference(
+                row=row + 1,
+                text=examples[row],
+                gold=gold[row],
+                first=first,
+                second=second,
+                lost=None,
+                change=abs(first - second),
+                at=None,
+                first_probability=None,
+                second_probability=None,
+            )
+
+
+def _badness(each: Difference) -> tuple[bool, float]:
+    """Return what sorts the worst difference first: turned answers by their loss, then changes."""
+    return each.lost is None, -(each.change if each.lost is None else each.lost)
+
+
+def _counts(one: Answered, other: Answered, gold: Sequence[Any]) -> dict[str, Any]:
+    """Return the counts of `Differences`."""
+    if one.problem.name == REGRESSION.name:
+        own, theirs = (np.asarray(each.answers, dtype=np.float64) for each in (one, other))
+        counts = {"agreement": None, "mean_change": float(np.abs(own - theirs).mean())}
+        known = np.array([np.nan if each is None else each for each in gold], dtype=np.float64)
+        if not np.isnan(known).all():
+            counts["first_error"] = float(np.nanmean(np.abs(own - known)))
+            counts["second_error"] = float(np.nanmean(np.abs(theirs - known)))
+        return counts
+    pairs = [*zip(one.answers, other.answers, gold, strict=True)]
+    agreement = float(np.mean([first == second for first, second, _ in pairs]))
+    right = [(first == true, second == true) for first, second, true in pairs if true is not None]
+    if not right:
+        return {"agreement": agreement}
+    only_first, only_second = right.count((False, True)), right.count((True, False))
+    return {
+        "agreement": agreement,
+        "both_wrong": right.count((False, False)),
+        "only_first_wrong": only_first,
+        "only_second_wrong": only_second,
+        "p": mcnemar(only_first, only_second),
+    }
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Return McNemar's exact p, two-sided, that two models are right as often.
+
+    Args:
+        only_first, only_second: texts that the one alone has wrong, and the other alone.
+    """
+    from scipy.stats import binomtest  # scipy takes a second to import
+
+    discordant = only_first + only_second
+    return float(binomtest(only_first, discordant).pvalue) if discordant else 1.0
+
+
+def difference_lines(found: Differences) -> Iterator[str]:
+    """Yield how far two models agree, in words."""
+    if found.agreement is None:
+        yield (
+            f"{found.n} texts, mean absolute difference {number(found.mean_change)}, "
+            f"{len(found.differences)} of them further apart than {LEAST_CHANGE:g} spreads"
+        )
+        if found.first_error is not None:
+            yield (
+                f"mean absolute error on {found.labelled} with a true number: {found.first} "
+                f"{number(found.first_error)}, {found.second} {number(found.second_error)}"
+            )
+        return
+    turned = sum(each.lost is not None for each in found.differences)
+    yield (
+        f"{found.n} texts, {turned} of them answered differently (agreement "
+        f"{found.agreement:.4f}), and {len(found.differences) - turned} with a probability that "
+        f"changes by {LEAST_CHANGE:g} or more"
+    )
+    if found.p is not None:
+        yield (
+            f"of {found.labelled} with a true label: both wrong {found.both_wrong}, only "
+            f"{found.first} {found.only_first_wrong}, only {found.second} "
+            f"{found.only_second_wrong}; McNemar's exact p = {found.p:.3g}"
+        )
+
+
+def difference_cells(each: Difference) -> tuple[str, ...]:
+    """Return a row of the terminal's table: number, text, true label, answers, place and change."""
+    text = visible(BETWEEN_TEXTS.join(each.text))
+    cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+    moved = number(each.change)
+    if each.first_probability is not None and each.second_probability is not None:
+        moved = f"{each.first_probability:.2f} -> {each.second_probability:.2f}"
+    answers = (_shown(answer) for answer in (each.gold, each.first, each.second))
+    return str(each.row), cut, *answers, visible(each.at or DASH), moved
+
+
+def _shown(answer: Answer | None) -> str:
+    """Return an answer in a cell; of a set, or of words, all labels."""
+    if answer is None:
+        return DASH
+    if isinstance(answer, float):
+        return number(answer)
+    return visible(answer if isinstance(answer, str) else " ".join(answer) or DASH)
+
+
+def save_differences(found: Differences, path: Path) -> None:
+    """Write the differences, worst first, as CSV or JSONL, by the suffix of the path."""
+    with replacing(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        rows = (each.model_dump(mode="json") for each in found.differences)
+        if path.suffix.lower() == ".jsonl":
+            file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+            return
+        writer = csv.DictWriter(file, [*Difference.model_fields])
+        writer.writeheader()
+        for row in rows:
+            cells = {
+                name: BETWEEN_TEXTS.join(value) if isinstance(value, list) else value
+                for name, value in row.items()
+            }
+            writer.writerow(cells)
