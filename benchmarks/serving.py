@@ -45,9 +45,8 @@ from benchmarks.servers import (
 from bertender.core.artifact import Artifact
 from bertender.core.hardware import usable_cores
 from bertender.problems import PROBLEMS
-from bertender.text.batch import length_buckets
+from bertender.text.batch import length_buckets, rows_of
 from bertender.text.tokenizer import open_tokenizer
-from serve.backend.batches import rows_of
 from serve.backend.opening import open_artifact
 from serve.config import BackendParameters, ServeConfig
 

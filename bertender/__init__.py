@@ -28,11 +28,13 @@ if TYPE_CHECKING:
         prune,
         quantize,
         run_recipe,
+        score,
         serve,
         verify,
     )
     from bertender.core.artifact import Artifact
     from bertender.core.errors import BertenderError
+    from bertender.scoring.scorer import Scorer
     from bertender.tasks.task import Task
 
 # before anything imports ONNX Runtime, whose Linux wheel carries an uploader of usage data
@@ -56,6 +58,8 @@ __all__ = [  # in the order of use, which the pages follow
     "verify",
     "compare",
     "open_model",
+    "score",
+    "Scorer",
     "serve",
     "classify",
     "deploy",

@@ -20,6 +20,7 @@ from bertender.core.artifact import Artifact, check_not_finished, copy_artifact
 from bertender.core.config import Config, Record
 from bertender.core.errors import BertenderError as BertenderError  # a name of the package face
 from bertender.core.errors import ConfigError
+from bertender.scoring.scorer import Scorer as Scorer  # likewise
 from bertender.tasks.task import Task, TaskConfig
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from bertender.models.classifier import Classifier
     from bertender.models.sentence_files import PoolingName
     from bertender.recipes.recipe import Recipe, StepOutcome
+    from bertender.scoring.config import ScoreConfig
+    from bertender.scoring.job import ScoreRun
     from distill.distillation.config import DistillConfig, GeneralConfig
     from distill.finetuning.config import MultiTaskConfig
     from distill.pretraining.config import PretrainConfig
@@ -509,6 +512,40 @@ def open_model(
     return open_classifier(
         opened(artifact), threads=threads, max_length=max_length, runtime=runtime
     )
+
+
+def score(
+    artifact: ArtifactLike,
+    source: PathLike,
+    config: ScoreConfig | None = None,
+    *,
+    out: PathLike,
+    force: bool = False,
+    **settings: Any,
+) -> ScoreRun:
+    """Write the predictions for any number of texts, in parts; an interrupted run continues.
+
+    Args:
+        artifact: a classifier of any kind.
+        source: a file of texts, a folder of files, or a pattern.
+        config: settings of `score`, as an object.
+        out: folder that gets the parts.
+        force: begin anew over the parts of another command.
+        settings: the options of `bertender score`.
+
+    Raises:
+        ConfigError: the folder has the parts of another command, or other files.
+        DataError: a file is wrong; its row and column are named.
+
+    Example:
+        run = bertender.score("runs/int8", "dev.csv", out="runs/scored", format="parquet")
+        print(run.texts, run.complete)
+    """
+    from bertender.scoring.config import ScoreConfig
+    from bertender.scoring.job import score as scored
+
+    chosen = ScoreConfig.parse(_merged(config, settings))
+    return scored(opened(artifact), os.fspath(source), Path(out), chosen, force)
 
 
 def serve(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import fcntl
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
@@ -34,6 +32,7 @@ from bertender.problems.problem import Problem
 from bertender.problems.ranking import RANKING, ROW_OF_PASSAGE
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.tasks.row_writers import ROW_WRITERS
 from bertender.text.batch import Example
 from serve.client.endpoint import DEFAULT_CONCURRENCY, AsyncEndpoint, Classification
 from serve.client.protocols import DEFAULT_TIMEOUT_S, OPENING_RETRIES
@@ -486,39 +485,6 @@ COLUMNS = (*Classification.model_fields, EMBEDDING, RANK)
 WORD_A_LINE = (".conll", ".conllu", ".iob", ".bio")
 """Suffixes of files with a word a line, CoNLL's."""
 
-Rows = Sequence[Mapping[str, Any]]
-
-
-def _write_delimited(path: Path, rows: Rows, *, delimiter: str) -> None:
-    """Write a table with a header; a cell of several values, or of a truth value, is JSON."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter=delimiter)
-        writer.writerow(rows[0])
-        for row in rows:
-            cells = row.values()
-            writer.writerow([json.dumps(x) if isinstance(x, list | bool) else x for x in cells])
-
-
-def _write_jsonl(path: Path, rows: Rows) -> None:
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
-
-
-def _write_parquet(path: Path, rows: Rows) -> None:
-    import pyarrow.parquet  # here, so that a few texts of a command line are sent without it
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-
-
-PREDICTION_WRITERS: Mapping[str, Callable[[Path, Rows], None]] = {
-    ".csv": partial(_write_delimited, delimiter=","),
-    ".tsv": partial(_write_delimited, delimiter="\t"),
-    ".jsonl": _write_jsonl,
-    ".parquet": _write_parquet,
-}
-"""Files of predictions by suffix. A row holds the texts, label, score and logits, or a vector."""
-
 
 def check_writable(output: Path, text_columns: Sequence[str], has_words: bool = False) -> None:
     """Raise ConfigError for a file of predictions that could not be written.
@@ -530,10 +496,10 @@ def check_writable(output: Path, text_columns: Sequence[str], has_words: bool = 
     """
     if has_words and output.suffix.lower() in WORD_A_LINE:
         return
-    if output.suffix.lower() not in PREDICTION_WRITERS:
+    if output.suffix.lower() not in ROW_WRITERS:
         raise ConfigError(
             f"--output {output}: unknown suffix {output.suffix!r}. "
-            f"Allowed: {', '.join(PREDICTION_WRITERS)}; of files with a word a line also "
+            f"Allowed: {', '.join(ROW_WRITERS)}; of files with a word a line also "
             f"{', '.join(WORD_A_LINE)}."
         )
     if taken := [name for name in text_columns if name in COLUMNS]:
@@ -592,4 +558,4 @@ def write_predictions(
         else:
             rows.append({**dict(zip(text_columns, text, strict=True)), **_columns_of(prediction)})
     with replacing(output) as draft:
-        PREDICTION_WRITERS[output.suffix.lower()](draft, rows)
+        ROW_WRITERS[output.suffix.lower()](draft, rows)

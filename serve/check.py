@@ -15,8 +15,7 @@ from bertender.core.errors import RuntimeMissingError, ServerMissingError, Servi
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.runtimes import check_installed
 from bertender.problems.problem import Outputs
-from bertender.text.batch import Example
-from serve.backend.batches import rows_of
+from bertender.text.batch import Example, rows_of
 from serve.backend.fair_queue import FairQueue, Request
 from serve.client.endpoint import Classification, Endpoint
 from serve.config import SERVED_RUNTIMES, EndpointConfig, ServeCommandConfig, ServeConfig

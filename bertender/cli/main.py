@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, Command] = {
     "loadtest": Command(MEASURE, "Measure an endpoint under load, and find its limit."),
     "serve": Command(SERVE, "Serve a model over HTTP and gRPC, by Triton or without it.", "serve"),
     "classify": Command(SERVE, "Ask a served model about texts."),
+    "score": Command(SERVE, "Write the predictions for any number of texts, without a server."),
     "deploy": Command(
         SERVE, "Replace a served model by a new version that proves itself first.", "serve"
     ),
@@ -161,6 +162,8 @@ def command_of(name: str) -> Callable[..., None]:
         from bertender.cli.asking import build
     elif name in ("card", "push"):
         from bertender.cli.publishing import build
+    elif name == "score":  # likewise
+        from bertender.cli.scoring import build
     elif COMMANDS[name].group == MAKE:
         from bertender.cli.making import build
     elif COMMANDS[name].group == MEASURE:

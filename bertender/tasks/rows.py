@@ -13,12 +13,13 @@ import json
 import logging
 import lzma
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 from bertender.core.card import LeftOutRow, LeftOutRows
 from bertender.core.errors import DataError, RowError, nearest_hint
@@ -81,21 +82,54 @@ NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 def bytes_of(path: Path, size: int = -1) -> bytes:
     """Return the first `size` bytes of a file, or all of them; those in it of a `.xz`."""
-    try:
-        with lzma.open(path) if path.suffix.lower() == ".xz" else path.open("rb") as file:
-            content = file.read(size)
-    except (lzma.LZMAError, EOFError) as error:
-        raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
+    with _opened(path) as file:
+        content = file.read(size)
     if not content:
         raise DataError(f"{path}: the file is empty.")
     return content
 
 
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, or the one in a `.xz`; what goes wrong while it is read is a DataError."""
+    try:
+        with lzma.open(path) if path.suffix.lower() == ".xz" else path.open("rb") as file:
+            yield file
+    except (lzma.LZMAError, EOFError) as error:
+        raise DataError(f"{path}: damaged or unreadable: {error}. Copy it again.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
+
+
+BYTES_AT_ONCE = 2**20
+
+
+def stream_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file with their ends, read as they are asked for.
+
+    Lines and characters are those of `decoded_bytes`; a CR that ends lines is given as LF.
+
+    Raises:
+        DataError: the file is missing, empty or damaged, once it is reached.
+    """
+    with _opened(path) as file:
+        chunks = iter(lambda: file.read(BYTES_AT_ONCE), b"")
+        first = next(chunks, b"")
+        if not first:
+            raise DataError(f"{path}: the file is empty.")
+        end = LINE_END if any(b"\n" in chunk for chunk in chain((first,), chunks)) else "\r"
+    with (
+        _opened(path) as file,
+        io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline=end) as text,
+    ):
+        for line in text:
+            yield line if end == LINE_END else line.replace(end, LINE_END)
+
+
 def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[tuple[str, str]]:
     """Yield the lines of a UTF-8 file, each with its place."""
-    for number, line in enumerate(split_lines(decoded_bytes(path)), start=1):
+    for number, whole in enumerate(stream_lines(path), start=1):
+        line = without_end(whole)
         if match := NOT_UTF8.search(line):
             bad(not_utf8(path, f"line {number}", match))
         else:
@@ -104,7 +138,12 @@ def lines_of(path: Path, bad: OnBadRow = stop) -> Iterator[tuple[str, str]]:
 
 def split_lines(text: str) -> list[str]:
     """Return the lines of a text, which end at LF or CR LF; the last one may have no end."""
-    return [line.removesuffix("\r") for line in text.removesuffix(LINE_END).split(LINE_END)]
+    return [*map(without_end, text.removesuffix(LINE_END).split(LINE_END))]
+
+
+def without_end(line: str) -> str:
+    """Return a line without the LF or CR LF at its end."""
+    return line.removesuffix(LINE_END).removesuffix("\r")
 
 
 def decoded_bytes(path: Path) -> str:
@@ -165,6 +204,11 @@ class Table:
     """columns -> the rows with their values, once"""
     bad: OnBadRow = stop
     """Called with each row that cannot be used."""
+    read_from: Callable[[Sequence[str], int], Iterator[Row]] | None = None
+    """columns, rows before -> the rows after them; None where a file has to be read from its first
+    row on"""
+    types: Mapping[str, Any] = field(default_factory=dict)
+    """Arrow types of the columns, where the file has some."""
 
     def rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """Return the rows with the values of `columns`, read as they are asked for.
@@ -211,7 +255,8 @@ def open_table(path: Path, bad: OnBadRow = stop) -> Table:
         DataError: unknown suffix, or the file is missing, empty, or not of its format.
     """
     known = {**READERS, **NESTED}
-    reader = known.get(path.suffix.lower())
+    packed = path.suffix.lower() == ".xz"
+    reader = known.get((Path(path.stem) if packed else path).suffix.lower())
     if reader is None:
         raise DataError(
             f"{path}: unknown suffix {path.suffix!r}. Allowed: {', '.join(known)}. "
@@ -238,13 +283,14 @@ def read_delimited(
             tabs whose every line has all columns, they are plain where some enclose no field.
         columns: their names, for a file without a header.
     """
-    text = LONE_RETURN.sub(IN_ITS_PLACE, decoded_bytes(path))
-    encloses = quoted and not (delimiter == TAB and _has_plain_quotes(text))
+    encloses = quoted and not (delimiter == TAB and _has_plain_quotes(stream_lines(path)))
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if encloses else csv.QUOTE_NONE
-    lines = io.StringIO(text, newline="")
+    lines = (LONE_RETURN.sub(IN_ITS_PLACE, line) for line in stream_lines(path))
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
     names = tuple(columns)
-    if not names:
+    if names:
+        bytes_of(path, size=1)  # a file that is not there is an error now
+    else:
         place, header = next(_fields(path, reader, stop), ("", []))
         if match := NOT_UTF8.search("\n".join(header)):
             raise not_utf8(path, place, match)
@@ -269,15 +315,25 @@ def read_delimited(
 
 def read_jsonl(path: Path, bad: OnBadRow = stop) -> Table:
     """Open a file with one JSON object a line; its columns are those of any of them."""
-    rows = []
-    for line, content in enumerate(split_lines(decoded_bytes(path)), start=1):
-        if content.strip():
-            try:
-                rows.append(Row(f"line {line}", _object(path, f"line {line}", content)))
-            except RowError as error:
-                bad(error)
-    columns = tuple(dict.fromkeys(chain.from_iterable(row.values for row in rows)))
-    return Table(path, columns, lambda columns: iter(rows), bad)
+
+    def rows(bad: OnBadRow) -> Iterator[Row]:
+        for line, content in enumerate(stream_lines(path), start=1):
+            if content.strip():
+                try:
+                    yield Row(f"line {line}", _object(path, f"line {line}", without_end(content)))
+                except RowError as error:
+                    bad(error)
+
+    # a pass of its own, so that no row has to stay in memory
+    first: list[RowError] = []
+    names = dict.fromkeys(
+        chain.from_iterable(
+            row.values for row in rows(lambda error: None if first else first.append(error))
+        )
+    )
+    if not names and first:
+        bad(first[0])
+    return Table(path, tuple(names), lambda columns: rows(bad), bad)
 
 
 def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
@@ -291,12 +347,17 @@ def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {error}") from None
 
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        row = 0
+    def rows(columns: Sequence[str], before: int = 0) -> Iterator[Row]:
+        sizes = (file.metadata.row_group(each).num_rows for each in range(file.num_row_groups))
+        ends = [*accumulate(sizes)]
+        groups = [number for number, end in enumerate(ends) if end > before]
+        row = ends[groups[0] - 1] if groups and groups[0] else 0
         try:
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*columns]):
+            for batch in file.iter_batches(ROWS_AT_ONCE, groups, [*columns]):
                 for record in range(batch.num_rows):
                     row += 1
+                    if row <= before:
+                        continue
                     try:
                         values = _record(path, f"row {row}", batch, record, columns)
                     except RowError as error:
@@ -306,7 +367,9 @@ def read_parquet(path: Path, bad: OnBadRow = stop) -> Table:
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{path}, after row {row}: damaged: {error}") from None
 
-    return Table(path, tuple(file.schema_arrow.names), rows, bad)
+    schema = file.schema_arrow
+    types = dict(zip(schema.names, schema.types, strict=True))
+    return Table(path, tuple(schema.names), rows, bad, rows, types)
 
 
 def read_squad(path: Path, bad: OnBadRow = stop) -> Table:
@@ -354,20 +417,13 @@ NESTED: Mapping[str, Callable[[Path, OnBadRow], Table]] = {".json": read_squad}
 """Files with rows inside others, by suffix."""
 
 
-def _has_plain_quotes(text: str) -> bool:
+def _has_plain_quotes(lines: Iterable[str]) -> bool:
     """Return whether double quotes are characters of the texts in a file with tabs, as GLUE's are.
 
     They are where every line has all columns, so that no field spans lines, and the quotes of one
     enclose no field, while none are doubled within a field and none enclose the header's names.
     Read as if they enclosed fields, a quote at the start of a text would swallow lines.
     """
-    lines = [line for line in split_lines(text) if line]
-    if len({line.count(TAB) for line in lines}) != 1:
-        return False
-    quotes = [line for line in lines if '"' in line]
-    header = lines[0].split(TAB)
-    if all(len(field) > 1 and field[0] == field[-1] == '"' for field in header):
-        return False
 
     def encloses_fields(line: str) -> bool:
         try:
@@ -376,7 +432,19 @@ def _has_plain_quotes(text: str) -> bool:
             return False
         return len(fields) == line.count(TAB) + 1
 
-    return not any(map(DOUBLED_QUOTES.search, quotes)) and not all(map(encloses_fields, quotes))
+    tabs, all_enclose = -1, True
+    for line in filter(None, map(without_end, lines)):
+        if tabs < 0:
+            tabs, header = line.count(TAB), line.split(TAB)
+            if all(len(field) > 1 and field[0] == field[-1] == '"' for field in header):
+                return False
+        if line.count(TAB) != tabs:
+            return False
+        if '"' in line:
+            if DOUBLED_QUOTES.search(line):
+                return False
+            all_enclose = all_enclose and encloses_fields(LONE_RETURN.sub(IN_ITS_PLACE, line))
+    return not all_enclose
 
 
 def _fields(path: Path, reader: _CsvReader, bad: OnBadRow) -> Iterator[tuple[str, list[str]]]:

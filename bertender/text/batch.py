@@ -19,6 +19,7 @@ from bertender.text.tokenizer import (
     ALWAYS,
     Cut,
     FileTokenizer,
+    Padding,
     TokenArrays,
     longest_first,
     longest_input,
@@ -147,6 +148,65 @@ class Batch:
         """Return the tokens of each example's longest row."""
         tokens = self.arrays["attention_mask"].sum(axis=1).tolist()
         return [max(own) for own in self.by_example(tokens)]
+
+
+def cut_examples(batch: Batch) -> npt.NDArray[np.bool_]:
+    """Return which examples (batch,) were longer than the model's input."""
+    return np.zeros(len(batch), dtype=np.bool_) if batch.truncated is None else batch.truncated
+
+
+def merged(rows: Sequence[tuple[Batch, int]], padding: Padding) -> Batch:
+    """Return rows of batches as one batch, padded to its longest row; each is an example.
+
+    Args:
+        rows: batches, and the number of a row in each.
+        padding: that of their tokenizer.
+    """
+    first = rows[0][0]
+    if all(batch is first for batch, _ in rows):
+        return rows_of(first, [row for _, row in rows])
+    places = [batch.arrays["attention_mask"][row].astype(bool) for batch, row in rows]
+    lengths = [int(place.sum()) for place in places]
+    longest = max(lengths)
+    on_the_left = padding.side == "left"
+    spans = [
+        slice(longest - length, longest) if on_the_left else slice(length) for length in lengths
+    ]
+    fills = {"input_ids": padding.token_id, "token_type_ids": padding.type_id}
+
+    def padded(arrays: Sequence[IntArray], value: int) -> IntArray:
+        array = np.full((len(arrays), longest), value, dtype=np.int64)
+        for row, (own, place, span) in enumerate(zip(arrays, places, spans, strict=True)):
+            array[row, span] = own[place]
+        return array
+
+    words, parts = None, None
+    if first.words is not None:
+        words = padded(
+            [batch.words[row] for batch, row in rows if batch.words is not None], NO_WORD
+        )
+    if first.parts is not None:
+        parts = padded([batch.parts[row] for batch, row in rows if batch.parts is not None], 0)
+    return Batch(
+        tuple(batch.example_of(row) for batch, row in rows),
+        {
+            name: padded([batch.arrays[name][row] for batch, row in rows], fills.get(name, 0))
+            for name in first.arrays
+        },
+        words,
+        parts=parts,
+    )
+
+
+def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
+    """Return some rows of a batch, each as an example, without the columns that pad all."""
+    used = batch.arrays["attention_mask"][rows].any(axis=0)
+    return Batch(
+        tuple(map(batch.example_of, rows)),
+        {name: array[rows][:, used] for name, array in batch.arrays.items()},
+        None if batch.words is None else batch.words[rows][:, used],
+        parts=None if batch.parts is None else batch.parts[rows][:, used],
+    )
 
 
 class Encode(Protocol):

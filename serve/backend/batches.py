@@ -25,7 +25,7 @@ import numpy.typing as npt
 from bertender.core.errors import DataError, ModelError
 from bertender.problems.problem import Outputs, Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
-from bertender.text.batch import NO_WORD, Batch, Encode, Tokenize
+from bertender.text.batch import Batch, Encode, Tokenize, cut_examples, merged, rows_of
 from bertender.text.tokenizer import LONGEST_INPUT_BY_DEFAULT, Padding, padding_of
 from serve.backend.fair_queue import Bucket, FairQueue, Refusal, Request, Row, Tensors
 from serve.backend.metrics import QUEUE_FULL, QUEUE_TIMEOUT, REASONS, Tally
@@ -207,7 +207,8 @@ class ServedModel:
         if not rows:
             return {}
         try:
-            outputs = self.classifier.run(merged(rows, self.classifier.padding))
+            tokenised = [(request.batch, row) for request, row in rows if request.batch is not None]
+            outputs = self.classifier.run(merged(tokenised, self.classifier.padding))
             if not all(np.isfinite(each.logits).all() for each in outputs):
                 raise ModelError("its logits are not finite. Check the artifact: bertender verify")
             return dict(zip(rows, outputs, strict=True))
@@ -256,7 +257,7 @@ class ServedModel:
         for request, batch in zip(requests, batches, strict=True):
             own = slice(start, start + len(batch))
             start = own.stop
-            more = {TRUNCATED: cut_rows(batch)[:, None]} if request.truncate else {}
+            more = {TRUNCATED: cut_examples(batch)[:, None]} if request.truncate else {}
             if abstained is not None:
                 more[ABSTAINED] = abstained[own, None]
             responses.append({**problem.response_of(tensors, own, examples[own]), **more})
@@ -324,13 +325,8 @@ def _row_tokens(batch: Batch) -> list[int]:
     return tokens
 
 
-def cut_rows(batch: Batch) -> npt.NDArray[np.bool_]:
-    """Return which examples (batch,) were longer than the model's input."""
-    return np.zeros(len(batch), dtype=np.bool_) if batch.truncated is None else batch.truncated
-
-
 def _too_long(batch: Batch) -> Refusal | None:
-    cut = cut_rows(batch)
+    cut = cut_examples(batch)
     if not cut.any():
         return None
     row = int(cut.argmax())
@@ -351,61 +347,6 @@ def _too_many(batch: Batch, most: int) -> Refusal | None:
         "INVALID_ARG",
         f"row {row} is read in {batch.counts[row]} parts, and {most} are allowed. Send it as "
         "several shorter ones.",
-    )
-
-
-def merged(bucket: Bucket, padding: Padding) -> Batch:
-    """Return the rows of a bucket as one batch, padded to its longest row; each is an example.
-
-    Args:
-        bucket: rows of tokenised requests.
-        padding: that of their tokenizer.
-    """
-    batches = [(request.batch, row) for request, row in bucket if request.batch is not None]
-    first = batches[0][0]
-    if all(batch is first for batch, _ in batches):
-        return rows_of(first, [row for _, row in batches])
-    places = [batch.arrays["attention_mask"][row].astype(bool) for batch, row in batches]
-    lengths = [int(place.sum()) for place in places]
-    longest = max(lengths)
-    on_the_left = padding.side == "left"
-    spans = [
-        slice(longest - length, longest) if on_the_left else slice(length) for length in lengths
-    ]
-    fills = {"input_ids": padding.token_id, "token_type_ids": padding.type_id}
-
-    def padded(arrays: Sequence[npt.NDArray[np.int64]], value: int) -> npt.NDArray[np.int64]:
-        array = np.full((len(arrays), longest), value, dtype=np.int64)
-        for row, (own, place, span) in enumerate(zip(arrays, places, spans, strict=True)):
-            array[row, span] = own[place]
-        return array
-
-    words, parts = None, None
-    if first.words is not None:
-        own_words = [batch.words[row] for batch, row in batches if batch.words is not None]
-        words = padded(own_words, NO_WORD)
-    if first.parts is not None:
-        own_parts = [batch.parts[row] for batch, row in batches if batch.parts is not None]
-        parts = padded(own_parts, 0)
-    return Batch(
-        tuple(batch.example_of(row) for batch, row in batches),
-        {
-            name: padded([batch.arrays[name][row] for batch, row in batches], fills.get(name, 0))
-            for name in first.arrays
-        },
-        words,
-        parts=parts,
-    )
-
-
-def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
-    """Return some rows of a batch, each as an example, without the columns that pad all."""
-    used = batch.arrays["attention_mask"][rows].any(axis=0)
-    return Batch(
-        tuple(map(batch.example_of, rows)),
-        {name: array[rows][:, used] for name, array in batch.arrays.items()},
-        None if batch.words is None else batch.words[rows][:, used],
-        parts=None if batch.parts is None else batch.parts[rows][:, used],
     )
 
 

@@ -59,6 +59,7 @@ PATHS: dict[str, list[tuple[str, ...]]] = {
     "analyse": [(NOWHERE, *OUT)],
     "diff": [(NOWHERE, NOWHERE)],
     "serve": [(NOWHERE,)],
+    "score": [(NOWHERE, f"{NOWHERE}.csv", *OUT)],
     "deploy": [(NOWHERE, "--to", "http://localhost:9")],
     "tune": [(NOWHERE, "--task", "docs")],
     "show": [(NOWHERE,)],
@@ -97,6 +98,7 @@ SETTINGS: dict[str, list[tuple[str, ...]]] = {
     "analyse": [(NOWHERE, "--only", "masks", *OUT), (NOWHERE, "--texts", "0", *OUT)],
     "serve": [(NOWHERE, "--http-port", "70000")],
     "tune": [(NOWHERE, "--task", "docs", "--rounds", "0")],
+    "score": [(NOWHERE, f"{NOWHERE}.csv", "--shard", "5/4", *OUT)],
     "loadtest": [("http://localhost:9", "--task", "docs", "--rate", "-1")],
 }
 """Values, names and conflicts that settings refuse, by commands that have some."""

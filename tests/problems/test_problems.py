@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.dataset
 import pytest
 from transformers import AutoModelForQuestionAnswering
 
@@ -396,6 +397,35 @@ def test_the_real_endpoint_answers_texts_and_examples_alike(
     assert largest_difference(pairs) < LARGEST_DIFFERENCE
     for answer, example, own in zip(answers, examples, found, strict=True):
         assert same(answer.label, named(own, example, local))
+
+
+def test_rows_of_a_file_are_scored(graph: Artifact, task: Task, tmp_path: Path) -> None:
+    """Each form has the same, and it is what the model says of each text alone."""
+    problem, examples = task.problem, task.problem.asked(task.dev.examples[:12])[:12]
+    texts = [problem.to_texts(each) for each in examples]
+    rows = [(first, others) for first, *others in texts] if problem.takes_list else texts
+    columns = problem.asked_columns(task.text_columns)
+    source, found = tmp_path / "rows.jsonl", tmp_path / "jsonl"
+    named_rows = [dict(zip(columns, row, strict=True)) for row in rows]
+    source.write_text("\n".join(map(json.dumps, named_rows)))
+    for form in ("jsonl", "parquet"):
+        bertender.score(graph, source, out=tmp_path / form, format=form, texts_per_part=8)
+    parts = sorted(found.glob("part-*"))
+    scored = [json.loads(line) for path in parts for line in path.open()]
+    table = pyarrow.dataset.dataset(tmp_path / "parquet", format="parquet").to_table()
+    assert len(parts) == 2 and table.to_pylist() == scored
+    local = open_classifier(graph)
+    for row, source_row, example in zip(scored, named_rows, examples, strict=True):
+        assert source_row.items() <= row.items()
+        (own,) = local.outputs([example])
+        if problem.gives_vectors:
+            assert row["embedding"] == pytest.approx(own.logits[0].tolist(), abs=1e-4)
+            continue
+        answer = named(own, example, local)
+        answers = answer if problem.heads else {"": answer}
+        for head, each in answers.items():
+            predicted = row[f"{head}_predicted" if head else "predicted"]
+            assert same(predicted, list(each) if isinstance(each, tuple) else each)
 
 
 @pytest.mark.slow

@@ -15,8 +15,9 @@ import pytest
 
 from bertender.core.errors import BusyError
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
+from bertender.tasks.row_writers import ROW_WRITERS
 from bertender.tasks.rows import READERS, open_table
-from serve.bulk import PREDICTION_WRITERS, Journal, journal_of, open_journal
+from serve.bulk import Journal, journal_of, open_journal
 from serve.client.access import AccessConfig
 from serve.client.endpoint import Classification
 from tests.cli.fakes import FakeEndpoint
@@ -36,7 +37,7 @@ def write_input(path: Path, texts: list[str] = WORDS) -> Path:
     if path.suffix == ".txt":
         path.write_text("\n".join(texts), encoding="utf-8")
     else:
-        PREDICTION_WRITERS[path.suffix](path, rows)
+        ROW_WRITERS[path.suffix](path, rows)
     return path
 
 
@@ -70,8 +71,8 @@ def expected(texts: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("output", PREDICTION_WRITERS)
-@pytest.mark.parametrize("suffix", [*PREDICTION_WRITERS, ".txt"])
+@pytest.mark.parametrize("output", ROW_WRITERS)
+@pytest.mark.parametrize("suffix", [*ROW_WRITERS, ".txt"])
 def test_every_format_goes_in_and_out(suffix: str, output: str, tmp_path: Path) -> None:
     texts = [" ".join(text.split()) for text in WORDS]
     source, out = write_input(tmp_path / f"texts{suffix}", texts), tmp_path / f"answers{output}"
@@ -82,7 +83,7 @@ def test_every_format_goes_in_and_out(suffix: str, output: str, tmp_path: Path) 
 
 
 def test_a_format_that_is_read_is_written() -> None:
-    assert PREDICTION_WRITERS.keys() == READERS.keys()
+    assert ROW_WRITERS.keys() == READERS.keys()
 
 
 def test_a_file_without_an_output_is_shown(tmp_path: Path, endpoint: type[FakeEndpoint]) -> None:
@@ -288,7 +289,7 @@ def test_bad_rows_are_left_out_and_listed(tmp_path: Path) -> None:
 
 def test_labels_of_words_are_lists(tmp_path: Path) -> None:
     tags = Classification(label=("O", "B-x"), score=(0.5, 0.25), logits=((1.0,), (0.0,)))
-    for suffix, write in PREDICTION_WRITERS.items():
+    for suffix, write in ROW_WRITERS.items():
         write(tmp_path / f"out{suffix}", [tags.model_dump(mode="json")])
         table = open_table(tmp_path / f"out{suffix}")
         (row,) = table.rows(table.columns)

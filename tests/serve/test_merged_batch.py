@@ -16,10 +16,10 @@ import pytest
 from bertender.problems.problem import Problem
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
-from bertender.text.batch import Batch, Encode, Example, Tokenize, TokenizeWords
+from bertender.text.batch import Batch, Encode, Example, Tokenize, TokenizeWords, merged
 from bertender.text.tokenizer import SETTINGS_NAME, FileTokenizer, open_tokenizer, padding_of
 from serve.backend import batches
-from serve.backend.batches import CHARACTERS_AT_ONCE, BucketedClassifier, merged
+from serve.backend.batches import CHARACTERS_AT_ONCE, BucketedClassifier
 from serve.backend.fair_queue import Refusal, Request
 from serve.wire import Wishes, to_arrays
 from tests.fake_predictor import FakePredictor
@@ -114,9 +114,7 @@ def encoders(folder: Path, side: str) -> dict[str, tuple[Encode, Sequence[Exampl
 @SIDES
 def test_merged_rows_are_padded_as_their_tokenizer_does(tmp_path: Path, side: str) -> None:
     for name, (encode, examples) in encoders(tmp_path, side).items():
-        rows = [
-            (Request((each,), lambda response: None, batch=encode([each])), 0) for each in examples
-        ]
+        rows = [(encode([each]), 0) for each in examples]
         assert isinstance(encode, Tokenize)
         ours, theirs = merged(rows, padding_of(encode.tokenizer)), encode(examples)
         assert ours.examples == theirs.examples and ours.arrays.keys() == theirs.arrays.keys()

@@ -1,0 +1,1 @@
+"""Predictions for any number of texts: `bertender score`."""

@@ -1,0 +1,307 @@
+"""Scorer: texts in, predictions out, by a model that each process opens for itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.core.artifact import Artifact
+from bertender.core.errors import DataError, ModelError
+from bertender.metrics.heads import labels_of_head
+from bertender.models.classifier import Classifier, open_classifier
+from bertender.models.importing import open_artifact
+from bertender.models.runtimes import DEFAULT_RUNTIME
+from bertender.problems.problem import Outputs, Problem
+from bertender.text.batch import (
+    Batch,
+    Example,
+    Tokenize,
+    batched,
+    cut_examples,
+    length_buckets,
+    merged,
+    to_examples,
+)
+from bertender.text.tokenizer import padding_of
+
+TOKENS_PER_BATCH = 4096
+TEXTS_PER_ENCODING = 128
+"""Of like length, so that few of them are padded."""
+TEXTS_PER_BATCH = 1024
+"""Of a model that reads the text itself."""
+SIGNIFICANT = 6
+"""Digits of a probability."""
+
+PREDICTED, PROBABILITIES, SCORE, TRUNCATED = "predicted", "probabilities", "score", "truncated"
+SPANS, RANKING, EMBEDDING = "spans", "ranking", "embedding"
+PREDICTION_COLUMNS = (PREDICTED, PROBABILITIES, SCORE, SPANS, RANKING, EMBEDDING, TRUNCATED)
+
+ANSWER = ("label", "score", "logits")
+"""Of a response."""
+
+Prediction = dict[str, Any]
+"""Columns of a prediction: `predicted` and `probabilities` by label, or what else its kind of
+problem has."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokenised examples, and the batches that they run in."""
+
+    texts: tuple[Example, ...]
+    """As they were given; of a model that labels words, a sentence is one text."""
+    examples: tuple[Example, ...]
+    """As the model reads them."""
+    rows: tuple[tuple[Batch, int], ...]
+    """Each row of tokens: its batch and its number there; none of a model that reads texts."""
+    owners: tuple[int, ...]
+    """The number of the example that each row is of."""
+    buckets: tuple[tuple[int, ...], ...]
+    """Rows, or examples of a model that reads texts, of like length; the longest first."""
+    truncated: npt.NDArray[np.bool_]
+    """(examples,)"""
+
+
+@dataclass
+class Scorer:
+    """A model that predicts texts; it can be pickled, and is opened where it is first asked.
+
+    Args:
+        artifact: an artifact, or the path or name of a model.
+        tokens_per_batch: most tokens of a batch, padding included.
+        max_length: longest input in tokens; None takes the artifact's.
+        runtime: the row of RUNTIMES that runs an onnx artifact.
+        threads: of the runtime; 0 takes OMP_NUM_THREADS, and its default where it is not set.
+        prefix: begins the name of each column.
+
+    Raises (when it is opened): as `open_classifier`.
+
+    Example:
+        scorer = bertender.Scorer("runs/int8")
+        print(scorer(["a text of yours", "another one"])[0]["predicted"])
+    """
+
+    artifact: Artifact | str | os.PathLike[str]
+    tokens_per_batch: int = TOKENS_PER_BATCH
+    max_length: int | None = None
+    runtime: str = DEFAULT_RUNTIME
+    threads: int = 0
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.artifact, Artifact):
+            self.artifact = self.artifact.path
+        # a worker's own folder may be another one; a hub's name is no path
+        if Path(self.artifact).exists():
+            self.artifact = str(Path(self.artifact).absolute())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "classifier"}
+
+    @cached_property
+    def classifier(self) -> Classifier:
+        """The open model."""
+        assert not isinstance(self.artifact, Artifact)
+        return open_classifier(
+            open_artifact(self.artifact, verify=False),
+            threads=self.threads,
+            max_length=self.max_length,
+            runtime=self.runtime,
+        )
+
+    def __call__(self, texts: Sequence[str | Example]) -> list[Prediction]:
+        """Return the prediction for each text, or pair of texts, in their order.
+
+        Raises:
+            DataError: `texts` is not a sequence of texts.
+            ModelError: a logit is NaN or infinite.
+        """
+        problem = self.classifier.problem
+        given = [problem.to_texts(each) for each in to_examples(texts)]
+        if not (problem.takes_list or problem.places_are_labels) and len({*map(len, given)}) > 1:
+            raise DataError("some rows have one text and others more. Give as many in each row.")
+        found: dict[int, Prediction] = {}
+        for predictions in self.run(self.encode(given)) if given else ():
+            found.update(predictions)
+        return [found[number] for number in range(len(given))]
+
+    def batch_function(self) -> Callable[..., dict[str, npt.NDArray[Any]]]:
+        """Return a function of arrays, as `pyspark.ml.functions.predict_batch_udf` calls one.
+
+        It takes an array of texts (batch,) for each column of texts, and returns `predicted`
+        (batch,) and, where labels have some, `probabilities` (batch, labels).
+        """
+
+        def predict(*columns: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+            rows = self([*zip(*(column.tolist() for column in columns), strict=True)])
+            name, probable = self.prefix + PREDICTED, self.prefix + PROBABILITIES
+            predicted = np.array([row[name] for row in rows])
+            if probable not in rows[0]:
+                return {name: predicted}
+            values = np.array([[*row[probable].values()] for row in rows])
+            return {name: predicted, probable: values}
+
+        return predict
+
+    def encode(self, texts: Sequence[Example]) -> Encoded:
+        """Return one example or more tokenised, in batches of like length.
+
+        Args:
+            texts: of each, as `Problem.to_texts` has them.
+        """
+        encode, problem = self.classifier.encode, self.classifier.problem
+        examples = [problem.to_example(each) for each in texts]
+        order = sorted(range(len(examples)), key=lambda number: sum(map(len, examples[number])))
+        truncated = np.zeros(len(examples), dtype=np.bool_)
+        if not isinstance(encode, Tokenize):
+            by_length = tuple(map(tuple, batched(reversed(order), TEXTS_PER_BATCH)))
+            return Encoded(tuple(texts), tuple(examples), (), (), by_length, truncated)
+        known = list(examples)
+        rows: list[tuple[Batch, int]] = []
+        owners: list[int] = []
+        lengths: list[int] = []
+        for numbers in batched(order, TEXTS_PER_ENCODING):
+            batch = encode([examples[number] for number in numbers])
+            truncated[numbers] = cut_examples(batch)
+            for number, own, count in zip(numbers, batch.examples, batch.counts, strict=True):
+                known[number] = own
+                owners += [number] * count
+            rows += [(batch, row) for row in range(sum(batch.counts))]
+            lengths += batch.arrays["attention_mask"].sum(axis=1).tolist()
+        buckets = length_buckets(lengths, self.tokens_per_batch)
+        in_turn = tuple(map(tuple, reversed(buckets)))
+        return Encoded(tuple(texts), tuple(known), tuple(rows), tuple(owners), in_turn, truncated)
+
+    def run(self, encoded: Encoded) -> Iterator[dict[int, Prediction]]:
+        """Yield predictions by the number of their example, as their last rows have run.
+
+        Raises:
+            ModelError: a logit is NaN or infinite.
+        """
+        outputs = self._by_rows(encoded) if encoded.rows else self._by_texts(encoded)
+        for found in outputs:
+            yield self._predictions(encoded, found)
+
+    def _by_texts(self, encoded: Encoded) -> Iterator[dict[int, Outputs]]:
+        for bucket in encoded.buckets:
+            outputs = self.classifier.outputs([encoded.examples[number] for number in bucket])
+            yield dict(zip(bucket, outputs, strict=True))
+
+    def _by_rows(self, encoded: Encoded) -> Iterator[dict[int, Outputs]]:
+        classifier, problem = self.classifier, self.classifier.problem
+        assert isinstance(classifier.encode, Tokenize)
+        padding = padding_of(classifier.encode.tokenizer)
+        rows_of: dict[int, list[int]] = {}
+        for row, owner in enumerate(encoded.owners):
+            rows_of.setdefault(owner, []).append(row)
+        waiting: dict[int, Outputs] = {}
+        for bucket in encoded.buckets:
+            batch = merged([encoded.rows[row] for row in bucket], padding)
+            logits = np.asarray(classifier.predictor.logits(batch))
+            if len(logits) != len(bucket):
+                raise ModelError(
+                    f"{classifier.name}: {len(logits)} rows of logits for a batch of "
+                    f"{len(bucket)}. Export the model again, with a dynamic batch axis."
+                )
+            outputs = problem.row_outputs(logits, batch)
+            waiting.update(zip(bucket, outputs, strict=True))
+            found = {}
+            for owner in dict.fromkeys(encoded.owners[row] for row in bucket):
+                own = rows_of[owner]
+                if all(row in waiting for row in own):
+                    found[owner] = problem.joined([waiting.pop(row) for row in own])
+            yield found
+
+    def _predictions(self, encoded: Encoded, found: Mapping[int, Outputs]) -> dict[int, Prediction]:
+        classifier, problem = self.classifier, self.classifier.problem
+        for number, outputs in found.items():
+            if not np.isfinite(outputs.logits).all():
+                raise ModelError(
+                    f"{classifier.name} predicts {encoded.examples[number]!r} with NaN or infinite "
+                    "logits. Train or export the model again."
+                )
+        labels = np.array([label.encode() for label in classifier.labels], dtype=np.object_)
+        # the number of choices may be another one in each example
+        groups = [[number] for number in found] if problem.places_are_labels else [[*found]]
+        predictions: dict[int, Prediction] = {}
+        for numbers in filter(None, groups):
+            examples = [encoded.examples[number] for number in numbers]
+            tensors = problem.response(
+                [found[number] for number in numbers],
+                examples,
+                labels,
+                [encoded.texts[number] for number in numbers],
+            )
+            responses = [
+                problem.read_response(tensors, row, example) for row, example in enumerate(examples)
+            ]
+            columns = _columns(problem, classifier.labels, responses)
+            for number, own in zip(numbers, columns, strict=True):
+                own[TRUNCATED] = bool(encoded.truncated[number])
+                predictions[number] = {self.prefix + name: value for name, value in own.items()}
+        return predictions
+
+
+def prediction_columns(problem: Problem[Any]) -> tuple[str, ...]:
+    """Return the names that the columns of a prediction may have, without a prefix."""
+    of_heads = (f"{head}_{name}" for head in problem.heads for name in PREDICTION_COLUMNS)
+    return (*PREDICTION_COLUMNS, *of_heads)
+
+
+def _columns(
+    problem: Problem[Any], labels: Sequence[str], responses: Sequence[Mapping[str, Any]]
+) -> list[Prediction]:
+    """Return the columns of predictions, given label, score and logits of responses."""
+    if problem.gives_vectors:
+        return [{EMBEDDING: list(each["logits"])} for each in responses]
+    of = _of_heads if problem.heads else _of_one
+    found = of(problem, labels, responses)
+    for row, each in zip(found, responses, strict=True):
+        row.update({name: list(each[name]) for name in (SPANS, RANKING) if name in each})
+    return found
+
+
+def _of_heads(
+    problem: Problem[Any], labels: Sequence[str], responses: Sequence[Mapping[str, Any]]
+) -> list[Prediction]:
+    found: list[Prediction] = [{} for _ in responses]
+    for name, kind in problem.heads.items():
+        own = [{key: each[key][name] for key in ANSWER} for each in responses]
+        columns = _columns(kind, labels_of_head(labels, name), own)
+        for row, values in zip(found, columns, strict=True):
+            row.update({f"{name}_{key}": value for key, value in values.items()})
+    return found
+
+
+def _of_one(
+    problem: Problem[Any], labels: Sequence[str], responses: Sequence[Mapping[str, Any]]
+) -> list[Prediction]:
+    found = [{PREDICTED: _plain(each["label"])} for each in responses]
+    if problem.has_confidence and not (problem.per_token or problem.places_are_labels):
+        logits = np.array([each["logits"] for each in responses])
+        probabilities = rounded(problem.probabilities(logits, labels))
+        for row, values in zip(found, probabilities.tolist(), strict=True):
+            row[PROBABILITIES] = dict(zip(labels, values, strict=True))
+        return found
+    for row, each in zip(found, responses, strict=True):
+        if each["score"] is not None:
+            row[SCORE] = _plain(each["score"])
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return values with SIGNIFICANT digits: as many as float32 logits give a probability."""
+    exponents = np.floor(np.log10(np.maximum(values, 1e-300)))
+    factors = 10.0 ** np.clip(SIGNIFICANT - 1 - exponents, 0, 300)
+    return np.asarray(np.round(values * factors) / factors)

@@ -1,0 +1,300 @@
+"""Files of texts, read as a stream: which there are, which of their columns, and a part of rows."""
+
+from __future__ import annotations
+
+import glob
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bertender.core.artifact import sha256_of
+from bertender.core.card import TaskRecord
+from bertender.core.config import Record
+from bertender.core.errors import ConfigError, DataError, RowError
+from bertender.problems.problem import Problem
+from bertender.problems.reading import CellError
+from bertender.tasks.labelled import LINES, cell_error
+from bertender.tasks.rows import (
+    NESTED,
+    READERS,
+    OnBadRow,
+    Row,
+    SkippedRows,
+    Table,
+    lines_of,
+    open_table,
+    stop,
+)
+from bertender.text.batch import Example, is_blank
+
+logger = logging.getLogger(__name__)
+
+TEXT = "text"
+"""The column of a file with a text a line."""
+PATTERN = frozenset("*?[")
+SUFFIXES = (*READERS, *NESTED, *LINES, *(f"{suffix}.xz" for suffix in READERS))
+
+
+class FileState(Record):
+    """A file as it is now."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+def files_of(source: str) -> tuple[Path, ...]:
+    """Return the files of texts that a path, a folder or a pattern names, in the order of names.
+
+    Raises:
+        DataError: there is none.
+    """
+    path = Path(source)
+    if path.is_dir():
+        visible = [each for each in sorted(path.iterdir()) if each.name[0] not in "._"]
+        files = [each for each in visible if each.is_file() and _is_readable(each)]
+        if left_out := [each.name for each in visible if each.is_file() and each not in files]:
+            logger.warning("%s: no files of texts, and left out: %s", path, ", ".join(left_out))
+    elif PATTERN & {*source} and not path.exists():
+        files = [Path(each) for each in sorted(glob.glob(source, recursive=True))]  # noqa: PTH207
+        files = [each for each in files if each.is_file()]
+    else:
+        return (path,)  # what is wrong with it, its reader says
+    if not files:
+        raise DataError(
+            f"{source}: no file of texts is there. Give a file, a folder of files, or a pattern in "
+            f"quotes; suffixes: {', '.join(SUFFIXES)}."
+        )
+    return tuple(files)
+
+
+def state_of(path: Path) -> FileState:
+    """Return the name, size and digest of a file.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        return FileState(name=path.name, size_bytes=path.stat().st_size, sha256=sha256_of(path))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}.") from None
+
+
+def _is_readable(path: Path) -> bool:
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def has_lines(path: Path) -> bool:
+    """Return whether a file has a text a line, and no columns."""
+    return path.name.lower().endswith(LINES)
+
+
+def open_source(path: Path, bad: OnBadRow = stop) -> Table:
+    """Open a file of texts: a table, or LINES with a text a line."""
+    if not has_lines(path):
+        return open_table(path, bad)
+
+    def rows(columns: Sequence[str]) -> Iterator[Row]:
+        for place, line in lines_of(path, bad):
+            yield Row(place, {TEXT: line.strip()})
+
+    return Table(path, (TEXT,), rows, bad)
+
+
+@dataclass(frozen=True)
+class TextColumns:
+    """Which columns of a file hold the texts of a model's examples.
+
+    Args:
+        problem: of the model.
+        record: of its task, which names the columns that it learned from.
+        text, more: those that the user names.
+    """
+
+    problem: Problem[Any]
+    record: TaskRecord
+    text: str | None = None
+    more: str | None = None
+
+    def of(self, table: Table) -> tuple[str, ...]:
+        """Return the columns of one file.
+
+        Raises:
+            DataError: it lacks one, or has a text a line, and the model reads several.
+        """
+        problem, (first, *others) = self.problem, self.record.text_columns
+        there = table.columns
+        if self.text is not None:
+            first = self.text
+        elif first not in there and problem.columns.texts[0] in there:
+            first = problem.columns.texts[0]
+        named = self.more
+        if named is None and others and all(each in there for each in others):
+            named = ",".join(others)
+        elif named is None and others and not problem.takes_list and not problem.places_are_labels:
+            named = others[0]
+        lines = has_lines(table.path)
+        if lines and self.text is None:
+            first = TEXT
+        more = () if problem.gives_vectors else problem.more_columns(named, there)
+        columns = (first, *more)
+        if lines and len(columns) > 1:
+            raise DataError(
+                f"{table.path}: a line holds one text, and the model reads {', '.join(columns)}. "
+                "Give a table with these columns: CSV, TSV, JSONL or Parquet."
+            )
+        table.require(columns)
+        return columns
+
+
+@dataclass
+class Part:
+    """Rows of a source that are predicted and written together."""
+
+    number: int
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    """Those with a prediction."""
+    texts: list[Example] = field(default_factory=list)
+    types: dict[str, Any] = field(default_factory=dict)
+    """Arrow types of their columns, where the source has some."""
+    count: int = 0
+    """Rows of the source, those without a prediction included."""
+    blank: int = 0
+    """Lines without a text."""
+    skipped: SkippedRows = field(default_factory=SkippedRows)
+
+
+@dataclass
+class PartReader:
+    """Reads parts of a source; parts in rising order are one pass over its files.
+
+    Args:
+        files: paths and how many rows each has; the number counts rows that cannot be used.
+        columns: which of theirs are read as texts.
+        rows_per_part: rows of a part.
+        skip_bad_rows: leave out rows that cannot be used.
+    """
+
+    files: Sequence[tuple[Path, int]]
+    columns: TextColumns
+    rows_per_part: int
+    skip_bad_rows: bool = False
+    position: int = 0
+    """Rows before the next one of the open file."""
+    events: Iterator[tuple[Table, tuple[str, ...], Row | RowError]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "position": 0, "events": None}
+
+    def read(self, number: int) -> Part:
+        """Return the rows of a part.
+
+        Raises:
+            DataError: a row cannot be used, and bad rows are not left out.
+        """
+        start = number * self.rows_per_part
+        if self.events is None or start != self.position:
+            self.events, self.position = self._events(start), start
+        part = Part(number)
+        for table, columns, event in islice(self.events, self.rows_per_part):
+            self.position += 1
+            part.count += 1
+            part.types.update(table.types)
+            try:
+                self._add(part, table, columns, event)
+            except RowError as error:
+                (part.skipped if self.skip_bad_rows else stop)(error)
+        return part
+
+    def _add(self, part: Part, table: Table, columns: Sequence[str], event: Row | RowError) -> None:
+        if isinstance(event, RowError):
+            raise event
+        if has_lines(table.path) and is_blank(str(event.values[TEXT])):
+            part.blank += 1
+            return
+        part.texts.append(texts_of(self.columns.problem, table.path, event, columns))
+        part.rows.append(event.values)
+
+    def _events(self, before: int) -> Iterator[tuple[Table, tuple[str, ...], Row | RowError]]:
+        """Yield the rows after the first `before` ones, with those that cannot be read."""
+        for path, count in self.files:
+            if before >= count:
+                before -= count
+                continue
+            errors: list[RowError] = []
+            table = open_source(path, errors.append)
+            columns = self.columns.of(table)
+            if before and table.read_from is not None:
+                rows = table.read_from(table.columns, before)
+                before = 0
+            else:
+                rows = table.rows(table.columns)
+            events = in_order(rows, errors)
+            yield from ((table, columns, event) for event in islice(events, before, None))
+            before = 0
+
+
+def in_order(rows: Iterator[Row], errors: list[RowError]) -> Iterator[Row | RowError]:
+    """Yield rows and the errors of those that cannot be read, which are added to `errors`."""
+    for row in rows:
+        yield from errors
+        errors.clear()
+        yield row
+    yield from errors
+    errors.clear()
+
+
+def texts_of(problem: Problem[Any], path: Path, row: Row, columns: Sequence[str]) -> Example:
+    """Return the texts of a row.
+
+    Raises:
+        RowError: a cell cannot be used.
+    """
+    try:
+        texts = problem.read_texts(row.values, columns)
+        if problem.part_of(row.values, columns) is not None:
+            raise CellError(
+                columns[-1],
+                "a row with one passage, and the others of its query in other rows. Give a row for "
+                "each query, with a list of its passages, in JSONL or Parquet",
+            )
+    except CellError as error:
+        raise cell_error(path, row.place, error) from None
+    return texts
+
+
+def checked(path: Path, columns: TextColumns, taken: Sequence[str], bad: OnBadRow) -> int:
+    """Return how many rows a file has, after a look at each of them.
+
+    Args:
+        path: the file.
+        columns: which of its columns are read as texts.
+        taken: names of the columns of predictions.
+        bad: called with each row that cannot be used.
+
+    Raises:
+        ConfigError: a column of the file has the name of one of predictions.
+        DataError: the file cannot be read, or lacks a column.
+    """
+    errors: list[RowError] = []
+    table = open_source(path, errors.append)
+    own = columns.of(table)
+    if twice := [name for name in table.columns if name in taken]:
+        raise ConfigError(
+            f"{path} has a column {twice[0]!r}, and that of predictions has the same name. Rename "
+            "it in the file, or give another beginning to those of predictions: --prefix new_"
+        )
+    count = 0
+    for event in in_order(table.rows(table.columns), errors):
+        count += 1
+        try:
+            if isinstance(event, RowError):
+                raise event
+            if not (has_lines(path) and is_blank(str(event.values[TEXT]))):
+                texts_of(columns.problem, path, event, own)
+        except RowError as error:
+            bad(error)
+    return count

@@ -1,0 +1,343 @@
+"""`score`: parts that are whole, resumed and shared, in the predictor's own words."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import pickle
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+import bertender
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError, DataError, ModelError, RowError
+from bertender.models.classifier import Classifier, open_classifier
+from bertender.problems.softmax import log_softmax
+from bertender.scoring.job import Job, ScoreRun
+from bertender.scoring.scorer import Scorer, rounded
+from bertender.tasks.task import Task
+from bertender.text.batch import Example
+from distill.finetuning.baseline import train_bag_of_words
+from distill.finetuning.config import BagOfWordsConfig
+from tests.front import fail, succeed
+from tests.tasks.writers import WRITERS
+from tests.toys import set_task, tiny_bert, tiny_tokenizer, write_model
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opened_once() -> Iterator[None]:
+    """Open each model once."""
+    with pytest.MonkeyPatch.context() as patch:
+        once = cache(lambda path, settings: open_classifier(Artifact.load(path), **dict(settings)))
+        patch.setattr(
+            "bertender.scoring.scorer.open_classifier",
+            lambda artifact, **settings: once(artifact.path, tuple(settings.items())),
+        )
+        yield
+
+
+@pytest.fixture(scope="module")
+def texts(task: Task) -> list[str]:
+    """25 texts, so that parts of 10 end in one that is not full."""
+    return [text for (text,) in task.train.examples[:25]]
+
+
+def source_of(texts: Sequence[str], folder: Path, suffix: str = ".csv") -> Path:
+    rows = [{"id": str(row), "text": text, "label": "gold"} for row, text in enumerate(texts)]
+    return WRITERS[suffix](folder / f"texts{suffix}", rows)
+
+
+def rows_of(folder: Path) -> Rows:
+    """The rows of all parts, in their order."""
+    rows: Rows = []
+    for path in sorted(folder.glob("part-*")):
+        if path.suffix == ".parquet":
+            rows += pyarrow.parquet.read_table(path).to_pylist()
+        else:
+            rows += map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return rows
+
+
+def scored(
+    artifact: Artifact, source: Path, out: Path, force: bool = False, **settings: Any
+) -> ScoreRun:
+    small = {"texts_per_part": 10, **settings}
+    return bertender.score(artifact, source, out=out, force=force, **small)
+
+
+def logits_alone(model: Classifier, texts: Sequence[str]) -> np.ndarray[Any, Any]:
+    return np.concatenate([model.logits([(text,)]) for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "form"), [*((suffix, "jsonl") for suffix in WRITERS), (".parquet", "parquet")]
+)
+def test_rows_have_their_own_columns_and_what_the_model_says(
+    teacher: Artifact, texts: list[str], tmp_path: Path, suffix: str, form: str
+) -> None:
+    run = scored(teacher, source_of(texts, tmp_path, suffix), tmp_path / "out", format=form)
+    rows = rows_of(tmp_path / "out")
+    model = open_classifier(teacher)
+    wanted = np.exp(log_softmax(logits_alone(model, texts)))
+    assert [row["text"] for row in rows] == texts and {row["label"] for row in rows} == {"gold"}
+    assert [row["id"] for row in rows] == [str(row) for row in range(25)]
+    found = [[row["probabilities"][label] for label in model.labels] for row in rows]
+    np.testing.assert_allclose(found, wanted, atol=2e-6)
+    best = [model.labels[each] for each in wanted.argmax(axis=1)]
+    assert [row["predicted"] for row in rows] == best
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    parts = [f"part-0000{number}.{form}" for number in range(3)]
+    assert names == ["_SUCCESS", "_parts", "_score.json", *parts]
+    assert (run.parts, run.resumed, run.texts, run.complete) == (3, 0, 25, True)
+
+
+def test_a_graph_and_a_bag_of_words_are_scored_too(
+    exported: Artifact, task: Task, texts: list[str], tmp_path: Path
+) -> None:
+    words = train_bag_of_words(task, BagOfWordsConfig(), tmp_path / "words")
+    for artifact in (exported, words):
+        scored(artifact, source_of(texts, tmp_path), tmp_path / "of" / artifact.name)
+        model = open_classifier(artifact)
+        wanted = np.exp(log_softmax(logits_alone(model, texts)))
+        rows = rows_of(tmp_path / "of" / artifact.name)
+        found = [[*row["probabilities"].values()] for row in rows]
+        np.testing.assert_allclose(found, wanted, atol=2e-6)
+
+
+def test_files_of_a_folder_and_a_pattern(
+    teacher: Artifact, texts: list[str], tmp_path: Path
+) -> None:
+    """One stream: a part may end in the middle of the next file."""
+    folder = tmp_path / "in"
+    for number in range(5):
+        (folder / "more").mkdir(parents=True, exist_ok=True)
+        source_of(texts[5 * number :][:5], folder).rename(folder / f"{number}.csv")
+    (folder / "notes.md").touch()
+    whole = scored(teacher, folder, tmp_path / "whole")
+    some = scored(teacher, folder / "[12].csv", tmp_path / "some")
+    assert [row["text"] for row in rows_of(tmp_path / "whole")] == texts
+    assert [row["text"] for row in rows_of(tmp_path / "some")] == texts[5:15]
+    assert (whole.parts, some.parts) == (3, 1)
+    with pytest.raises(DataError, match="no file of texts is there"):
+        scored(teacher, folder / "more", tmp_path / "none")
+    with pytest.raises(DataError, match="No such file"):
+        scored(teacher, tmp_path / "other.csv", tmp_path / "none")
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".txt.xz", ".csv.xz", ".jsonl.xz"])
+def test_lines_of_text_and_packed_files(
+    teacher: Artifact, texts: list[str], tmp_path: Path, suffix: str
+) -> None:
+    """Lines without a text have no prediction, and are counted."""
+    path = tmp_path / f"texts{suffix}"
+    content = "\n\n".join(texts).encode()
+    if ".txt" not in suffix:
+        content = source_of(texts, tmp_path, suffix.removesuffix(".xz")).read_bytes()
+    path.write_bytes(lzma.compress(content) if suffix.endswith(".xz") else content)
+    run = scored(teacher, path, tmp_path / "out")
+    assert [row["text"] for row in rows_of(tmp_path / "out")] == texts
+    assert (run.texts, run.blank) == (25, 24 if ".txt" in suffix else 0)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_shards_share_the_parts(
+    teacher: Artifact, texts: list[str], tmp_path: Path, suffix: str
+) -> None:
+    source, out = source_of(texts, tmp_path, suffix), tmp_path / "out"
+    second = scored(teacher, source, out, shard="2/2")
+    assert [row["text"] for row in rows_of(out)] == texts[10:20]
+    assert not second.complete and (second.parts_done, second.parts_in_all) == (1, 3)
+    assert not (out / "_SUCCESS").exists()
+    first = scored(teacher, source, out, shard="1/2")
+    assert first.complete and first.parts == 2 and (out / "_SUCCESS").exists()
+    assert [row["text"] for row in rows_of(out)] == texts
+
+
+def test_what_is_there_is_not_computed_again(
+    teacher: Artifact, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill leaves whole parts; one without its record, or of another size, is made again."""
+    source, out = source_of(texts, tmp_path), tmp_path / "out"
+    computed: list[int] = []
+    encode = Scorer.encode
+
+    def stopping(self: Scorer, examples: Sequence[Example]) -> Any:
+        computed.append(len(examples))
+        if len(computed) == 3:
+            raise KeyboardInterrupt
+        return encode(self, examples)
+
+    monkeypatch.setattr(Scorer, "encode", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        scored(teacher, source, out)
+    assert len(rows_of(out)) in (10, 20) and not (out / "_SUCCESS").exists()
+    monkeypatch.setattr(Scorer, "encode", encode)
+    scored(teacher, source, out)
+    before = rows_of(out)
+    assert [row["text"] for row in before] == texts
+    times = {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    assert scored(teacher, source, out).resumed == 3
+    assert times == {path: path.stat().st_mtime_ns for path in out.glob("part-*")}
+    (out / "part-00001.jsonl").write_text("{}")
+    (out / "_parts" / "00002.json").unlink()
+    again = scored(teacher, source, out)
+    assert again.resumed == 1 and rows_of(out) == before
+
+
+def test_another_command_into_the_folder_is_an_error(
+    teacher: Artifact, exported: Artifact, texts: list[str], tmp_path: Path
+) -> None:
+    source, out = source_of(texts, tmp_path), tmp_path / "out"
+    scored(teacher, source, out)
+    with pytest.raises(ConfigError, match="texts_per_part was 10, and is 20"):
+        scored(teacher, source, out, texts_per_part=20)
+    with pytest.raises(ConfigError, match=r"the model is another one.*--force"):
+        scored(exported, source, out)
+    source_of(texts[:-1], tmp_path)
+    with pytest.raises(ConfigError, match=r"the source was texts\.csv, and its content has"):
+        scored(teacher, source, out)
+    run = scored(teacher, source, out, force=True, format="parquet")
+    assert run.resumed == 0 and [row["text"] for row in rows_of(out)] == texts[:-1]
+    assert not [*out.glob("*.jsonl")]
+
+
+def test_folders_that_hold_something_else(
+    teacher: Artifact, texts: list[str], tmp_path: Path
+) -> None:
+    source = source_of(texts, tmp_path)
+    with pytest.raises(ConfigError, match="is the folder of the texts"):
+        scored(teacher, source, tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
+    with pytest.raises(ConfigError, match=r"has other files, such as letter\.txt"):
+        scored(teacher, source, tmp_path / "mine", force=True)
+    with pytest.raises(ConfigError, match="is a file"):
+        scored(teacher, source, source)
+    assert (tmp_path / "mine" / "letter.txt").exists()
+
+
+def test_a_command_that_was_replaced_stops(
+    teacher: Artifact, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = source_of(texts, tmp_path), tmp_path / "out"
+    size_of = Job.size_of
+
+    def replaced(self: Job, number: int) -> int:
+        monkeypatch.setattr(Job, "size_of", size_of)
+        scored(teacher, source, out, force=True, texts_per_part=5)
+        return size_of(self, number)
+
+    monkeypatch.setattr(Job, "size_of", replaced)
+    with pytest.raises(ConfigError, match="another command has begun anew"):
+        scored(teacher, source, out)
+    assert [row["text"] for row in rows_of(out)] == texts
+
+
+BAD = {
+    "a field too many": "3,a pear,x,y\n",
+    "no text": "3,,x\n",
+}
+
+
+@pytest.mark.parametrize("line", BAD.values(), ids=BAD)
+def test_bad_rows_stop_before_anything_runs_or_are_left_out(
+    teacher: Artifact, texts: list[str], tmp_path: Path, line: str
+) -> None:
+    """They count as rows, so that the other parts do not change with them."""
+    source, out = source_of(texts, tmp_path), tmp_path / "out"
+    lines = source.read_text().splitlines(keepends=True)
+    source.write_text("".join([*lines[:13], line, *lines[13:]]))
+    with pytest.raises(RowError, match="line 14"):
+        scored(teacher, source, out)
+    assert not out.exists()
+    run = scored(teacher, source, out, skip_bad_rows=True)
+    assert run.left_out is not None and run.left_out.count == 1 and run.texts == 25
+    assert [row["text"] for row in rows_of(out)] == texts
+    records = [json.loads(each.read_text()) for each in sorted((out / "_parts").iterdir())]
+    assert [(each["rows"], each["texts"]) for each in records] == [(10, 10), (10, 9), (6, 6)]
+
+
+def test_columns_of_predictions_are_never_those_of_the_file(
+    teacher: Artifact, texts: list[str], tmp_path: Path
+) -> None:
+    scored(teacher, source_of(texts, tmp_path), tmp_path / "once")
+    with pytest.raises(ConfigError, match=r"'predicted'.*--prefix new_"):
+        scored(teacher, tmp_path / "once", tmp_path / "twice")
+    scored(teacher, tmp_path / "once", tmp_path / "twice", prefix="new_")
+    for row in rows_of(tmp_path / "twice"):
+        assert row["new_probabilities"] == row["probabilities"] and row["new_predicted"]
+
+
+def test_sets_have_a_probability_for_each_label(tmp_path: Path) -> None:
+    """An empty set is a list in Parquet, too."""
+    task = set_task(40, 8)
+    model = tiny_bert(len(tiny_tokenizer()), task.labels)
+    model.classifier.bias.data -= 9.0
+    artifact = write_model(model, tiny_tokenizer(), task, tmp_path / "model")
+    source = source_of([text for (text,) in task.dev.examples], tmp_path)
+    scored(artifact, source, tmp_path / "out", format="parquet", texts_per_part=4)
+    rows = rows_of(tmp_path / "out")
+    assert [row["predicted"] for row in rows] == [[]] * len(rows)
+    assert all(0 < each < 0.01 for row in rows for each in row["probabilities"].values())
+    whole = pyarrow.dataset.dataset(tmp_path / "out", format="parquet").to_table()
+    assert str(whole.schema.field("predicted").type).startswith("list<") and len(whole) == 8
+
+
+def test_a_scorer_is_opened_where_it_is_asked(teacher: Artifact, texts: list[str]) -> None:
+    scorer = Scorer(teacher, prefix="my_")
+    found = scorer(texts)
+    assert len(pickle.dumps(scorer)) < 1000
+    assert pickle.loads(pickle.dumps(scorer))(texts) == found
+    arrays = scorer.batch_function()(np.array(texts, dtype=np.object_))
+    assert arrays["my_predicted"].tolist() == [row["my_predicted"] for row in found]
+    assert arrays["my_probabilities"].shape == (25, 2)
+    assert scorer([]) == []
+    with pytest.raises(DataError, match="not a list of texts"):
+        scorer("a text")
+
+
+def test_texts_that_are_cut_are_counted(
+    teacher: Artifact, texts: list[str], tmp_path: Path
+) -> None:
+    source = source_of([*texts[:4], "apple " * 100], tmp_path)
+    run = scored(teacher, source, tmp_path / "out", max_length=40)
+    assert run.truncated == 1
+    assert [row["truncated"] for row in rows_of(tmp_path / "out")] == [False] * 4 + [True]
+
+
+def test_logits_that_are_not_finite_are_an_error(
+    task: Task, texts: list[str], tmp_path: Path
+) -> None:
+    model = tiny_bert(len(tiny_tokenizer()), task.labels)
+    model.bert.pooler.dense.bias.data[:] = 50.0
+    model.classifier.weight.data[:] = 3e38
+    artifact = write_model(model, tiny_tokenizer(), task, tmp_path / "model")
+    with pytest.raises(ModelError, match="NaN or infinite"):
+        scored(artifact, source_of(texts, tmp_path), tmp_path / "out")
+
+
+def test_probabilities_have_six_digits() -> None:
+    values = np.array([0.123456789, 0.00012345678, 1.0, 0.0, 3.3333333e-15])
+    assert rounded(values).tolist() == [0.123457, 0.000123457, 1.0, 0.0, 3.33333e-15]
+
+
+def test_the_command(teacher: Artifact, texts: list[str], tmp_path: Path) -> None:
+    source, out = source_of(texts, tmp_path), tmp_path / "out"
+    words = ("score", teacher.path, source, "--out", out, "--texts-per-part", "10")
+    assert "2 of 3 parts are there" in succeed(*words, "--shard", "1/2").output
+    run = json.loads(succeed(*words, "--shard", "2/2", "--json").output.splitlines()[-1])
+    assert run["complete"] and run["texts"] == 10 and run["shard"] == "2/2"
+    assert "3 parts, 3 of them by an earlier run" in succeed(*words).output
+    assert "Give NUMBER/OF" in fail(*words, "--shard", "3/2")
+    assert "no column 'sentence'" in fail(
+        *("score", teacher.path, source, "--out", tmp_path / "other", "--text-column", "sentence")
+    )
