@@ -1,4 +1,4 @@
-"""`score --engine ray`, on a cluster of this machine: what a killed worker had begun is done once."""
+"""`score --engine ray`, on a cluster of this machine: work of a killed worker is done once."""
 
 from __future__ import annotations
 
@@ -32,15 +32,19 @@ def test_without_ray_the_extra_is_named(teacher: Artifact, tmp_path: Path) -> No
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two cores, of which each worker takes one."""
-    ray = pytest.importorskip("ray")
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}},
-    )
-    yield ray
-    ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # it would write a token into the user's home
+        patch.setenv("RAY_raylet_start_wait_time_s", "300")  # two cores may have other work
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        ray = pytest.importorskip("ray")
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}},
+        )
+        yield ray
+        ray.shutdown()
 
 
 class Dies:
