@@ -6,6 +6,7 @@ its worker is run again by ray, and writes the same part.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ def run_on_ray(job: Job, numbers: Sequence[int], bar: Bar) -> Iterator[PartRecor
         RuntimeMissingError: ray is not installed.
         BertenderError: what went wrong in a worker.
     """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # ray reads it when it starts
     try:
         import ray
         import ray.data
