@@ -284,7 +284,8 @@ def _of_one(
     problem: Problem[Any], labels: Sequence[str], responses: Sequence[Mapping[str, Any]]
 ) -> list[Prediction]:
     found = [{PREDICTED: _plain(each["label"])} for each in responses]
-    if problem.has_confidence and not (problem.per_token or problem.places_are_labels):
+    has_own = problem.names_labels and not (problem.per_token or problem.places_are_labels)
+    if problem.has_confidence and has_own:
         logits = np.array([each["logits"] for each in responses])
         probabilities = rounded(problem.probabilities(logits, labels))
         for row, values in zip(found, probabilities.tolist(), strict=True):

@@ -6,6 +6,7 @@ import json
 import lzma
 import pickle
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import pyarrow.parquet
 import pytest
 
 import bertender
-from bertender.core.artifact import Artifact
+from bertender.core.artifact import Artifact, copy_artifact
+from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError, DataError, ModelError, RowError
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.softmax import log_softmax
@@ -341,3 +343,14 @@ def test_the_command(teacher: Artifact, texts: list[str], tmp_path: Path) -> Non
     assert "no column 'sentence'" in fail(
         *("score", teacher.path, source, "--out", tmp_path / "other", "--text-column", "sentence")
     )
+
+
+def test_probabilities_are_calibrated(teacher: Artifact, texts: list[str], tmp_path: Path) -> None:
+    calibration = Calibration(method="temperature", fitted_for="any", texts=9, temperature=4.0)
+    record = teacher.card.task.model_copy(update={"calibration": calibration})
+    calibrated = replace(teacher, card=teacher.card.model_copy(update={"task": record}))
+    artifact = copy_artifact(calibrated, tmp_path / "calibrated")
+    scored(artifact, source_of(texts, tmp_path), tmp_path / "out")
+    wanted = np.exp(log_softmax(logits_alone(open_classifier(teacher), texts) / 4))
+    found = [[*row["probabilities"].values()] for row in rows_of(tmp_path / "out")]
+    np.testing.assert_allclose(found, wanted, atol=2e-6)
