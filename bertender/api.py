@@ -22,6 +22,7 @@ from bertender.core.errors import BertenderError as BertenderError  # a name of 
 from bertender.core.errors import ConfigError
 from bertender.scoring.scorer import Scorer as Scorer  # likewise
 from bertender.tasks.task import Task, TaskConfig
+from bertender.tasks.teacher_files import is_teacher_file
 
 if TYPE_CHECKING:
     from bertender.comparison.calibration import CalibrateConfig
@@ -731,12 +732,37 @@ def make(
     """Run a stage that writes an artifact; with `force`, over one that is finished."""
     from bertender.recipes.stages import STAGES
 
-    stage = STAGES[name]
-    chosen = stage.parse(_merged(config, settings))
+    stage, whole = STAGES[name], _merged(config, settings)
+    if stage.file_setting and sources and is_teacher_file(sources[0]):
+        whole[stage.file_setting], sources = os.fspath(cast(PathLike, sources[0])), sources[1:]
+    chosen = stage.parse(whole)
     stage.check_out(chosen, Path(out), force)
     artifacts = [opened(source) for source in sources]
-    loaded = task_of(artifacts, task) if stage.needs_task else None
+    loaded = None
+    if stage.needs_task:
+        brings = stage.brings_labels(chosen)
+        loaded = task_to_score(task) if brings else task_of(artifacts, task)
     return stage.make(artifacts, loaded, chosen, Path(out))
+
+
+def task_to_score(task: TaskLike | None) -> Task:
+    """Return the task of a stage whose teacher is a file, of which a held-out file is enough.
+
+    Raises:
+        ConfigError: no gold labels to score by are named.
+    """
+    from bertender.tasks.loading import load_task as load
+
+    if isinstance(task, Task):
+        return task
+    settings = {"task": task} if isinstance(task, str) else plain(task or {})
+    if not {"task", "dev"} & settings.keys():
+        raise ConfigError(
+            "the teacher is a file, and no gold labels are named to score the student by: on the "
+            "labels that it learned, a score would be agreement with the teacher, and not how "
+            "often it is right. Give --dev FILE with texts and true labels, or --task NAME."
+        )
+    return load(TaskConfig.parse(settings), has_model=True)
 
 
 def _report(

@@ -76,6 +76,22 @@ def _gain(control: ControlFindings, flags: str) -> str:
     return f"distilling cannot be distinguished from {same}: {points}; {cheaper}"
 
 
+def teacher_lines(findings: Findings) -> list[str]:
+    """Return the file that a student learned from, and how far they agree; else nothing."""
+    if (file := findings.teacher_file) is None:
+        return []
+    gold = f", {file.gold} texts with gold labels" if file.gold else ""
+    lines = [
+        f"learned from {file.path} ({file.sha256[:12]}): {file.rows} rows of {file.form}{gold}"
+    ]
+    if file.held_out:
+        lines.append(
+            f"agrees with it on {file.held_out} held-out texts: {number(file.agreement)}; the "
+            f"teacher scores {number(file.score)} there"
+        )
+    return lines
+
+
 def graph_lines(findings: Findings) -> list[str]:
     """Return an onnx artifact's findings of its graph; nothing for other artifacts."""
     if not (graph := findings.graph):

@@ -61,6 +61,8 @@ def command_with_flags(
     # what the artifact knows comes last, and what matters most first
     for config in sorted(configs, key=lambda config: config in optional):
         for name, title in config.titles().items():
+            if name in config.without_flag:
+                continue
             flags.setdefault(name, _flag(name, config, title, forget=config in optional))
 
     def command(**arguments: Any) -> None:

@@ -166,7 +166,12 @@ def show(
     artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="directory of an artifact")],
     as_json: JsonFlag = False,
 ) -> None:
-    from bertender.cli.findings import calibration_lines, control_lines, quantization_lines
+    from bertender.cli.findings import (
+        calibration_lines,
+        control_lines,
+        quantization_lines,
+        teacher_lines,
+    )
     from bertender.cli.output import artifact_summary
     from bertender.core.artifact import lineage
     from bertender.models.importing import open_artifact
@@ -198,6 +203,7 @@ def show(
         )
         own = ancestor.has_own_calibration
         for line in (
+            *teacher_lines(card.findings),
             *control_lines(card.findings),
             *quantization_lines(card.findings),
             *calibration_lines(card.task, card.findings, is_own=own),

@@ -19,6 +19,7 @@ from bertender.cli.findings import (
     graph_lines,
     pruning_lines,
     quantization_lines,
+    teacher_lines,
 )
 from bertender.comparison.records import measure_size
 from bertender.comparison.table import DASH, number
@@ -110,6 +111,7 @@ def _measured(findings: Findings, problem: Problem[Any] | None) -> Iterator[str]
     yield from _trained(findings)
     if findings.lengths:
         yield from findings.lengths.lines()
+    yield from teacher_lines(findings)
     yield from control_lines(findings)
     if (parity := findings.parity) is not None:
         agreement = "" if parity.agreement is None else f"agreement {parity.agreement:.4f} "

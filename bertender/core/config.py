@@ -35,6 +35,9 @@ class Config(Record):
     main: ClassVar[tuple[str, ...]] = ()
     """The settings that matter most, which the help of a command shows first."""
 
+    without_flag: ClassVar[frozenset[str]] = frozenset()
+    """Settings that a command takes otherwise than by a flag of their name."""
+
     rules: ClassVar[Mapping[str, Rule[Any]]] = {}
     """Conflicts of settings that a class adds to those of its bases, by name."""
 

@@ -492,6 +492,23 @@ class CalibrationFindings(Part):
         return tuple(name for name, change in self.changes.items() if change.low > 0)
 
 
+class TeacherFileFindings(Part):
+    """A teacher that is a file, and how far its student agrees with it."""
+
+    path: str = Field(description="as it was given")
+    sha256: str = Field(description="of the file; of a folder, of the digests of its parts")
+    form: str = Field(description="of its rows: probabilities, votes or labels")
+    rows: int = Field(description="that could be used")
+    gold: int = Field(description="texts with a true label")
+    held_out: int | None = Field(None, description="held-out texts that it has outputs on")
+    score: float | None = Field(None, description="of the teacher on these")
+    agreement: float | None = Field(
+        None,
+        description="of student and teacher on these: accuracy, exact_match of sets, or pearson of "
+        "numbers",
+    )
+
+
 class BundleFindings(Part):
     """A folder for another program, as it was checked."""
 
@@ -513,6 +530,9 @@ class Findings(Part):
     )
     scores: ScoreFindings | None = Field(None, description="where held-out texts were scored")
     control: ControlFindings | None = Field(None, description="of `distill --control`")
+    teacher_file: TeacherFileFindings | None = Field(
+        None, description="of `distill`, where the teacher is a file"
+    )
     vocabulary: VocabularyFindings | None = Field(None, description="of `distill --vocab-size`")
     pruning: PruningFindings | None = Field(None, description="of `prune`")
     graph: GraphFindings | None = Field(None, description="of `export`")

@@ -363,7 +363,8 @@ def checked(recipe: Recipe, out: Path, force: bool = False) -> tuple[list[Planne
             with _naming(planned.step):
                 for place in planned.outputs:
                     check_not_finished(place, force)
-    task = load_task(TaskConfig.parse(recipe.task))
+    held_out_alone = any(each.stage.brings_labels(each.config) for each in plan)
+    task = load_task(TaskConfig.parse(recipe.task), has_model=held_out_alone)
     plan = _fitting(plan, task)
     for planned in plan:  # settings and sources may not go together with the task
         with _naming(planned.step):
@@ -379,7 +380,7 @@ def _fitting(plan: Sequence[PlannedStep], task: Task) -> list[PlannedStep]:
     fitting = []
     for planned in plan:
         sources = tuple(name for name in planned.step.sources if name not in left_out)
-        if planned.step.sources and len(sources) not in planned.stage.sources:
+        if planned.step.sources and len(sources) not in planned.stage.counts(planned.config):
             return [*plan]
         if planned.step.name not in left_out:
             step = planned.step.model_copy(update={"sources": sources})

@@ -100,6 +100,23 @@ class TaskData:
         return load_task(TaskConfig(task=self.task)).fingerprint()
 
 
+@dataclass(frozen=True)
+class TeacherData:
+    """A data file that is a teacher, or a folder of parts."""
+
+    path: Path
+
+    def check(self) -> None:
+        if not self.path.exists():
+            raise DataError(
+                f"teacher {str(self.path)!r}: there is no such file. Give a path from here, or an "
+                "absolute one."
+            )
+
+    def digest(self) -> str:
+        return folder_digest(self.path) if self.path.is_dir() else sha256_of(self.path)
+
+
 def folder_digest(folder: Path) -> str:
     """Return a digest of a folder's files but the timing; empty where there are none."""
     digest = hashlib.sha256()
@@ -211,6 +228,8 @@ class Stage:
     """The setting that the earlier step beyond the necessary ones stands for."""
     wanted: ClassVar[Want] = CLASSIFIER
     """The product that an earlier step must make, whatever the settings."""
+    file_setting: ClassVar[str | None] = None
+    """The setting that a data file stands for, where one may be given instead of an artifact."""
     needs_task: ClassVar[bool] = True
     problem_types: ClassVar[Collection[str] | None] = None
     """The rows of PROBLEMS whose tasks it takes; None for all."""
@@ -232,6 +251,14 @@ class Stage:
 
     def requires(self) -> None:
         """Raise where this machine lacks what the stage needs."""
+
+    def counts(self, config: Any) -> Sequence[int]:
+        """Return from how many earlier steps of a recipe it can start, with these settings."""
+        return self.sources
+
+    def brings_labels(self, config: Any) -> bool:
+        """Return whether it learns from texts of its own, so that a held-out file is enough."""
+        return False
 
     def wants(self, config: Any, position: int) -> Want:
         """Return what the earlier step at a position must make."""
@@ -312,7 +339,7 @@ class Stage:
         Raises:
             ConfigError: such a setting is explicit as well, or conflicts with another one.
         """
-        necessary = self.sources[0]
+        necessary = self.counts(config)[0]
         if self.fills is None or len(sources) <= necessary:
             return config
         source, value = sources[necessary], getattr(config, self.fills)

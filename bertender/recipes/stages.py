@@ -11,24 +11,28 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bertender.core.artifact import Artifact, check_writable, digest_of
 from bertender.core.card import library_versions
 from bertender.core.config import Table
+from bertender.core.errors import ConfigError
 from bertender.core.files import cache_directory, save_result
 from bertender.recipes.stage import (
     GRAPH_TO_QUANTIZE,
     ONNX_CLASSIFIER,
     TORCH_CLASSIFIER,
     TORCH_MODEL,
+    AnyConfig,
     ArtifactFolder,
     Earlier,
     NamedFile,
     Product,
     Report,
+    Source,
     Stage,
     TaskData,
+    TeacherData,
     TextFile,
     Want,
     folder_digest,
@@ -303,7 +307,8 @@ class Distill(UnlabelledStage):
     name = "distill"
     summary = "Train a smaller student on a teacher's outputs."
     source = "teacher"
-    sources = (1, 2)
+    file_setting = "teacher_file"
+    sources = (0, 1, 2)
     fills = "student"
 
     @property
@@ -315,31 +320,68 @@ class Distill(UnlabelledStage):
     def work(
         self, sources: Sequence[Artifact], task: Task, config: DistillConfig, out: Path
     ) -> Artifact:
-        from distill.distillation.distiller import distill
+        from distill.distillation.distiller import distill, distill_from_file
 
+        if config.teacher_file is not None:
+            return distill_from_file(task, config, out)
         return distill(sources[0], task, config, out)
+
+    def counts(self, config: DistillConfig) -> Sequence[int]:
+        return (0, 1) if config.teacher_file is not None else (1, 2)
+
+    def brings_labels(self, config: DistillConfig) -> bool:
+        return config.teacher_file is not None
+
+    def filled(self, config: AnyConfig, sources: Sequence[Source]) -> AnyConfig:
+        """Return what `Stage.filled` does, after a check that there is one teacher.
+
+        Raises:
+            ConfigError: there is none, or a file and an earlier step.
+        """
+        counts = self.counts(cast("DistillConfig", config))
+        if len(sources) not in counts:
+            named = ", ".join(each.name for each in sources) or "no step"
+            raise ConfigError(
+                f"a distillation starts from a teacher and, where that is no file, from an earlier "
+                f"step: `from` names {named}. Give the step of the teacher by `from`, or a file "
+                "by teacher_file."
+            )
+        return super().filled(config, sources)
 
     def files(self, config: DistillConfig) -> Iterator[NamedFile]:
         for setting in ("student", "augmentation_model"):
             if (name := getattr(config, setting)) is not None:
                 yield Encoder(setting, name)
-        yield from map(ArtifactFolder, config.more_teachers)
+        from bertender.tasks.teacher_files import is_teacher_file
+
+        if config.teacher_file is not None:
+            yield TeacherData(config.teacher_file)
+        for teacher in config.more_teachers:
+            yield (TeacherData if is_teacher_file(teacher) else ArtifactFolder)(teacher)
         if config.unlabelled is not None:
             yield TextFile("unlabelled", config.unlabelled)
 
     def wants(self, config: DistillConfig, position: int) -> Want:
-        return TORCH_MODEL if position else TORCH_CLASSIFIER  # the start, and the teacher
+        # the teacher, and the start
+        return TORCH_CLASSIFIER if position < self.counts(config)[0] else TORCH_MODEL
 
     def model(self, config: DistillConfig, earlier: Earlier) -> ExpectedModel | None:
         from distill.distillation.start import expected_student
 
         start = None if config.student is None else expected_encoder(config.student, earlier)
-        return expected_student(config, earlier.sources[0], start)
+        teacher = earlier.sources[0] if self.counts(config)[0] else None
+        return expected_student(config, teacher, start)
 
     def check(self, config: DistillConfig, task: Task) -> None:
         from distill.distillation.on_task import check_task
         from distill.distillation.start import check_start
 
+        if config.teacher_file is not None:
+            from bertender.tasks.teacher_files import kind_of
+            from distill.distillation.config import check_own_start
+
+            kind_of(task.problem)
+            check_own_start(config)
         method = config.changed_method()
         check_start(method, config.student)
         check_task(config, method, task)

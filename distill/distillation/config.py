@@ -17,6 +17,15 @@ from pydantic import (
 from bertender.core.config import Rule, parts_of
 from bertender.core.errors import BertenderError, ConfigError, UnknownNameError, nearest_hint
 from bertender.tasks.named import TASKS
+from bertender.tasks.teacher_files import (
+    CONFIDENCE,
+    GOLD,
+    PREDICTED,
+    PROBABILITIES,
+    VOTES,
+    TeacherColumns,
+    is_teacher_file,
+)
 from bertender.training.config import JudgedConfig, TaskTrainingConfig, TrainingConfig
 from distill.augmentation.config import AugmentedConfig
 from distill.losses.terms import LAYER_MAPS
@@ -394,7 +403,70 @@ class FilteredConfig(UnlabelledConfig):
     )
 
 
+FILE_SETTINGS = (
+    "confidence_column",
+    "gold_column",
+    "labels",
+    "min_confidence",
+    "probability_columns",
+    "vote_columns",
+)
+"""Settings of a teacher's file."""
+
+
+NO_START = (
+    "the teacher {} is a file, with no model for the student to start from. Give --student: an "
+    "encoder's folder, a packaged encoder or a hub name."
+)
+
+
+def check_own_start(config: DistillConfig) -> None:
+    """Raise ConfigError where a student of a teacher's file has nothing to start from."""
+    if config.teacher_file is not None and config.student is None:
+        raise ConfigError(NO_START.format(config.teacher_file))
+
+
+def beyond_logits(config: DistillConfig) -> bool:
+    """Return whether the method reads more of a teacher than a file has, or nothing."""
+    method = config.changed_method()
+    return not method.needs or method.needs != {"logits"} or method.uses_teacher_layers
+
+
+def _instead(config: DistillConfig) -> str:
+    """Return why a method learns nothing from a file, and which ones do."""
+    rows = METHODS.items()
+    whole = [name for name, row in rows if row.needs == {"logits"} and not row.uses_teacher_layers]
+    reads = " and ".join(sorted(config.changed_method().needs)).replace("_", " ")
+    weights = config.row.weights_for_logits_alone or {}
+    changes = ",".join(f"{name}=0" for name in weights)
+    own = f"; or {config.method} with --weights {changes}" if changes else ""
+    return (
+        f"teacher={config.teacher_file}: a file has outputs alone, and method {config.method!r} "
+        f"reads {reads or 'no outputs'} of a teacher. Methods that learn from a file: "
+        f"{', '.join(whole)}{own}."
+    )
+
+
 DISTILL_RULES: Mapping[str, Rule[DistillConfig]] = {
+    "more than a file has": Rule(
+        lambda config: config.teacher_file is not None and beyond_logits(config), _instead
+    ),
+    "texts that a file has no outputs on": Rule(
+        lambda config: config.teacher_file is not None,
+        "the teacher {teacher_file} is a file, and has no outputs on other texts than its own. "
+        "Leave it out, or give a model as the teacher.",
+        frozenset({"augmentation", "unlabelled", "unlabelled_texts"}),
+        beyond_default=True,
+    ),
+    "columns of no file": Rule(
+        lambda config: (
+            config.teacher_file is None and not any(map(is_teacher_file, config.more_teachers))
+        ),
+        "for a teacher that is a data file, and no teacher is one. Leave it out, or give "
+        "--teacher a CSV, TSV, JSONL or Parquet file.",
+        frozenset(FILE_SETTINGS),
+        beyond_default=True,
+    ),
     "texts that nobody labels": Rule(
         lambda config: not config.changed_method().needs,
         "method {method!r} learns from labels alone, which these texts do not have. Leave out what "
@@ -466,7 +538,9 @@ class DistillConfig(
     panels: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "Training": ("teacher_cache_mb", "control"),
         "Teachers": ("more_teachers", "unlabelled_agreement"),
+        "A file as the teacher": FILE_SETTINGS,
     }
+    without_flag: ClassVar[frozenset[str]] = frozenset({"teacher_file"})
     main: ClassVar[tuple[str, ...]] = ("method", "layers", "student", "unlabelled", "epochs")
     rules: ClassVar[Mapping[str, Rule[Any]]] = DISTILL_RULES
     judging: ClassVar[frozenset[str]] = frozenset({"allow_constant", "control"})
@@ -476,6 +550,11 @@ class DistillConfig(
         "max_length": "the teacher's",
     }
 
+    teacher_file: Path | None = Field(
+        None,
+        description="data file, or folder of parts, to learn from instead of a model; a command "
+        "takes it as its teacher",
+    )
     student: str | None = Field(
         None,
         description="folder, packaged encoder or hub name that the student starts from, with its "
@@ -493,7 +572,7 @@ class DistillConfig(
     more_teachers: Annotated[tuple[Path, ...], BeforeValidator(parts_of)] = Field(
         (),
         description="more artifacts by commas, whose logits are averaged with the teacher's; or, "
-        "of a task of several heads, the teachers of its other heads",
+        "of a task of several heads, the teachers of its other heads; or files of the same texts",
     )
     unlabelled_agreement: bool = Field(
         False,
@@ -509,8 +588,50 @@ class DistillConfig(
     control: bool = Field(
         False,
         description="then train the same student on labels alone, for as many epochs and at equal "
-        "computation, and report what distilling gave over it",
+        "computation, and report what distilling gave over it; of a file, on its hard labels",
     )
+    labels: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
+        (),
+        description="all labels by commas, in the order of the file's lists of probabilities",
+    )
+    probability_columns: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
+        (),
+        description="the column of mappings or lists, or by commas one for each label that is "
+        f"named so; by default {PROBABILITIES}, or columns named as the labels",
+    )
+    vote_columns: Annotated[tuple[str, ...], BeforeValidator(parts_of)] = Field(
+        (),
+        description="the column of lists or counts of annotators' labels, or by commas one for "
+        f"each annotator; by default {VOTES}",
+    )
+    confidence_column: str | None = Field(
+        None,
+        description="column of 0 to 1, by which a row counts in the loss; by default "
+        f"{CONFIDENCE}, where rows have labels without probabilities",
+    )
+    gold_column: str | None = Field(
+        None,
+        description="column of true labels, where it is not empty, for methods that read them; by "
+        f"default {GOLD}, or the label column beside {PREDICTED}",
+    )
+    min_confidence: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="leave out rows whose confidence, or largest probability, is lower; of sets, "
+        "that of their least sure label",
+    )
+
+    @property
+    def learns_unlabelled(self) -> bool:
+        """Whether texts without labels are learned from; those of a teacher's file are."""
+        return self.teacher_file is not None or super().learns_unlabelled
+
+    @property
+    def columns(self) -> TeacherColumns:
+        """Settings of a teacher's file."""
+        names = TeacherColumns._fields
+        return TeacherColumns(**{name: getattr(self, name) for name in names})
 
     @property
     def most_entries(self) -> int | None:

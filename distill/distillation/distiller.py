@@ -8,11 +8,13 @@ distillation. The better one on the texts to choose by is compared.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -24,22 +26,43 @@ from bertender.comparison.accuracy import (
 )
 from bertender.core.artifact import Artifact, check_writable, write_timing
 from bertender.core.build_once import work_directory
-from bertender.core.findings import ControlFindings, ControlRun, Findings, Gain
+from bertender.core.errors import ConfigError
+from bertender.core.findings import (
+    ControlFindings,
+    ControlRun,
+    Findings,
+    Gain,
+    TeacherFileFindings,
+)
 from bertender.core.machine import on_main_process
-from bertender.metrics import paired_change
+from bertender.metrics import paired_change, score
 from bertender.metrics.metric import LabelSet
 from bertender.metrics.targets import is_labelled
 from bertender.models.families import FAMILIES, encoder_layers, family_name
-from bertender.tasks.task import Task
+from bertender.tasks.task import Split, Task, with_model_labels
+from bertender.tasks.teacher_files import (
+    TeacherFile,
+    check_outputs,
+    held_out_outputs,
+    read_teacher_file,
+)
 from bertender.training.config import TrainingConfig
 from bertender.training.report import training_findings
-from distill.distillation.config import DistillConfig, FilteredConfig, StudentConfig
+from distill.distillation.config import (
+    FILE_SETTINGS,
+    DistillConfig,
+    FilteredConfig,
+    StudentConfig,
+    check_own_start,
+)
 from distill.distillation.distillation import Trained, phase_settings
 from distill.distillation.on_task import OnTask
 from distill.distillation.start import StudentTokens
 from distill.losses.terms import HardLabels
 from distill.methods.method import one_phase
 from distill.trained import artifact_at, evaluated, final_score, write_trained
+
+logger = logging.getLogger(__name__)
 
 MOST_EPOCHS = 20
 """Of a control at equal computation, so that a large teacher or many unlabelled texts do not cost
@@ -48,7 +71,38 @@ PASSES_OF_STEP = 3
 """Passes forward that a training step costs: one forward, two backward."""
 
 
-def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> Artifact:
+def distill_from_file(task: Task, config: DistillConfig, out: Path) -> Artifact:
+    """Train a student on the rows of `config.teacher_file` and write it as a torch artifact.
+
+    Args:
+        task: its held-out texts score, and its texts to choose by choose. Its own training texts
+            are not learned from.
+        config: the settings.
+        out: directory of the artifact.
+
+    Raises:
+        ConfigError: the file has no meaning for the task, or no labels that the task has.
+        DataError: the file is wrong. Further errors are those of `distill`.
+    """
+    assert config.teacher_file is not None
+    config.check_rules()
+    check_own_start(config)
+    file = read_teacher_file(config.teacher_file, task, config.columns)
+    check_outputs(file)
+    if len(task.train):
+        logger.warning(
+            "task %s: the %d training texts of the task are not learned from: those of %s are",
+            *(task.name, len(task.train), file.path),
+        )
+    mapped = with_model_labels(
+        task, file.labels, task.source.get("label_map"), f"the teacher {file.path}"
+    )
+    return distill(file, replace(mapped, train=Split((), ())), config, out)
+
+
+def distill(
+    teacher: Artifact | TeacherFile, task: Task, config: DistillConfig, out: Path
+) -> Artifact:
     """Train a student of `teacher` on a task and write it as a torch artifact.
 
     Raises:
@@ -60,7 +114,8 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             checkpoints stay.
     """
     config.check_rules()
-    check_writable(out, teacher)  # before the teacher reads every text
+    parent = teacher if isinstance(teacher, Artifact) else None
+    check_writable(out, parent)  # before the teacher reads every text
     for source in filter(None, (config.student, config.augmentation_model, *config.more_teachers)):
         check_writable(out, artifact_at(str(source)))
     distillation = OnTask(teacher, task, config)
@@ -74,6 +129,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
             training=training_findings(trained.reports, **distillation.added),
             scores=scores,
             vocabulary=distillation.vocabulary,
+            teacher_file=file_findings(distillation, trained, teacher),
         )
         controls = None
         if config.control:
@@ -97,7 +153,7 @@ def distill(teacher: Artifact, task: Task, config: DistillConfig, out: Path) -> 
                 out=out,
                 stage="distill",
                 config=config,
-                parent=teacher,
+                parent=parent,
             )
             write_timing(trained.timing, out)
 
@@ -117,7 +173,12 @@ class Controls:
 
     @classmethod
     def train(
-        cls, distillation: OnTask, teacher: Artifact, task: Task, config: DistillConfig, work: Path
+        cls,
+        distillation: OnTask,
+        teacher: Artifact | TeacherFile,
+        task: Task,
+        config: DistillConfig,
+        work: Path,
     ) -> Controls:
         """Train the controls of a distillation; an interrupted run continues where it was.
 
@@ -126,7 +187,9 @@ class Controls:
             teacher, task, config: of the distillation.
             work: directory of the checkpoints of all controls.
         """
-        equal = equal_epochs(distillation, config)
+        if isinstance(teacher, TeacherFile):
+            task = with_hard_labels(distillation.task, teacher)
+        equal = equal_epochs(distillation, config, len(task.train.labelled))
         trained = {}
         for epochs in control_epochs(config.epochs, equal):
             control, settings = control_of(teacher, task, config, epochs, distillation.tokens)
@@ -169,8 +232,77 @@ def control_epochs(of_method: int, equal: int) -> Iterable[int]:
     return dict.fromkeys((of_method, max(of_method, min(equal, MOST_EPOCHS))))
 
 
+def with_hard_labels(task: Task, file: TeacherFile) -> Task:
+    """Return a task whose training texts have labels all: their gold ones, or those that the
+    teacher's file decides for.
+
+    Raises:
+        ConfigError: the file has no more than these, so that the control would be the student.
+    """
+    if file.weights is None and (file.form == "labels" or not file.kind.has_probabilities):
+        raise ConfigError(
+            f"control=True: {file.path} has labels without probabilities or confidence, so that "
+            "the student is its own control. Leave it out."
+        )
+    train = task.train
+    decided = file.kind.decided(file.of_texts(train.examples))
+    targets = (
+        own if is_labelled(own) else made
+        for own, made in zip(train.label_ids, decided, strict=True)
+    )
+    return replace(task, train=replace(train, label_ids=tuple(targets)))
+
+
+def file_findings(
+    distillation: OnTask, trained: Trained, teacher: Artifact | TeacherFile
+) -> TeacherFileFindings | None:
+    """Return what a student's card keeps of a teacher that is a file; None for a model.
+
+    Agreement is measured on the held-out texts that the file, or the held-out file itself, has
+    outputs on.
+    """
+    if not isinstance(teacher, TeacherFile):
+        return None
+    task, tokenizer = distillation.task, distillation.tokenizer
+    found = TeacherFileFindings(
+        path=str(teacher.path),
+        sha256=teacher.digest,
+        form=teacher.form,
+        rows=len(teacher.examples),
+        gold=len(teacher.gold_by_text),
+    )
+    outputs = held_out_outputs(teacher, task, distillation.config.columns)
+    if not outputs:
+        return found
+    known = [example in outputs for example in task.dev.examples]
+    both = task.dev.where(known)
+    theirs = teacher.kind.decided(np.stack([outputs[each] for each in both.examples]))
+    _, ours = evaluated(trained.student, tokenizer, task, both)
+    size, names = len(task.labels), task.labels
+    like = replace(both, label_ids=tuple(theirs))
+    return found.model_copy(
+        update={
+            "held_out": len(both),
+            "score": score(
+                task.metric,
+                both.label_ids,
+                task.problem.gather(theirs),
+                label_count=size,
+                labels=names,
+            ).value,
+            "agreement": score(
+                teacher.kind.agreement,
+                like.label_ids,
+                ours,
+                label_count=size,
+                labels=names,
+            ).value,
+        }
+    )
+
+
 def control_of(
-    teacher: Artifact,
+    teacher: Artifact | TeacherFile,
     task: Task,
     config: DistillConfig,
     epochs: int,
@@ -184,7 +316,8 @@ def control_of(
         tokens: the student's.
     """
     of_texts = FilteredConfig.model_fields.keys() - TrainingConfig.model_fields.keys()
-    added = (*of_texts, "augmentation", "control", "more_teachers", "unlabelled_agreement")
+    more = ("augmentation", "control", "more_teachers", "unlabelled_agreement", "teacher_file")
+    added = (*of_texts, *more, *FILE_SETTINGS)
     nothing_added = {name: DistillConfig.model_fields[name].default for name in added}
     settings = config.model_copy(update={**nothing_added, "epochs": epochs})
     on_labels = replace(config.changed_method(), phases=one_phase(HardLabels(weight=1.0)))
@@ -200,10 +333,16 @@ def teacher_layers_of(config: DistillConfig) -> str | None:
     return chosen if isinstance(chosen, str) else ",".join(map(str, chosen))
 
 
-def equal_epochs(distillation: OnTask, config: StudentConfig) -> int:
-    """Return the epochs on labels alone that cost at least as much as the distillation."""
+def equal_epochs(distillation: OnTask, config: StudentConfig, labelled: int | None = None) -> int:
+    """Return the epochs on labels alone that cost at least as much as the distillation.
+
+    Args:
+        distillation: that of the student.
+        config: its settings.
+        labelled: texts of an epoch; by default those of the distillation that have labels.
+    """
     student = weights_that_run(distillation.student)
-    epoch = PASSES_OF_STEP * student * _labelled(distillation)
+    epoch = PASSES_OF_STEP * student * (labelled or _labelled(distillation))
     return math.ceil(distillation_cost(distillation, config) / epoch)
 
 

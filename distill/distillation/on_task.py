@@ -7,28 +7,36 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError
 from bertender.core.findings import VocabularyFindings
 from bertender.models.families import check_positions
 from bertender.tasks.task import Task
+from bertender.tasks.teacher_files import TeacherFile
 from bertender.text.text_windows import WINDOWS, windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.text.word_parts import CONTINUED_LABELS, continued_labels
-from bertender.training.examples import TokenDataset, cut_at
+from bertender.training.examples import TokenDataset, cut_at, usual_length
 from bertender.training.heads import SeveralHead, TextHead, head_of
 from bertender.training.objective import Objective
 from distill.augmentation.augment import augmented
 from distill.distillation.config import DistillConfig
 from distill.distillation.distillation import Distillation, phases_with_head
-from distill.distillation.start import StudentTokens, check_start, new_student, student_tokens
+from distill.distillation.start import (
+    Start,
+    StudentTokens,
+    check_start,
+    new_student,
+    student_tokens,
+)
 from distill.distillation.texts import TrainingTexts, remaining, with_unlabelled
 from distill.losses.terms import HardLabels
 from distill.methods import METHODS
 from distill.methods.method import Method
 from distill.teachers.encoders import Teacher, load_teachers
+from distill.teachers.files import FileTeacher
 from distill.tokenizers import fitting_tokenizer
 from distill.trained import epoch_score
 
@@ -53,7 +61,7 @@ class OnTask(Distillation):
 
     def __init__(
         self,
-        teacher: Artifact,
+        teacher: Artifact | TeacherFile,
         task: Task,
         config: DistillConfig,
         method: Method | None = None,
@@ -62,12 +70,16 @@ class OnTask(Distillation):
         own = config.changed_method()
         method = method or own
         check_start(method, config.student)
-        head = head_of(task.problem).configured(config, task)
         check_task(config, method, task)
-        extended, left_out = with_unlabelled(task, config)
+        file = teacher if isinstance(teacher, TeacherFile) and config.learns_unlabelled else None
+        extended, left_out = with_unlabelled(task, config, file)
         check_can_learn(task, extended, left_out, method)
+        check_gold(extended, config)
+        head = head_of(task.problem).configured(config, extended)
         teaches = method.learns_from_teacher
-        teachers = load_teachers(teacher, config.more_teachers, task, for_all_heads=teaches)
+        teachers = load_teachers(
+            teacher, config.more_teachers, task, config.columns, for_all_heads=teaches
+        )
         if teachers[0].head is not None and config.unlabelled_agreement:
             raise ConfigError(
                 "unlabelled_agreement: the teachers predict one head each, and have nothing to "
@@ -78,13 +90,8 @@ class OnTask(Distillation):
                 each.check_varied(task, config)
         start, student = new_student(teachers[0], method, extended, config)
 
-        settings = {"finished": start.is_teacher, **task.problem.tokenizer_settings}
-        if not start.is_teacher:  # words and long texts are read as the teacher reads them
-            theirs = load_tokenizer(teachers[0].artifact.path)
-            settings[CONTINUED_LABELS] = continued_labels(theirs)
-            settings[WINDOWS] = windows_of(theirs)
-        tokenizer = fitting_tokenizer(start.source, student, **settings)
-        longest = most_read(tokenizer, teachers[0], config)
+        tokenizer = student_tokenizer(start, student, teachers[0], task)
+        longest = most_read(tokenizer, teachers[0], extended, config)
         tokenizer = cut_at(tokenizer, longest, student.config)
 
         texts = TrainingTexts(teachers, start, extended, config)
@@ -97,7 +104,8 @@ class OnTask(Distillation):
             added["unlabelled_texts"] = len(learned.train) - len(task.train)
             added["unlabelled_left_out"] = {**left_out, **filtered_out}
         if config.augmentation:
-            readers = (start.source, *(str(each.artifact.path) for each in teachers))
+            assert isinstance(teachers[0], Teacher)  # a rule of the settings
+            readers = (start.source, *(str(each.path) for each in teachers))
             copies = augmented(learned, teachers[0].artifact, teachers[0].model, readers, config)
             texts = texts.with_copies(copies.train.after(len(learned.train)))
             added["augmented_texts"] = len(copies.train) - len(learned.train)
@@ -143,7 +151,7 @@ class OnTask(Distillation):
     @property
     def identity(self) -> tuple[Any, ...]:
         """Inputs of the run besides the settings: texts that are learned from, start, teachers."""
-        teachers = (each.artifact.digest for each in self.texts.teachers)
+        teachers = (each.digest for each in self.texts.teachers)
         return self.texts.learned.fingerprint(), [self.texts.start.digest, *teachers]
 
     def examples(self) -> TokenDataset:
@@ -154,16 +162,48 @@ class OnTask(Distillation):
         return epoch_score(student, self.tokenizer, task, self.config, fits_thresholds=True)
 
 
-def most_read(tokenizer: PreTrainedTokenizerBase, teacher: Teacher, config: DistillConfig) -> int:
-    """Return the student's longest input: the config's, or what it and its teacher both read.
+def student_tokenizer(
+    start: Start, student: PreTrainedModel, teacher: Teacher | FileTeacher, task: Task
+) -> PreTrainedTokenizerBase:
+    """Return the student's tokenizer, which reads words and long texts as the teacher does."""
+    settings = {"finished": start.is_teacher, **task.problem.tokenizer_settings}
+    if not start.is_teacher and isinstance(teacher, Teacher):
+        theirs = load_tokenizer(teacher.path)
+        settings[CONTINUED_LABELS] = continued_labels(theirs)
+        settings[WINDOWS] = windows_of(theirs)
+    return fitting_tokenizer(start.source, student, **settings)
+
+
+def most_read(
+    tokenizer: PreTrainedTokenizerBase,
+    teacher: Teacher | FileTeacher,
+    task: Task,
+    config: DistillConfig,
+) -> int:
+    """Return the student's longest input: the config's, or what it and its teacher both read; of a
+    teacher that is a file, what suits the training texts.
 
     Raises:
         ConfigError: the teacher has fewer positions than the config's.
     """
     if config.max_length is not None:
-        check_positions(config.max_length, teacher.model.config)
+        if isinstance(teacher, Teacher):
+            check_positions(config.max_length, teacher.model.config)
         return config.max_length
-    return min(longest_input(load_tokenizer(teacher.artifact.path)), longest_input(tokenizer))
+    if isinstance(teacher, FileTeacher):
+        return usual_length([task], tokenizer)
+    return min(longest_input(load_tokenizer(teacher.path)), longest_input(tokenizer))
+
+
+def check_gold(task: Task, config: DistillConfig) -> None:
+    """Raise ConfigError for settings of the loss with labels where a teacher's file has none."""
+    file = config.teacher_file
+    if file is not None and config.changes_labels and not len(task.train.labelled):
+        raise ConfigError(
+            f"{config.as_set(config.changes_labels)}: it changes the loss with gold labels, and no "
+            f"row of {file} has one. Name their column by --gold-column, or leave "
+            "it out."
+        )
 
 
 def check_task(config: DistillConfig, method: Method, task: Task) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from bertender.core.artifact import Artifact
 from bertender.core.errors import ConfigError, DataError, ModelError
 from bertender.core.findings import VocabularyFindings
 from bertender.models.families import FAMILIES, family_name
@@ -17,7 +18,7 @@ from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.checkpoint import tensors_digest
 from bertender.training.heads import head_of
-from distill.distillation.config import ALL_TOKENS, DistillConfig, StudentConfig
+from distill.distillation.config import ALL_TOKENS, NO_START, DistillConfig, StudentConfig
 from distill.distillation.distillation import check_compatible
 from distill.losses.signals import ATTENTION_SIGNALS
 from distill.methods import METHODS
@@ -32,6 +33,7 @@ from distill.pretraining.vocabulary_cutting import (
 from distill.students.student import StudentKind
 from distill.students.weights import with_head
 from distill.teachers.encoders import Teacher, find_encoder, load_classifier
+from distill.teachers.files import FileTeacher
 from distill.tokenizers import TokenUse, fitting_tokenizer, token_use
 from distill.trained import Tensors, load_projections
 
@@ -58,7 +60,7 @@ class Start:
 
 
 def new_student(
-    teacher: Teacher, method: Method, task: Task, config: DistillConfig
+    teacher: Teacher | FileTeacher, method: Method, task: Task, config: DistillConfig
 ) -> tuple[Start, PreTrainedModel]:
     """Return where a student starts, and the student, untrained, which its teacher can serve.
 
@@ -99,7 +101,9 @@ def new_student(
     return start, student
 
 
-def find_start(teacher: Teacher, method: Method, student: str | None, task: Task) -> Start:
+def find_start(
+    teacher: Teacher | FileTeacher, method: Method, student: str | None, task: Task
+) -> Start:
     """Load what the student starts from: the encoder named `student`, or else the teacher; one of
     one head alone gives its encoder, and no head.
 
@@ -110,9 +114,10 @@ def find_start(teacher: Teacher, method: Method, student: str | None, task: Task
             the teacher and the method compares single tokens; or the teacher is of an architecture
             that gives no more than logits, and more is asked of it.
     """
-    artifact = teacher.artifact
-    check_teacher(teacher.model.config, method, student)
+    if isinstance(teacher, Teacher):
+        check_teacher(teacher.model.config, method, student)
     if student is None:
+        artifact = _model_of(teacher)
         check_even_start(teacher.model.config, method)
         model = teacher.model
         if teacher.head is not None:
@@ -121,9 +126,11 @@ def find_start(teacher: Teacher, method: Method, student: str | None, task: Task
     source = find_encoder(student, setting="student")
     model, tokenizer = load_classifier(source, task.labels, task.problem)
     check_even_start(model.config, method)
-    others = load_tokenizer(artifact.path)
-    around = [each("a", "b")["input_ids"] for each in (tokenizer, others)]
-    same = tokenizer.get_vocab() == others.get_vocab() and around[0] == around[1]
+    same = False
+    if isinstance(teacher, Teacher):
+        others = load_tokenizer(teacher.path)
+        around = [each("a", "b")["input_ids"] for each in (tokenizer, others)]
+        same = tokenizer.get_vocab() == others.get_vocab() and around[0] == around[1]
     if method.wants_teacher_tokens and not same:
         free = [name for name, row in METHODS.items() if not row.wants_teacher_tokens]
         raise ModelError(
@@ -134,6 +141,13 @@ def find_start(teacher: Teacher, method: Method, student: str | None, task: Task
     projections = load_projections(source, method.name)
     digest = tensors_digest({**model.base_model.state_dict(), **projections})
     return Start(source, model, digest, reads_teacher_tokens=same, projections=projections)
+
+
+def _model_of(teacher: Teacher | FileTeacher) -> Artifact:
+    """Return the teacher's artifact, or raise ConfigError where it is a file."""
+    if isinstance(teacher, FileTeacher):
+        raise ConfigError(NO_START.format(teacher.path))
+    return teacher.artifact
 
 
 def build_student(

@@ -28,17 +28,19 @@ from bertender.tasks.labelled import read_unlabelled
 from bertender.tasks.loading import unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop, together
 from bertender.tasks.task import Split, Task
+from bertender.tasks.teacher_files import TeacherFile
 from bertender.text.batch import Example
 from bertender.text.text_windows import windows_of
 from bertender.text.tokenizer import load_tokenizer, longest_input
 from bertender.training.config import computes_in_bf16
 from bertender.training.examples import TokenDataset, token_dataset
-from bertender.training.heads import head_of
+from bertender.training.heads import WEIGHT, head_of
 from distill.distillation.config import DistillConfig, FilteredConfig, UnlabelledConfig
 from distill.distillation.start import Start
 from distill.losses.signals import Wanted, joined
 from distill.methods.method import Method
 from distill.teachers.encoders import Teacher, joined_logits
+from distill.teachers.files import FileTeacher
 from distill.teachers.outputs import (
     LOGITS,
     cacheable,
@@ -60,10 +62,17 @@ def texts_of_task(config: UnlabelledConfig, task: Task) -> Sequence[Example]:
     return unlabelled_texts(task) if config.unlabelled_texts else ()
 
 
-def with_unlabelled(task: Task, config: FilteredConfig) -> tuple[Task, Mapping[str, int]]:
+def with_unlabelled(
+    task: Task, config: FilteredConfig, file: TeacherFile | None = None
+) -> tuple[Task, Mapping[str, int]]:
     """Add the texts without labels that filters leave to a task's training examples.
 
     Bad rows are left out and listed where the task's own are.
+
+    Args:
+        task: with its own training examples.
+        config: of the texts and filters.
+        file: of a teacher, whose texts are added, with their gold labels where they have some.
 
     Returns:
         The task, its own training examples first, and how many texts each filter left out.
@@ -78,8 +87,12 @@ def with_unlabelled(task: Task, config: FilteredConfig) -> tuple[Task, Mapping[s
     if config.unlabelled is not None:
         bad_row = skipped if task.skips_bad_rows else stop
         of_file = read_unlabelled(config.unlabelled, task, bad_row)
-    filters, left_out = text_filters(task, config), Counter[str]()
+    filters, left_out = dict(text_filters(task, config)), Counter[str]()
+    if file is not None and isinstance(config, DistillConfig) and config.min_confidence:
+        confidence, least = file.confidence(), config.min_confidence
+        filters["confidence"] = lambda text: confidence[text] < least
     sources = (
+        (file.examples if file is not None else (), None),
         (of_file, config.max_unlabelled),
         (map(task.problem.to_example, texts_of_task(config, task)), config.unlabelled_texts),
     )
@@ -88,8 +101,16 @@ def with_unlabelled(task: Task, config: FilteredConfig) -> tuple[Task, Mapping[s
         for texts, most in sources
         for example in islice(_passing(texts, filters, left_out), most)
     ]
-    rows = together(task.left_out, skipped.report())
-    return replace(task.with_unlabelled(added), left_out=rows), dict(left_out)
+    bad_rows = together(task.left_out, skipped.report(), file.left_out if file else None)
+    extended = replace(task.with_unlabelled(added), left_out=bad_rows)
+    if file is not None:
+        train = extended.train
+        gold = [
+            file.gold_by_text.get(example, target)
+            for example, target in zip(train.examples, train.label_ids, strict=True)
+        ]
+        extended = replace(extended, train=replace(train, label_ids=tuple(gold)))
+    return extended, dict(left_out)
 
 
 def text_filters(task: Task, config: FilteredConfig) -> Mapping[str, LeavesOut]:
@@ -167,7 +188,7 @@ def remaining(
 class TrainingTexts:
     """The texts that a student learns from, and the teachers whose outputs it learns."""
 
-    teachers: Sequence[Teacher]
+    teachers: Sequence[Teacher | FileTeacher]
     """The logits of several are averaged, and so are always cached; states are the first one's."""
     start: Start
     """Source that the student starts from."""
@@ -243,7 +264,7 @@ class TrainingTexts:
         if (
             "sentence_states" in wanted
             and not self.start.reads_teacher_tokens
-            and windows_of(load_tokenizer(first.artifact.path))
+            and windows_of(load_tokenizer(first.path))
         ):
             raise ConfigError(
                 f"method={method.name!r}: it compares states window by window, and the student "
@@ -289,6 +310,8 @@ class TrainingTexts:
         if LOGITS in first:
             own = [first[LOGITS], *(each[LOGITS] for each in more)]
             first[LOGITS] = joined_logits(self.teachers, own, head_of(self.task.problem))
+        if LOGITS in first and (weights := self._weights()) is not None:
+            examples = examples.with_columns(**{WEIGHT: weights})
         units = head_of(self.task.problem).spreads(self.targets(tokenizer))
         examples = examples.with_columns(
             **{name: [each] * len(examples) for name, each in units.items()}
@@ -306,7 +329,7 @@ class TrainingTexts:
         self, tokenizer: PreTrainedTokenizerBase
     ) -> tuple[TokenDataset, Mapping[str, TokenDataset]]:
         """Return the texts as the student reads them, and by a teacher's path as it does."""
-        shared, source = self.start.reads_teacher_tokens, self.teachers[0].artifact.path
+        shared, source = self.start.reads_teacher_tokens, self.teachers[0].path
         own = load_tokenizer(source, longest_input(tokenizer)) if shared else tokenizer
         examples = self._tokenised(own)
         return examples, {str(source): examples} if shared else {}
@@ -318,20 +341,29 @@ class TrainingTexts:
         task = self.task if teacher is None else teacher.task_of(self.task, labelled=False)
         return token_dataset(task.train, tokenizer, task.problem_type)
 
-    def _tokenizer(self, teacher: Teacher) -> PreTrainedTokenizerBase:
+    def _tokenizer(self, teacher: Teacher | FileTeacher) -> PreTrainedTokenizerBase:
         """Return a teacher's tokenizer, with the longest input that is given, or else its own."""
         given = self.config.max_length
         if given is not None:
             given = min(given, most_tokens(teacher.model.config) or given)
-        return load_tokenizer(teacher.artifact.path, given)
+        return load_tokenizer(teacher.path, given)
+
+    def _weights(self) -> torch.Tensor | None:
+        """Return by how much each text counts, by the teachers that are files with confidences."""
+        files = [each for each in self.teachers if isinstance(each, FileTeacher)]
+        found = [each.weights(self.task.train.examples) for each in files]
+        known = [each for each in found if each is not None]
+        return torch.stack(known).mean(0) if known else None
 
     def _outputs(
-        self, teacher: Teacher, known: Mapping[str, TokenDataset], wanted: Wanted
+        self, teacher: Teacher | FileTeacher, known: Mapping[str, TokenDataset], wanted: Wanted
     ) -> dict[str, Any]:
         """Return a teacher's outputs; the texts are not tokenised again where they are known."""
         if not wanted:
             return {}
-        path, digest = teacher.artifact.path, teacher.artifact.digest
+        if isinstance(teacher, FileTeacher):
+            return {LOGITS: teacher.logits(self.task.train.examples)}
+        path, digest = teacher.path, teacher.digest
         bf16 = computes_in_bf16(self.config)
         texts = known.get(str(path)) or self._tokenised(self._tokenizer(teacher), teacher)
         if self.per_token and teacher is self.teachers[0]:  # others are of heads of texts

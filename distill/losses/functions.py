@@ -275,7 +275,10 @@ def token_soft_labels(
 
 
 def soft_cross_entropy(
-    student_logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    student_logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    temperature: float,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Cross-entropy with the teacher's softened distribution, without T squared.
 
@@ -286,12 +289,13 @@ def soft_cross_entropy(
         student_logits: (batch, labels).
         teacher_logits: (batch, labels).
         temperature: above 0; larger is softer.
+        weights: (batch,), by how much each row counts; None where all count alike.
     """
     from torch.nn import functional
 
     student = functional.log_softmax(precise(student_logits) / temperature, dim=-1)
     teacher = functional.softmax(precise(teacher_logits.detach()) / temperature, dim=-1)
-    return mean_of_rows(-(teacher * student).sum(-1))
+    return mean_of_rows(-(teacher * student).sum(-1), weights)
 
 
 def vocabulary_labels(

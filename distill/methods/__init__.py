@@ -78,6 +78,7 @@ class Choice:
 
 
 CHOICES = (
+    Choice("where the teacher is a file", "teacher_file", {"method": "pd"}),
     Choice("where a student starts from another encoder", "student", {"method": "pd"}),
     Choice("elsewhere", "", {"method": "distilbert"}),
 )

@@ -29,12 +29,20 @@ from bertender.problems.problem import Problem
 from bertender.problems.several_heads import SeveralHeads, head_name
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task, listed
+from bertender.tasks.teacher_files import (
+    TeacherColumns,
+    TeacherFile,
+    is_teacher_file,
+    read_teacher_file,
+)
 from bertender.text.tokenizer import largest_token, load_tokenizer, tokens_beyond
 from bertender.training.config import JudgedConfig
 from bertender.training.heads import Head, SeveralHead, head_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from distill.teachers.files import FileTeacher
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +55,14 @@ class Teacher:
     model: PreTrainedModel
     head: str | None = None
     """The one head of the task whose labels it predicts; None where it predicts all labels."""
+
+    @property
+    def path(self) -> Path:
+        return self.artifact.path
+
+    @property
+    def digest(self) -> str:
+        return self.artifact.digest
 
     @classmethod
     def load(cls, artifact: Artifact, task: Task) -> Self:
@@ -102,26 +118,41 @@ class Teacher:
 
 
 def load_teachers(
-    first: Artifact, more: Sequence[Path], task: Task, *, for_all_heads: bool = True
-) -> tuple[Teacher, ...]:
+    first: Artifact | TeacherFile,
+    more: Sequence[Path],
+    task: Task,
+    columns: TeacherColumns | None = None,
+    *,
+    for_all_heads: bool = True,
+) -> tuple[Teacher | FileTeacher, ...]:
     """Load the teacher, and those whose logits are averaged with its own; or one for each head or
     more, of a task of several.
 
     Args:
         first: the teacher.
-        more: the others.
+        more: the others, files among them.
         task: that they predict.
+        columns: settings of files.
         for_all_heads: whether each head must have one.
 
     Raises:
         ConfigError: one predicts other labels; or some are of one head, and others of all, or a
             head has none; or one whose tokens the student does not read labels words.
+        DataError: a file is wrong.
         ModelError, NotAnArtifactError, DamagedArtifactError: one is not a classifier to learn from.
     """
     from bertender.models.importing import open_artifact
+    from distill.teachers.files import FileTeacher
 
-    artifacts = (first, *(open_artifact(path) for path in more))
-    teachers = tuple(Teacher.load(artifact, task) for artifact in artifacts)
+    def loaded(source: Artifact | TeacherFile | Path) -> Teacher | FileTeacher:
+        if isinstance(source, Path) and is_teacher_file(source):
+            source = read_teacher_file(source, task, columns or TeacherColumns())
+            check_file_labels(source, task)
+        if isinstance(source, TeacherFile):
+            return FileTeacher.of(source)
+        return Teacher.load(open_artifact(source) if isinstance(source, Path) else source, task)
+
+    teachers = tuple(map(loaded, (first, *more)))
     heads = {each.head for each in teachers}
     missing = [name for name in task.problem.heads if name not in heads]
     if missing and for_all_heads and heads != {None}:
@@ -147,7 +178,9 @@ def load_teachers(
     return teachers
 
 
-def joined_logits(teachers: Sequence[Teacher], logits: Sequence[Any], head: Head) -> Any:
+def joined_logits(
+    teachers: Sequence[Teacher | FileTeacher], logits: Sequence[Any], head: Head
+) -> Any:
     """Return the logits of the mean prediction of teachers; of those of one head each, side by
     side.
 
@@ -174,6 +207,15 @@ def on_device(model: PreTrainedModel) -> PreTrainedModel:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
     return model
+
+
+def check_file_labels(file: TeacherFile, task: Task) -> None:
+    """Raise ConfigError where another teacher's file has other labels than the task."""
+    if file.labels != task.labels:
+        raise ConfigError(
+            f"the teacher {file.path} has the labels {', '.join(file.labels)}, and those of task "
+            f"{task.name!r} are {', '.join(task.labels)}. Give one with the same labels."
+        )
 
 
 def check_same_labels(teacher: Artifact, task: Task) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from bertender.core.config import Table
 from bertender.problems.problem import Problem
 from bertender.problems.several_heads import SeveralHeads
-from bertender.training.heads.head import POOLING, PREDICTING, ROWS, SPREAD, Head
+from bertender.training.heads.head import POOLING, PREDICTING, ROWS, SPREAD, WEIGHT, Head
 from bertender.training.heads.losses import (
     PART,
     LabelLoss,
@@ -52,6 +52,7 @@ __all__ = [
     "TagHead",
     "TextHead",
     "VectorHead",
+    "WEIGHT",
     "averaged_distributions",
     "divisor",
     "exact_numbers",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     TensorBatch = dict[str, torch.Tensor]
-    Divergence = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+    Divergence = Callable[..., torch.Tensor]
 
 SPREAD = "spread"
 """A column: the standard deviation of the numbers to learn, the unit of their losses."""
@@ -40,6 +40,8 @@ ROWS = "rows"
 another in its token columns, and in those of a batch."""
 POOLING = "pooling"
 """A column: how the logits of a text's windows are joined, by its place among POOLINGS."""
+WEIGHT = "weight"
+"""A column: how much an example counts in what is learned of the teacher, where they differ."""
 PREDICTING = "predicting"
 """A token column: 1 at each token with logits of its own. Where words have labels, it is the first
 of each word; of a question and its context, the first of all and those of the context."""
@@ -183,10 +185,11 @@ class Head(ABC):
             student, teacher: logits of the two models, of the examples of a batch.
             batch: that they are of.
             temperature: above 0; larger is softer.
-            divergence: of distributions (rows, classes); by default `soft_labels`.
+            divergence: of distributions (rows, classes), their temperature and, where the rows
+                differ in it, their weight; by default `soft_labels`.
         """
         ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
-        return (divergence or soft_labels)(ours, theirs, temperature)
+        return (divergence or soft_labels)(ours, theirs, temperature, *row_weights(batch, ours))
 
     def averaged(self, logits: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the logits (examples, labels) of the mean prediction of several models; those of
@@ -205,12 +208,20 @@ class Head(ABC):
     ) -> torch.Tensor:
         """Return the distance from the teacher's logits as they are, with nothing to soften."""
         ours, theirs = (self.predicted(each, batch) for each in (student, teacher))
-        return logit_mse(ours, theirs)
+        return logit_mse(ours, theirs, *row_weights(batch, ours))
 
     def summed_loss(self, model: torch.nn.Module, batch: TensorBatch) -> torch.Tensor:
         """Return the sum of the losses of all predictions, each of which keeps its own gradient."""
         logits = self.logits(model(**model_inputs(model, batch)), batch)
         return self.hard_loss(logits, batch) * len(self.predicted(logits, batch))
+
+
+def row_weights(batch: TensorBatch, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the weight of each of an example's rows; nothing where all examples count alike."""
+    if WEIGHT not in batch:
+        return ()
+    weights = batch[WEIGHT]
+    return (weights.repeat_interleave(len(rows) // len(weights)),)
 
 
 def token_rows(

@@ -71,9 +71,16 @@ def divisor(count: torch.Tensor) -> torch.Tensor:
     return count.clamp(min=LEAST_WEIGHT)
 
 
-def mean_of_rows(values: torch.Tensor) -> torch.Tensor:
-    """Return the mean of one value a row, over all parts of a step's batch."""
-    return values.sum() / divisor(values.new_tensor(float(values.numel())))
+def mean_of_rows(values: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the mean of one value a row, over all parts of a step's batch.
+
+    Args:
+        values: of the rows.
+        weights: of the rows; None where all count alike.
+    """
+    if weights is None:
+        return values.sum() / divisor(values.new_tensor(float(values.numel())))
+    return (values * weights.view_as(values)).sum() / divisor(weights.sum())
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,10 @@ def hard_labels(
 
 
 def soft_labels(
-    student_logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
+    student_logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    temperature: float,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """KL divergence of the softened student from the softened teacher, times T squared.
 
@@ -132,16 +142,24 @@ def soft_labels(
         student_logits: (batch, labels).
         teacher_logits: (batch, labels).
         temperature: above 0; larger is softer.
+        weights: (batch,), by how much each row counts; None where all count alike.
     """
     from torch.nn import functional
 
     student = functional.log_softmax(precise(student_logits) / temperature, dim=-1)
     teacher = functional.log_softmax(precise(teacher_logits.detach()) / temperature, dim=-1)
+    if weights is not None:
+        by_row = functional.kl_div(student, teacher, reduction="none", log_target=True).sum(-1)
+        return mean_of_rows(by_row, weights) * temperature**2
     divergence = functional.kl_div(student, teacher, reduction="sum", log_target=True)
     return divergence * temperature**2 / divisor(divergence.new_tensor(float(len(student))))
 
 
-def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
+def logit_mse(
+    student_logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    weights: torch.Tensor | None = None,
+) -> torch.Tensor:
     """Mean squared difference of the logits, over the batch and the labels.
 
     Tang et al. 2019 (arXiv 1903.12136). The paper calls it the mean squared error and writes the
@@ -150,10 +168,10 @@ def logit_mse(student_logits: torch.Tensor, teacher_logits: torch.Tensor) -> tor
     Args:
         student_logits: (batch, labels).
         teacher_logits: (batch, labels).
+        weights: (batch,), by how much each row counts; None where all count alike.
     """
-    return mean_of_rows(
-        (precise(student_logits) - precise(teacher_logits.detach())).square().mean(-1)
-    )
+    distances = (precise(student_logits) - precise(teacher_logits.detach())).square().mean(-1)
+    return mean_of_rows(distances, weights)
 
 
 def averaged_distributions(logits: Sequence[torch.Tensor]) -> torch.Tensor:

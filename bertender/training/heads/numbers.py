@@ -11,7 +11,7 @@ import numpy as np
 from bertender.core.errors import ConfigError
 from bertender.metrics.targets import is_labelled
 from bertender.problems.regression import REGRESSION
-from bertender.training.heads.head import SPREAD, Columns
+from bertender.training.heads.head import SPREAD, Columns, row_weights
 from bertender.training.heads.losses import divisor, mean_of_rows, precise
 from bertender.training.heads.texts import TextHead
 
@@ -80,7 +80,8 @@ class NumberHead(TextHead):
 
         A softmax over one number is 1, and a divergence of it always 0.
         """
-        return mean_of_rows(self._distances(student, teacher.detach(), batch))
+        distances = self._distances(student, teacher.detach(), batch)
+        return mean_of_rows(distances, *row_weights(batch, distances))
 
     def _distances(
         self, numbers: torch.Tensor, wanted: torch.Tensor, batch: TensorBatch
