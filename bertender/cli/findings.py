@@ -39,24 +39,27 @@ def control_lines(findings: Findings) -> list[str]:
     """
     if (control := findings.control) is None:
         return []
-    layers = control.teacher_layers
+    layers, of_file = control.teacher_layers, findings.teacher_file is not None
     flags = "--method hard" + (f" --teacher-layers {layers}" if layers else "")
-    lines = [_gain(control, flags)]
+    lines = [_gain(control, "" if of_file else flags)]
     if control.constant is not None:
         lines.append(
             f"the control {control.constant.words}: it has learned nothing to compare with. Try "
             "another learning_rate, or more epochs"
         )
     if control.choice is not None and control.choice < control.control_choice:
+        makes = f"`{flags} --epochs {control.epochs}` makes with the same other settings"
+        if of_file:
+            makes = "`bertender finetune` makes of the file's hard labels"
         lines.append(
             f"on the texts to choose by, the control scores {number(control.control_choice)} and "
-            f"the student {number(control.choice)}: deploy the control, which `{flags} --epochs "
-            f"{control.epochs}` makes with the same other settings"
+            f"the student {number(control.choice)}: deploy the control, which {makes}"
         )
     return lines
 
 
 def _gain(control: ControlFindings, flags: str) -> str:
+    """Return the gain as a line; `flags` make the control, none where the teacher is a file."""
     epochs, longest, equal = (
         f"{count} epoch{'' if count == 1 else 's'}"
         for count in (control.epochs, control.runs[-1].epochs, control.equal_epochs)
@@ -66,14 +69,15 @@ def _gain(control: ControlFindings, flags: str) -> str:
         length = f"{epochs} (as its last phase; {longest} scored no more)"
     elif control.epochs < control.equal_epochs:
         length = f"{epochs} (the most; equal computation is {equal})"
-    same = f"the same student trained on labels alone for {length}"
-    gain, cheaper = control.gain, f"labels alone do, `{flags}` is cheaper"
+    labels = "labels" if flags else "the file's hard labels"
+    same = f"the same student trained on {labels} alone for {length}"
+    gain, cheaper = control.gain, f"; labels alone do, `{flags}` is cheaper" if flags else ""
     points = f"{gain.value:+.1f} points [{gain.low:+.1f}, {gain.high:+.1f}]"
     if gain.low > 0:
         return f"distilling gave {points} over {same}"
     if gain.high < 0:
-        return f"distilling lost against {same}: {points}; {cheaper}"
-    return f"distilling cannot be distinguished from {same}: {points}; {cheaper}"
+        return f"distilling lost against {same}: {points}{cheaper}"
+    return f"distilling cannot be distinguished from {same}: {points}{cheaper}"
 
 
 def teacher_lines(findings: Findings) -> list[str]:

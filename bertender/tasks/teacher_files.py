@@ -16,7 +16,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ import numpy.typing as npt
 from bertender.core.artifact import sha256_of
 from bertender.core.card import CARD_NAME, LeftOutRows
 from bertender.core.errors import ConfigError, DataError
+from bertender.metrics.targets import is_labelled
 from bertender.problems.multi_label_classification import MULTI_LABEL, SEPARATOR
 from bertender.problems.problem import Problem
 from bertender.problems.reading import CellError, shown, usable_cell
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 PART = "part-*"
 """Names of the files of a folder that `bertender score` writes."""
+MANIFEST, COMPLETE = "_score.json", "_SUCCESS"
+"""Files of such a folder: while it is written, and once it is whole."""
 PROBABILITIES, VOTES, CONFIDENCE = "probabilities", "votes", "confidence"
 GOLD, PREDICTED = "gold", "predicted"
 """Usual names of columns; `predicted` is that of `bertender score`."""
@@ -481,6 +484,29 @@ class TeacherFile:
         """Number of each different text, in order."""
         return {text: number for number, text in enumerate(dict.fromkeys(self.examples))}
 
+    def in_order(self, labels: Sequence[str]) -> TeacherFile:
+        """Return the file with the same labels in another order.
+
+        Raises:
+            ConfigError: they are not the same.
+        """
+        if {*labels} != {*self.labels}:
+            raise ConfigError(
+                f"the teacher {self.path} has the labels {listed(self.labels)}, and the student's "
+                f"are {listed(labels)}. Give one with the same labels."
+            )
+        order = [self.labels.index(label) for label in labels]
+        numbers = {label: number for number, label in enumerate(labels)}
+        problem = self.kind.problem
+        gold = (
+            problem.number(problem.by_names(target, self.labels), numbers)
+            if is_labelled(target)
+            else target
+            for target in self.gold
+        )
+        outputs = self.outputs[:, order]
+        return replace(self, labels=tuple(labels), outputs=outputs, gold=tuple(gold))
+
     def _by_text(self, values: Floats) -> Floats:
         """Return the mean of the values of rows that have the same text, (texts, ...)."""
         numbers = np.array([self.rows[example] for example in self.examples])
@@ -502,8 +528,6 @@ class TeacherFile:
     @functools.cached_property
     def gold_by_text(self) -> Mapping[Example, Any]:
         """The first gold label of each text that has one."""
-        from bertender.metrics.targets import is_labelled
-
         pairs = zip(reversed(self.examples), reversed(self.gold), strict=True)
         return {example: target for example, target in pairs if is_labelled(target)}
 
@@ -554,11 +578,15 @@ def read_teacher_file(
     handle = bad or (skipped if task.skips_bad_rows else stop)
     files = _parts(path) if path.is_dir() else [path]
     label_column = str(task.source.get("label_column") or kind.problem.columns.label)
-    texts = kind.problem.asked_columns(task.text_columns)
     tables = [open_table(file, handle) for file in files]
     there = tuple(dict.fromkeys(name for table in tables for name in table.columns))
+    texts = task.text_columns
+    if len(texts) == 1 and texts[0] not in there and kind.problem.columns.texts[0] in there:
+        texts = kind.problem.columns.texts  # a task by name has columns of its own
     plan = plan_of(there, task, own, label_column)
     _check_columns(path, there, plan)
+    if (path / MANIFEST).exists() and not (path / COMPLETE).exists():
+        logger.warning("%s: `bertender score` has not finished there: some texts are missing", path)
     found = [row for table in tables for row in _raw_rows(table, plan, texts, handle)]
     if not found:
         raise DataError(f"{path}: no rows that can be used.")

@@ -89,6 +89,8 @@ def distill_from_file(task: Task, config: DistillConfig, out: Path) -> Artifact:
     check_own_start(config)
     file = read_teacher_file(config.teacher_file, task, config.columns)
     check_outputs(file)
+    if config.control:
+        check_control(file)
     if len(task.train):
         logger.warning(
             "task %s: the %d training texts of the task are not learned from: those of %s are",
@@ -232,18 +234,18 @@ def control_epochs(of_method: int, equal: int) -> Iterable[int]:
     return dict.fromkeys((of_method, max(of_method, min(equal, MOST_EPOCHS))))
 
 
-def with_hard_labels(task: Task, file: TeacherFile) -> Task:
-    """Return a task whose training texts have labels all: their gold ones, or those that the
-    teacher's file decides for.
-
-    Raises:
-        ConfigError: the file has no more than these, so that the control would be the student.
-    """
+def check_control(file: TeacherFile) -> None:
+    """Raise ConfigError where a file has hard labels alone, so that the control is the student."""
     if file.weights is None and (file.form == "labels" or not file.kind.has_probabilities):
         raise ConfigError(
             f"control=True: {file.path} has labels without probabilities or confidence, so that "
             "the student is its own control. Leave it out."
         )
+
+
+def with_hard_labels(task: Task, file: TeacherFile) -> Task:
+    """Return a task whose training texts have labels all: their gold ones, or those that the
+    teacher's file decides for."""
     train = task.train
     decided = file.kind.decided(file.of_texts(train.examples))
     targets = (

@@ -267,7 +267,8 @@ def check_can_learn(
         raise ConfigError(
             f"task {task.name!r} has no texts to learn from"
             f"{f' (left out: {counts})' if counts else ''}. Give texts without labels by "
-            "--unlabelled FILE, which the teacher labels, or labelled ones by --train FILE."
+            "--unlabelled FILE, which the teacher labels, or labelled ones by --train FILE; or "
+            "filters that leave some."
         )
     by_labels = [phase.name for phase in method.phases if not (phase.needs or phase.masked)]
     if by_labels:

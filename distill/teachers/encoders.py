@@ -146,8 +146,8 @@ def load_teachers(
 
     def loaded(source: Artifact | TeacherFile | Path) -> Teacher | FileTeacher:
         if isinstance(source, Path) and is_teacher_file(source):
-            source = read_teacher_file(source, task, columns or TeacherColumns())
-            check_file_labels(source, task)
+            file = read_teacher_file(source, task, columns or TeacherColumns())
+            source = file.in_order(task.labels)
         if isinstance(source, TeacherFile):
             return FileTeacher.of(source)
         return Teacher.load(open_artifact(source) if isinstance(source, Path) else source, task)
@@ -207,15 +207,6 @@ def on_device(model: PreTrainedModel) -> PreTrainedModel:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)  # type: ignore[arg-type]  # its decorator hides the signature
     return model
-
-
-def check_file_labels(file: TeacherFile, task: Task) -> None:
-    """Raise ConfigError where another teacher's file has other labels than the task."""
-    if file.labels != task.labels:
-        raise ConfigError(
-            f"the teacher {file.path} has the labels {', '.join(file.labels)}, and those of task "
-            f"{task.name!r} are {', '.join(task.labels)}. Give one with the same labels."
-        )
 
 
 def check_same_labels(teacher: Artifact, task: Task) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,9 +14,7 @@ from bertender.core.artifact import Artifact
 from bertender.models.classifier import load_torch_classifier
 from bertender.tasks.task import Split, Task
 from bertender.text.tokenizer import load_tokenizer
-from distill.distillation.config import DistillConfig
-from tests.distill.distillation.settings import SHORT
-from tests.front import fail, succeed, write_csv
+from tests.front import succeed, write_csv
 from tests.listening import listed_steps
 from tests.toy_models import save_encoder
 
