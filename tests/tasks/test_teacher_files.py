@@ -128,9 +128,7 @@ def test_a_list_is_in_the_order_that_is_named(write: Any, tmp_path: Path) -> Non
     lists = [[0.75, 0.25], [0.0, 1.0]]
     rows = [{**row, "probabilities": own} for row, own in zip(SOFT, lists, strict=True)]
     path = write(tmp_path, rows)
-    with pytest.raises(
-        ConfigError, match=r"order is not known\. Name the labels in their order by"
-    ):
+    with pytest.raises(ConfigError, match=r"order is not known\. Name the labels in their"):
         read(path)
     file = read(path, labels=("b", "a"))
     np.testing.assert_allclose(file.outputs, [[0.25, 0.75], [1, 0]])
