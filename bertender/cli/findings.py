@@ -88,6 +88,13 @@ def teacher_lines(findings: Findings) -> list[str]:
     lines = [
         f"learned from {file.path} ({file.sha256[:12]}): {file.rows} rows of {file.form}{gold}"
     ]
+    if file.calibration_error is not None:
+        teacher = file.teacher_calibration_error
+        theirs = "" if teacher is None else f"; the teacher's {number(teacher)}"
+        lines.append(
+            f"expected calibration error of held-out probabilities: "
+            f"{number(file.calibration_error)}{theirs}"
+        )
     if file.held_out:
         lines.append(
             f"agrees with it on {file.held_out} held-out texts: {number(file.agreement)}; the "

@@ -500,6 +500,9 @@ class TeacherFileFindings(Part):
     form: str = Field(description="of its rows: probabilities, votes or labels")
     rows: int = Field(description="that could be used")
     gold: int = Field(description="texts with a true label")
+    calibration_error: float | None = Field(
+        None, description="expected, of the student's probabilities on all held-out texts"
+    )
     held_out: int | None = Field(None, description="held-out texts that it has outputs on")
     score: float | None = Field(None, description="of the teacher on these")
     agreement: float | None = Field(
@@ -507,6 +510,7 @@ class TeacherFileFindings(Part):
         description="of student and teacher on these: accuracy, exact_match of sets, or pearson of "
         "numbers",
     )
+    teacher_calibration_error: float | None = Field(None, description="expected, on these")
 
 
 class BundleFindings(Part):

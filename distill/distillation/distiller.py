@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -26,16 +25,14 @@ from bertender.comparison.accuracy import (
 )
 from bertender.core.artifact import Artifact, check_writable, write_timing
 from bertender.core.build_once import work_directory
-from bertender.core.errors import ConfigError
 from bertender.core.findings import (
     ControlFindings,
     ControlRun,
     Findings,
     Gain,
-    TeacherFileFindings,
 )
 from bertender.core.machine import on_main_process
-from bertender.metrics import paired_change, score
+from bertender.metrics import paired_change
 from bertender.metrics.metric import LabelSet
 from bertender.metrics.targets import is_labelled
 from bertender.models.families import FAMILIES, encoder_layers, family_name
@@ -43,7 +40,6 @@ from bertender.tasks.task import Split, Task, with_model_labels
 from bertender.tasks.teacher_files import (
     TeacherFile,
     check_outputs,
-    held_out_outputs,
     read_teacher_file,
 )
 from bertender.training.config import TrainingConfig
@@ -56,6 +52,7 @@ from distill.distillation.config import (
     check_own_start,
 )
 from distill.distillation.distillation import Trained, phase_settings
+from distill.distillation.file_teacher import check_control, file_findings, with_hard_labels
 from distill.distillation.on_task import OnTask
 from distill.distillation.start import StudentTokens
 from distill.losses.terms import HardLabels
@@ -131,7 +128,7 @@ def distill(
             training=training_findings(trained.reports, **distillation.added),
             scores=scores,
             vocabulary=distillation.vocabulary,
-            teacher_file=file_findings(distillation, trained, teacher),
+            teacher_file=file_findings(distillation, trained.student, teacher),
         )
         controls = None
         if config.control:
@@ -232,75 +229,6 @@ def control_epochs(of_method: int, equal: int) -> Iterable[int]:
     The latter are MOST_EPOCHS at most, and no fewer than the method's.
     """
     return dict.fromkeys((of_method, max(of_method, min(equal, MOST_EPOCHS))))
-
-
-def check_control(file: TeacherFile) -> None:
-    """Raise ConfigError where a file has hard labels alone, so that the control is the student."""
-    if file.weights is None and (file.form == "labels" or not file.kind.has_probabilities):
-        raise ConfigError(
-            f"control=True: {file.path} has labels without probabilities or confidence, so that "
-            "the student is its own control. Leave it out."
-        )
-
-
-def with_hard_labels(task: Task, file: TeacherFile) -> Task:
-    """Return a task whose training texts have labels all: their gold ones, or those that the
-    teacher's file decides for."""
-    train = task.train
-    decided = file.kind.decided(file.of_texts(train.examples))
-    targets = (
-        own if is_labelled(own) else made
-        for own, made in zip(train.label_ids, decided, strict=True)
-    )
-    return replace(task, train=replace(train, label_ids=tuple(targets)))
-
-
-def file_findings(
-    distillation: OnTask, trained: Trained, teacher: Artifact | TeacherFile
-) -> TeacherFileFindings | None:
-    """Return what a student's card keeps of a teacher that is a file; None for a model.
-
-    Agreement is measured on the held-out texts that the file, or the held-out file itself, has
-    outputs on.
-    """
-    if not isinstance(teacher, TeacherFile):
-        return None
-    task, tokenizer = distillation.task, distillation.tokenizer
-    found = TeacherFileFindings(
-        path=str(teacher.path),
-        sha256=teacher.digest,
-        form=teacher.form,
-        rows=len(teacher.examples),
-        gold=len(teacher.gold_by_text),
-    )
-    outputs = held_out_outputs(teacher, task, distillation.config.columns)
-    if not outputs:
-        return found
-    known = [example in outputs for example in task.dev.examples]
-    both = task.dev.where(known)
-    theirs = teacher.kind.decided(np.stack([outputs[each] for each in both.examples]))
-    _, ours = evaluated(trained.student, tokenizer, task, both)
-    size, names = len(task.labels), task.labels
-    like = replace(both, label_ids=tuple(theirs))
-    return found.model_copy(
-        update={
-            "held_out": len(both),
-            "score": score(
-                task.metric,
-                both.label_ids,
-                task.problem.gather(theirs),
-                label_count=size,
-                labels=names,
-            ).value,
-            "agreement": score(
-                teacher.kind.agreement,
-                like.label_ids,
-                ours,
-                label_count=size,
-                labels=names,
-            ).value,
-        }
-    )
 
 
 def control_of(
