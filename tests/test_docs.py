@@ -31,6 +31,7 @@ from bertender.core.artifact import Artifact
 from bertender.metrics.targets import NO_LABEL
 from bertender.tasks.loading import load_task
 from bertender.tasks.task import Task, TaskConfig
+from bertender.tasks.teacher_files import TeacherColumns, read_teacher_file
 from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from export.config import ExportConfig
@@ -183,6 +184,19 @@ def test_the_sample_of_several_heads_is_read(tmp_path: Path) -> None:
     assert task.labels[:2] == ("intent:play", "intent:volume")
 
 
+def test_the_sample_of_soft_labels_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text(blocks("docs/how-to/labels.md", "jsonl")[0], encoding="utf-8")
+    dev = tmp_path / "dev.csv"
+    dev.write_text("text,label\nSo good,good\nSo bad,bad\n", encoding="utf-8")
+    task = load_task(TaskConfig(dev=dev), has_model=True)
+    file = read_teacher_file(path, task, TeacherColumns())
+    assert file.labels == ("bad", "good")
+    assert file.outputs[:, 1].tolist() == [0.97, 0.05, 0.62]
+
+
+PACKAGED = "all-MiniLM-L6-v2"
+"""The encoder that students on pages start from; a tiny one stands for it."""
 TINY = {
     "finetune": "--teacher {teacher} --learning-rate 3e-3",
     "compare": "--processes 1 --rounds 2 --single-texts 5 --noisy",
@@ -201,7 +215,9 @@ def run(line: str, teacher: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     assert words[0] == "bertender", line
     # before the page's own words: the last value of an option wins
     added = "" if "--saved" in words else TINY.get(words[1], "")
-    quick = [*words[:2], *added.format(teacher=teacher.path).split(), *words[2:]]
+    stand_in = str(teacher.path) if words[1] == "distill" else PACKAGED
+    own = [stand_in if word == PACKAGED else word for word in words[2:]]
+    quick = [*words[:2], *added.format(teacher=teacher.path).split(), *own]
     monkeypatch.setattr(sys, "argv", quick)
     with pytest.raises(SystemExit) as ended:
         main()
@@ -254,6 +270,16 @@ def write_files(folder: Path, task: Task, trained: Artifact) -> None:
             for (query, *passages), target in zip(split.examples, split.label_ids, strict=True)
         ]
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, queries)), encoding="utf-8")
+    soft = [
+        {
+            "text": text,
+            "probabilities": {
+                name: 0.9 if number == label else 0.1 for number, name in enumerate(task.labels)
+            },
+        }
+        for (text,), label in zip(task.train.examples, task.train.label_ids, strict=True)
+    ]
+    (folder / "labels.jsonl").write_text("\n".join(map(json.dumps, soft)), encoding="utf-8")
     for name in trained.card.files:
         (folder / "my-model").mkdir(exist_ok=True)
         shutil.copy(trained.path / name, folder / "my-model" / name)

@@ -124,6 +124,7 @@ BESIDE_ANOTHER = {
     ("distill", "augmentation_model"): ("--augmentation=tinybert", "some/thing"),
     ("distill", "earlier_epochs"): ("--method=tinybert", "15"),
     ("distill", "earlier_learning_rate"): ("--method=tinybert", "0.5"),
+    ("distill", "min_confidence"): ("--more-teachers=labels.csv", "0.5"),
     ("distill", "vocab_size"): ("--method=hard", "150"),
     ("distill", "relation_heads"): ("--method=minilm-v2", "15"),
     ("distill-general", "relation_heads"): ("--method=minilm-v2", "15"),
@@ -159,6 +160,7 @@ FLAGS = [
     for name, config in CONFIGS.items()
     for field in config.model_fields
     if (name, field) not in (*TABLES_OF_ONE_ROW, *BESIDE_ANOTHER, *SWITCHES)
+    and field not in config.without_flag
     and (name, field) != ("distill-general", "method")  # each brings a learning rate of its own
 ]
 UNLIKE_THEIR_DEFAULT = {

@@ -367,7 +367,7 @@ def test_a_step_that_takes_no_tags_is_left_out(
     table = {"name": "table", "stage": "compare", "from": ["words", "teacher"]}
     recipe = recipe_of(files, encoder, tmp_path / "run", BASELINE, TEACHER, table)
     assert [len(each.step.sources) for each in checked(recipe, tmp_path / "run")[0]] == [0, 0, 2]
-    monkeypatch.setattr(recipes, "load_task", lambda config: TAGGING)
+    monkeypatch.setattr(recipes, "load_task", lambda config, has_model: TAGGING)
 
     def stop(step: Step, number: int, steps: int) -> None:
         raise KeyError(f"{step.name} {number} of {steps}")

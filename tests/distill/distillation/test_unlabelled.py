@@ -271,6 +271,9 @@ UNUSED: dict[str, dict[str, dict[str, Any]]] = {
 ELSEWHERE = {
     "a choice among all layers",
     "a control of itself",
+    "columns of no file",
+    "more than a file has",
+    "texts that a file has no outputs on",
     "floor of no vocabulary",
     "other tokens than the teacher's",
     "copies that nobody labels",
