@@ -87,8 +87,9 @@ def _beside(teacher: TeacherFile, task: Task, predictions: Any, theirs: Any) -> 
     outputs = np.stack([theirs[example] for example in both.examples])
     decided = teacher.kind.decided(outputs)
     logits = teacher.kind.logits(outputs)
-    count = {"label_count": len(task.labels), "labels": task.labels}
-    answered = logits if METRICS[task.metric].reads_logits else task.problem.gather(decided)
+    count: dict[str, Any] = {"label_count": len(task.labels), "labels": task.labels}
+    reads_logits = METRICS[task.metric].reads_logits
+    answered: Any = logits if reads_logits else task.problem.gather(decided)
     own = [predictions[row] for row in rows]
     place = np.zeros(1, dtype=np.int64)
     as_outputs = [Outputs(row[None], place) for row in logits]
