@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": Command(MEASURE, "Write one HTML page: which model to deploy, and why.", "report"),
     "analyse": Command(MEASURE, "Analyse the layers and heads of a PyTorch model.", "report"),
     "diff": Command(MEASURE, "Show the texts on which two models differ, worst first."),
+    "drift": Command(MEASURE, "Compare recent texts with those that a model was trained for."),
     "loadtest": Command(MEASURE, "Measure an endpoint under load, and find its limit."),
     "serve": Command(SERVE, "Serve a model over HTTP and gRPC, by Triton or without it.", "serve"),
     "classify": Command(SERVE, "Ask a served model about texts."),

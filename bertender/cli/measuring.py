@@ -1,4 +1,4 @@
-"""bertender verify, compare, diff, report and analyse.
+"""bertender verify, compare, diff, report, analyse and drift.
 
 What measures and shows loads PyTorch or a plotting library, and is imported where it runs: options,
 paths and settings are checked without it.
@@ -37,7 +37,9 @@ from bertender.comparison.differences import (
 )
 from bertender.comparison.records import CompareConfig, Comparison, read_comparison
 from bertender.comparison.table import markdown_table, terminal_table
+from bertender.core.artifact import Artifact
 from bertender.core.config import Record
+from bertender.core.errors import ConfigError, DataError, HubUnreachableError
 from bertender.core.files import check_savable, save_result, save_text
 from bertender.core.machine import save_note
 from bertender.gate.artifacts import Verification, VerifyConfig, verify
@@ -56,7 +58,7 @@ from bertender.report.choice import choice_of
 from bertender.report.config import AnalyseConfig, LimitsConfig
 from bertender.report.page import page
 from bertender.report.sources import saved_in
-from bertender.tasks.task import TaskConfig
+from bertender.tasks.task import Task, TaskConfig
 
 ReferenceArgument = Annotated[
     str, typer.Argument(metavar="REFERENCE", help="artifact that is taken as right")
@@ -105,6 +107,7 @@ def build(name: str) -> Callable[..., None]:
         "verify": verify_command,
         "compare": compare_command,
         "diff": diff_command,
+        "drift": drift_command,
         "report": report_command,
         "analyse": analyse_command,
     }
@@ -328,6 +331,52 @@ def print_differences(found: Differences, rows: int) -> None:
     print_rows(headings, [difference_cells(each) for each in shown])
     if more := len(found.differences) - len(shown):
         print_words(f"and {more} more: --rows, or --output FILE", "dim")
+
+
+def drift_command() -> Callable[..., None]:
+    """Build `bertender drift`."""
+    from bertender.comparison.drift import DriftConfig
+
+    def command(
+        artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="the model")],
+        file: Annotated[
+            Path, typer.Argument(metavar="FILE", help="recent texts; labels are not read")
+        ],
+        values: dict[str, Any],
+        out: OutFile = None,
+        as_json: JsonFlag = False,
+    ) -> None:
+        check_savable("--out", out, "JSON")
+        config = DriftConfig.parse(settings_of(DriftConfig, values))
+        model = api.opened(artifact)
+        task = None
+        if config.reference is None:
+            task = _task_or_advice(model, settings_of(TaskConfig, values))
+        from bertender.comparison.drift import drift, drift_lines, require_no_drift
+
+        found = drift(model, file, config, task)
+        if out:
+            save_result(found, out)
+        if as_json:
+            print_json(found.model_dump(mode="json"))
+        else:
+            for line in drift_lines(found):
+                print_words(line)
+        require_no_drift(found)
+
+    return command_with_flags(command, (TaskConfig, DriftConfig), optional=(TaskConfig,))
+
+
+def _task_or_advice(artifact: Artifact, settings: dict[str, Any]) -> Task:
+    """Return the task of an artifact; where its files have gone, the error says what else to
+    give."""
+    try:
+        return api.task_of([artifact], settings)
+    except (ConfigError, DataError, HubUnreachableError) as error:
+        raise DataError(
+            f"the texts that {artifact.place} was trained for cannot be read: {error} Or give "
+            "--reference FILE, texts of that time that it has not learned from."
+        ) from None
 
 
 def show_parity(output: Path) -> None:

@@ -19,6 +19,7 @@
     │   └── RuntimeMissingError    what would run it is not installed
     ├── ParityError                a candidate does not agree with its reference
     ├── AccuracyError              a model lost more of its score than was allowed
+    ├── DriftError                 recent texts are unlike those that a model was trained for
     ├── MachineBusyError           other work disturbs what is timed
     ├── LoadTestError              a load test has no figure that can be trusted
     ├── DeploymentError            a model does not take the place of the served one
@@ -136,6 +137,10 @@ class ParityError(BertenderError):
 
 class AccuracyError(BertenderError):
     """A model lost more of its score than was allowed."""
+
+
+class DriftError(BertenderError):
+    """Recent texts are unlike those that a model was trained for, or too few to say so."""
 
 
 class MachineBusyError(BertenderError):

@@ -120,6 +120,7 @@ CONFIGS = {
 TABLES_OF_ONE_ROW = [("quantize", "scheme")]
 BESIDE_ANOTHER = {
     ("pretrain", "short_share"): ("--short-length=15", "0.25"),
+    ("calibrate", "method"): ("--seed=0", "platt"),
     ("distill", "augmented_copies"): ("--augmentation=tinybert", "15"),
     ("distill", "augmentation_model"): ("--augmentation=tinybert", "some/thing"),
     ("distill", "earlier_epochs"): ("--method=tinybert", "15"),
@@ -193,6 +194,7 @@ UNLIKE_THEIR_DEFAULT = {
     "percentile": "99.5",
     "select": "0.25",
     "grpc_port": "15",
+    "abstain_below": "0.5",
     "label_map": "good=fruit",
     "sensitivity": "hessian-trace",
     "target": "avx2",

@@ -70,6 +70,12 @@ def calibrate_words(made: Made, out: Path) -> Words:
     )
 
 
+def drift_words(made: Made, out: Path) -> Words:
+    path = out.with_name("texts.csv")
+    path.write_text("\n".join(["text", *["saw drill", "pear"] * 90]), encoding="utf-8")
+    return ("drift", made["student"], path, "--reference", path)
+
+
 COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "run": run_words,
     "pretrain": pretrain_words,
@@ -97,6 +103,7 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "verify": lambda made, out: ("verify", made["student"], made["int8"]),
     "compare": lambda made, out: ("compare", made["student"], made["int8"], *FAST),
     "diff": lambda made, out: ("diff", made["student"], made["int8"], made.files.dev),
+    "drift": drift_words,
     "compress": lambda made, out: (
         *("compress", "--teacher", made["teacher"], "--out", out, "--dry-run", "--students", ""),
         *("--threads", "1"),
@@ -139,6 +146,7 @@ KEYS: dict[str, Collection[str]] = {
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
     "compare": {"circumstances", "rows", "constant", "noise_floor"},
     "diff": {"first", "second", "n", "agreement", "differences"},
+    "drift": {"artifact", "reference", "measures", "max_effect"},
     "compress": {"config", "candidates", "probes", "verdict"},
     "serve": {"repository", "not_tried", "tritonserver"},
     "deploy": {"model", "version", "digest", "state", "golden", "repository", "earlier_versions"},

@@ -58,6 +58,7 @@ PATHS: dict[str, list[tuple[str, ...]]] = {
     "report": [(NOWHERE, "--html", "page.html"), (f"{NOWHERE}.json", "--html", "page.html")],
     "analyse": [(NOWHERE, *OUT)],
     "diff": [(NOWHERE, NOWHERE)],
+    "drift": [(NOWHERE, f"{NOWHERE}.csv")],
     "serve": [(NOWHERE,)],
     "score": [(NOWHERE, f"{NOWHERE}.csv", *OUT)],
     "deploy": [(NOWHERE, "--to", "http://localhost:9")],

@@ -1,0 +1,335 @@
+"""Drift: whether recent texts are like those that a model was trained for.
+
+Four things are compared, each on a scale from 0 to 1 that says which share of the texts would have
+to change: the confidence of the model, the tokens of a text, the share of them that are unknown or
+rare, and the labels that are predicted. Numbers and their ranks have the two-sample test of
+Kolmogorov and Smirnov, whose statistic is the largest difference of the cumulative shares; labels
+have a chi-squared test, and half the sum of the differences of their shares.
+
+The model is surer of texts that it has learned from, so the reference is the part of the training
+file that was set apart, or the held-out texts where nothing was. What tokens are rare, the training
+texts say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from bertender.comparison.accuracy import TOKENS_PER_BATCH, predict_outputs, word_count
+from bertender.core.artifact import Artifact
+from bertender.core.config import Config, Record
+from bertender.core.errors import DriftError
+from bertender.models.classifier import Classifier, open_classifier
+from bertender.problems.problem import Problem
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.labelled import read_placed_texts
+from bertender.text.batch import Example, Tokenize, batched
+
+if TYPE_CHECKING:
+    from bertender.tasks.task import Task
+
+Numbers = npt.NDArray[np.float64]
+
+SEED = 0
+LARGEST_P = 0.01
+"""Of all tests together: each may have its part."""
+RARE = 2
+"""Texts to learn from that a token must be in; one that is in fewer is rare."""
+FEWEST_TEXTS = 50
+"""Of either side; fewer show no effect that is worth an alarm."""
+TEXTS_AT_ONCE = 64
+
+
+class DriftConfig(Config):
+    """Settings of `drift`."""
+
+    panel: ClassVar[str] = "Drift"
+
+    reference: Path | None = Field(
+        None,
+        description="compare with this file, of texts that the model has not learned from; by "
+        "default with the texts of its task that were set apart, or held out",
+    )
+    max_effect: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="exit with 1 where an effect is larger, and is no chance: as a share of the "
+        "texts that differ",
+    )
+    max_texts: int = Field(5000, ge=50, description="read only so many texts of either side")
+
+
+class Measure(Record):
+    """Something of the texts, then and now."""
+
+    name: str
+    test: str
+    effect: float = Field(description="0 to 1: the share of the texts that would have to change")
+    p: float = Field(description="of the test; of so much or more by chance")
+    reference: float | dict[str, float] = Field(description="the mean, or the share of each label")
+    recent: float | dict[str, float]
+    drifted: bool
+
+
+class Drift(Record):
+    """Recent texts against those that a model was trained for."""
+
+    artifact: str
+    file: str
+    reference: str = Field(description="where the texts to compare with are from")
+    reference_texts: int
+    recent_texts: int
+    max_effect: float
+    max_p: float = Field(description="of each test: its part of 0.01")
+    measures: tuple[Measure, ...]
+
+    @property
+    def drifted(self) -> tuple[str, ...]:
+        """The names of what has drifted."""
+        return tuple(each.name for each in self.measures if each.drifted)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Some texts as a model reads and answers them."""
+
+    numbers: dict[str, Numbers]
+    """One for each text, by what they are."""
+    labels: Counter[str]
+    """Predicted ones; empty of what predicts none."""
+
+
+def drift(artifact: Artifact, file: Path, config: DriftConfig, task: Task | None = None) -> Drift:
+    """Compare the texts of a file with those that a model was trained for.
+
+    Args:
+        artifact: the model.
+        file: recent texts, without labels or with some.
+        config: what is compared, and when it is too much.
+        task: of the model; not needed with `config.reference`.
+
+    Raises:
+        DataError: a file is wrong.
+        DriftError: too few texts to say anything.
+    """
+    classifier = open_classifier(artifact)
+    recent = _read(file, artifact, classifier.problem)
+    if config.reference is not None:
+        of_file = _read(config.reference, artifact, classifier.problem)
+        # what is rare is counted on texts that are not compared
+        order = np.random.default_rng(SEED).permutation(len(of_file)).tolist()
+        counted, earlier = ([of_file[row] for row in order[part::2]] for part in (0, 1))
+        common = _common(classifier, counted[: config.max_texts])
+        named = str(config.reference)
+    else:
+        assert task is not None
+        split = "selection" if len(task.selection) else "dev"
+        earlier = task.problem.asked(getattr(task, split).examples)
+        learned = _drawn(task.problem.asked(task.train.examples), config.max_texts)
+        common = _common(classifier, learned)
+        kinds = {"selection": "the texts set apart", "dev": "the held-out texts"}
+        named = f"{kinds[split]} of task {task.name!r}"
+    sides = [_drawn(each, config.max_texts) for each in (earlier, recent)]
+    if (fewest := min(map(len, sides))) < FEWEST_TEXTS:
+        raise DriftError(
+            f"{fewest} texts of {named if len(sides[0]) == fewest else file} are too few to tell "
+            f"drift from chance: {FEWEST_TEXTS} are needed. Give more."
+        )
+    then, now = (observed(classifier, each, common) for each in sides)
+    return compared(
+        then,
+        now,
+        config,
+        artifact=artifact.place,
+        file=str(file),
+        reference=named,
+        texts=(len(sides[0]), len(sides[1])),
+    )
+
+
+def compared(
+    then: Observed,
+    now: Observed,
+    config: DriftConfig,
+    *,
+    artifact: str,
+    file: str,
+    reference: str,
+    texts: tuple[int, int],
+) -> Drift:
+    """Return the tests of what was observed of two files."""
+    tests: list[tuple[str, str, float, float, Any, Any]] = []
+    for name, own in then.numbers.items():
+        effect, p = of_numbers(own, now.numbers[name])
+        means = float(own.mean()), float(now.numbers[name].mean())
+        tests.append((name, "Kolmogorov-Smirnov", effect, p, *means))
+    if then.labels and now.labels:
+        effect, p = of_labels(then.labels, now.labels)
+        shares = _shares(then.labels), _shares(now.labels)
+        tests.append(("predicted labels", "chi-squared", effect, p, *shares))
+    max_p = LARGEST_P / len(tests)
+    return Drift(
+        artifact=artifact,
+        file=file,
+        reference=reference,
+        reference_texts=texts[0],
+        recent_texts=texts[1],
+        max_effect=config.max_effect,
+        max_p=max_p,
+        measures=tuple(
+            Measure(
+                name=name,
+                test=test,
+                effect=effect,
+                p=p,
+                reference=before,
+                recent=after,
+                drifted=effect > config.max_effect and p < max_p,
+            )
+            for name, test, effect, p, before, after in tests
+        ),
+    )
+
+
+def require_no_drift(found: Drift) -> None:
+    """Raise DriftError where something has drifted."""
+    if found.drifted:
+        raise DriftError(
+            f"{found.file} is not like {found.reference}: {', '.join(found.drifted)} differ "
+            f"by more than {found.max_effect:g}. Label some of these texts and score the model on "
+            "them, or train it again."
+        )
+
+
+def of_numbers(then: Numbers, now: Numbers) -> tuple[float, float]:
+    """Return the largest difference of the cumulative shares of two samples, and its p."""
+    from scipy.stats import ks_2samp
+
+    # by its limit: the exact p takes minutes of thousands of texts
+    found = ks_2samp(then, now, method="auto" if len(then) + len(now) < 1000 else "asymp")
+    return float(found.statistic), float(found.pvalue)
+
+
+def of_labels(then: Counter[str], now: Counter[str]) -> tuple[float, float]:
+    """Return half the sum of the differences of the shares of labels, and the p of chi-squared."""
+    from scipy.stats import chi2_contingency
+
+    labels = sorted({*then, *now})
+    counts = np.array([[side[label] for label in labels] for side in (then, now)])
+    if len(labels) < 2:
+        return 0.0, 1.0
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    return float(np.abs(shares[0] - shares[1]).sum() / 2), float(chi2_contingency(counts).pvalue)
+
+
+def observed(
+    classifier: Classifier, examples: Sequence[Example], common: frozenset[Any]
+) -> Observed:
+    """Return how a model reads and answers some texts.
+
+    Args:
+        classifier: the model.
+        examples: the texts.
+        common: the tokens that are not rare.
+    """
+    problem, labels = classifier.problem, classifier.labels
+    outputs = predict_outputs(classifier, examples, tokens_per_batch=TOKENS_PER_BATCH)
+    numbers: dict[str, Numbers] = {}
+    if problem.has_confidence:
+        numbers["confidence"] = problem.confidence(outputs, labels)
+    encode = classifier.encode
+    lengths = encode.counts(examples) if isinstance(encode, Tokenize) else map(word_count, examples)
+    numbers["tokens of a text"] = np.array([*lengths], dtype=np.float64)
+    rare = (
+        sum(token not in common for token in own) / max(1, len(own))
+        for own in _tokens(classifier, examples)
+    )
+    numbers["share of unknown or rare tokens"] = np.array([*rare])
+    decoded = [problem.decode(own, example) for own, example in zip(outputs, examples, strict=True)]
+    found = Counter[str]()
+    if problem.names_labels or problem.places_are_labels:
+        for each in decoded:
+            numbered = problem.labels_of(each)
+            found.update(labels[number] for number in numbered)
+            if not numbered:
+                found["none"] += 1
+    elif all(isinstance(each, float) for each in decoded):
+        numbers["predicted number"] = np.array(decoded)
+    return Observed(numbers, found)
+
+
+def _tokens(classifier: Classifier, examples: Sequence[Example]) -> Iterator[Sequence[Any]]:
+    """Yield the tokens of each example as the model reads it; words where it reads the text.
+    Unknown ones are left as None."""
+    if not isinstance(classifier.encode, Tokenize):
+        yield from (" ".join(example).casefold().split() for example in examples)
+        return
+    unknown = getattr(classifier.encode.tokenizer, "unk_token_id", None)
+    for some in batched(examples, TEXTS_AT_ONCE):
+        batch = classifier.encode(some)
+        masks = batch.arrays["attention_mask"].astype(bool)
+        ids = [
+            row[mask].tolist() for row, mask in zip(batch.arrays["input_ids"], masks, strict=True)
+        ]
+        for own in batch.by_example(ids):
+            yield [None if each == unknown else each for row in own for each in row]
+
+
+def _common(classifier: Classifier, examples: Sequence[Example]) -> frozenset[Any]:
+    """Return the tokens that are in several of some texts, the unknown one never."""
+    counts = Counter(token for own in _tokens(classifier, examples) for token in {*own})
+    return frozenset(token for token, count in counts.items() if count >= RARE) - {None}
+
+
+def _read(path: Path, artifact: Artifact, problem: Problem[Any]) -> tuple[Example, ...]:
+    columns = problem.asked_columns(artifact.card.task.text_columns)
+    read_by = SINGLE_LABEL if problem.labels_words else problem
+    texts = read_placed_texts(path, columns, problem=read_by).examples
+    return tuple(map(problem.to_example, texts))
+
+
+def _drawn(examples: Sequence[Example], most: int) -> Sequence[Example]:
+    if len(examples) <= most:
+        return examples
+    rows = np.random.default_rng(SEED).choice(len(examples), most, replace=False)
+    return [examples[row] for row in sorted(rows.tolist())]
+
+
+def _shares(counts: Counter[str]) -> dict[str, float]:
+    total = counts.total()
+    return {label: counts[label] / total for label in sorted(counts)}
+
+
+def drift_lines(found: Drift) -> Iterable[str]:
+    """Yield the lines that show a comparison: how, each measure, and the verdict."""
+    yield (
+        f"{found.recent_texts} texts of {found.file} against {found.reference_texts} of "
+        f"{found.reference}; an alarm is an effect above {found.max_effect:g} with p below "
+        f"{found.max_p:g}"
+    )
+    for each in found.measures:
+        mark = "DRIFT" if each.drifted else "as before"
+        yield (
+            f"{each.name}: effect {each.effect:.3f}, p {each.p:.2g} ({each.test}): {mark}; "
+            f"{_shown(each.reference)} then, {_shown(each.recent)} now"
+        )
+
+
+SHOWN_LABELS = 6
+
+
+def _shown(value: float | dict[str, float]) -> str:
+    if isinstance(value, dict):
+        most = sorted(value.items(), key=lambda each: -each[1])
+        more = f" and {len(most) - SHOWN_LABELS} more" if len(most) > SHOWN_LABELS else ""
+        return ", ".join(f"{label} {share:.1%}" for label, share in most[:SHOWN_LABELS]) + more
+    return f"{value:.3g}"

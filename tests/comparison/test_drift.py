@@ -1,0 +1,161 @@
+"""Drift: tests of two samples by hand, and texts that a model was not trained for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertender.comparison.drift import (
+    Drift,
+    DriftConfig,
+    Observed,
+    compared,
+    drift,
+    drift_lines,
+    of_labels,
+    of_numbers,
+    require_no_drift,
+)
+from bertender.core.artifact import Artifact
+from bertender.core.errors import DataError, DriftError
+from bertender.tasks.task import Split, Task
+from tests.front import fail, invoke
+from tests.toy_kinds import TASKS
+from tests.toys import toy_task
+
+PLAIN = DriftConfig()
+
+
+def test_effects_by_hand() -> None:
+    """Of four numbers two are above all others: half of them would have to change."""
+    then, now = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 9.0, 9.0])
+    assert of_numbers(then, now)[0] == 0.5
+    effect, p = of_labels(Counter(a=60, b=40), Counter(a=30, b=70))
+    assert effect == pytest.approx(0.3) and p < 1e-4
+    assert of_labels(Counter(a=9), Counter(a=5)) == (0.0, 1.0)
+    # a label that is new
+    assert of_labels(Counter(a=50), Counter(a=25, b=25))[0] == pytest.approx(0.5)
+
+
+def of_confidence(then: np.ndarray, now: np.ndarray) -> Drift:
+    sides = [Observed({"confidence": each}, Counter()) for each in (then, now)]
+    return compared(*sides, PLAIN, artifact="a", file="f", reference="r", texts=(1, 1))
+
+
+def test_an_alarm_needs_an_effect_and_more_than_chance() -> None:
+    generator = np.random.default_rng(0)
+    many, few = (generator.random(size) for size in (200_000, 20))
+    shifted = of_confidence(many, generator.random(200_000) + 0.02)
+    assert shifted.measures[0].p < 1e-9 and not shifted.drifted, "many texts, a small effect"
+    chance = of_confidence(few, generator.random(20) + 0.1)
+    assert chance.measures[0].effect > PLAIN.max_effect and not chance.drifted, "few texts"
+    assert of_confidence(many, many + 0.2).drifted == ("confidence",)
+    with pytest.raises(DriftError, match=r"f is not like r: confidence differ by more than 0\.1"):
+        require_no_drift(of_confidence(many, many + 0.2))
+
+
+def test_each_test_has_its_part_of_the_chance() -> None:
+    side = Observed({"confidence": np.ones(5), "tokens of a text": np.ones(5)}, Counter(a=5, b=5))
+    found = compared(side, side, PLAIN, artifact="a", file="f", reference="r", texts=(5, 5))
+    assert found.max_p == pytest.approx(0.01 / 3)
+    assert [each.name for each in found.measures][-1] == "predicted labels"
+
+
+def words_alone(train_size: int, dev_size: int) -> Task:
+    """The toy task without the numbers of its texts, which are others in each split."""
+    task = toy_task(train_size, dev_size)
+
+    def bare(split: Split) -> Split:
+        return replace(split, examples=tuple((each.split(" number")[0],) for each in split.texts()))
+
+    return replace(task, train=bare(task.train), dev=bare(task.dev))
+
+
+def file_of(folder: Path, split: Split, name: str = "recent.csv") -> Path:
+    path = folder / name
+    path.write_text("\n".join(["text", *split.texts()]), encoding="utf-8")
+    return path
+
+
+def test_texts_of_the_same_kind_have_not_drifted(trained: Artifact, tmp_path: Path) -> None:
+    task = words_alone(240, 150)
+    half = replace(task, dev=task.dev.first(75))
+    found = drift(trained, file_of(tmp_path, task.dev.after(75)), PLAIN, half)
+    assert not found.drifted and found.reference.startswith("the held-out texts")
+    names = [each.name for each in found.measures]
+    assert names == [
+        "confidence",
+        "tokens of a text",
+        "share of unknown or rare tokens",
+        "predicted labels",
+    ]
+    labels = found.measures[-1].reference
+    assert isinstance(labels, dict) and set(labels) == {"fruit", "tool"}
+    apart = replace(half, selection=half.dev)
+    again = drift(trained, file_of(tmp_path, task.dev.after(75)), PLAIN, apart)
+    assert again.reference.startswith("the texts set apart") and again.measures == found.measures
+
+
+def test_other_texts_have(trained: Artifact, tmp_path: Path) -> None:
+    task = words_alone(240, 75)
+    long = Split(tuple((f"{text} ✂ saw saw saw saw",) for text in task.dev.texts()), ())
+    found = drift(trained, file_of(tmp_path, long), PLAIN, task)
+    assert {"tokens of a text", "share of unknown or rare tokens"} <= set(found.drifted)
+    assert any("DRIFT" in line for line in drift_lines(found))
+
+
+def test_a_file_can_be_the_reference(trained: Artifact, tmp_path: Path) -> None:
+    task = words_alone(240, 120)
+    reference = file_of(tmp_path, task.train, "then.csv")
+    recent = file_of(tmp_path, task.dev)
+    words = ("drift", trained.path, recent, "--reference", reference, "--json")
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    found = Drift.model_validate_json(result.stdout.splitlines()[-1])
+    assert (found.reference_texts, found.recent_texts) == (120, 120)
+    tools = Split(tuple(("hammer saw",) for _ in range(60)), ())
+    other = invoke(*words[:2], file_of(tmp_path, tools, "tools.csv"), *words[3:])
+    assert other.exit_code == 1
+    shares = {each["name"]: each for each in json.loads(other.stdout.splitlines()[-1])["measures"]}
+    assert shares["predicted labels"]["drifted"] and "is not like" in other.stderr
+
+
+def test_what_is_missing_is_asked_for(trained: Artifact, tmp_path: Path) -> None:
+    recent = file_of(tmp_path, toy_task().train)
+    assert "--reference FILE" in fail("drift", trained.path, recent)
+    few = file_of(tmp_path, toy_task().train.first(9), "few.csv")
+    with pytest.raises(DriftError, match=r"9 texts of .*few.csv are too few"):
+        drift(trained, few, DriftConfig(reference=recent))
+    with pytest.raises(DataError, match="nowhere"):
+        drift(trained, tmp_path / "nowhere.csv", DriftConfig(reference=recent))
+
+
+@pytest.mark.parametrize(
+    "kind", ["token_classification", "multi_label_classification", "regression", "ranking"]
+)
+def test_other_kinds_have_what_they_predict(kind: str, tmp_path: Path) -> None:
+    from tests.comparison.test_calibration import sure_model
+    from tests.toy_kinds import write_asked
+
+    task: Task = TASKS[kind]
+    artifact = sure_model(task, tmp_path / "model")
+    examples = task.problem.asked(task.train.examples)
+    if task.problem.labels_words:
+        examples = tuple(task.problem.to_texts(each) for each in examples)
+        path = tmp_path / "texts.csv"
+        path.write_text("\n".join(["words", *(text for (text,) in examples)]), encoding="utf-8")
+    else:
+        path = write_asked(task, examples, tmp_path)
+    found = drift(artifact, path, DriftConfig(reference=path))
+    assert not found.drifted
+    names = {each.name for each in found.measures}
+    expected = {
+        "regression": {"predicted number"},
+        "ranking": set[str](),
+    }.get(kind, {"confidence", "predicted labels"})
+    assert names == {"tokens of a text", "share of unknown or rare tokens"} | expected
