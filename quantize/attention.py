@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from bertender.core.errors import ModelError
 from bertender.models.families import family_name
-from bertender.models.graphs import add_runtime_domain, optimized, save_graph
+from bertender.models.graphs import WRITTEN_ATTENTION, add_runtime_domain, optimized, save_graph
 from bertender.models.onnx_session import MOST_MB, RUNTIME_DOMAIN
 from bertender.models.own_models import FUSIONS, NEVER_SEEN
 from quantize.graph import (
@@ -66,15 +66,15 @@ class Integers:
 
 
 def check_attention(model: PreTrainedModel) -> None:
-    """Raise ModelError where the plain export of a model's family has no attention to fuse."""
+    """Raise ModelError where no attention of a model's family is one operator of 8 bits."""
     row = FUSIONS.get(family_name(model.config), NEVER_SEEN)
-    if row.obstacle_in_a_plain_export:
+    if row.obstacle_in_8_bits:
         fused = ", ".join(
-            name for name, each in sorted(FUSIONS.items()) if not each.obstacle_in_a_plain_export
+            name for name, each in sorted(FUSIONS.items()) if not each.obstacle_in_8_bits
         )
         raise ModelError(
             f"no attention of a {model.config.model_type!r} model can be one operator of 8 bits: "
-            f"{row.obstacle_in_a_plain_export}. Leave --fused-attention out; it is for {fused}."
+            f"{row.obstacle_in_8_bits}. Leave --fused-attention out; it is for {fused}."
         )
 
 
@@ -86,12 +86,15 @@ def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
         quantized_graph: its products are dynamic. An attention with a float product is left.
 
     Returns:
-        The number of attentions that are one operator now.
+        The number of attentions that are one operator now, or were in the float graph: there their
+        scores are float, and the products with weights beside them are quantized like others.
 
     Raises:
         ModelError: there is none. The file is not changed.
     """
     floats, quantized = onnx.load(float_graph), onnx.load(quantized_graph)
+    if written := sum(node.op_type == WRITTEN_ATTENTION for node in floats.graph.node):
+        return written
     fused = optimized(float_graph, fuse=True, only=ONLY_ATTENTION)
     merged, products = constants_of(fused), products_of(floats)
     nodes, constants = list[onnx.NodeProto](), list[onnx.TensorProto]()
@@ -115,7 +118,8 @@ def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
     if not operators:
         raise ModelError(
             "no attention of this graph can be one operator of 8 bits: ONNX Runtime's optimizer "
-            "finds none in it, or its products are float. Leave --fused-attention out."
+            "finds none in it, or its products are float. Leave --fused-attention out, or quantize "
+            "an export with --optimize fused if its family is modernbert."
         )
     add_runtime_domain(quantized)
     replaced = {name for each in operators for name in each.output}

@@ -26,6 +26,7 @@ from bertender.models.classifier import load_torch_classifier, onnx_file, open_c
 from bertender.models.families import FAMILIES, encoder_layers, family_of
 from bertender.models.own_models import heads_of, neurons_of
 from bertender.models.steps import STEPS
+from bertender.recipes.stages import STAGES
 from bertender.text.batch import Example
 from distill.distillation.config import DistillConfig
 from distill.distillation.distiller import distill
@@ -315,9 +316,10 @@ def quantized(cell: Cell) -> None:
 
 def quantized_fused(cell: Cell) -> None:
     config = cell.in_8_bits(fused_attention=True)
-    made = quantize(cell.graph, FEW, config, cell.folder / "fused")
+    made = STAGES["quantize"].work([cell.graph], FEW, config, cell.folder / "fused")
     nodes = [node.op_type for node in onnx.load(onnx_file(made)).graph.node]
-    assert nodes.count("QAttention") == SHORT - (cell.name in FIRST_LAYER_LEFT)
+    attentions = nodes.count("QAttention") + nodes.count("MultiHeadAttention")
+    assert attentions == SHORT - (cell.name in FIRST_LAYER_LEFT)
 
 
 def served(cell: Cell) -> None:

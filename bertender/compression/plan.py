@@ -38,9 +38,11 @@ from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.core.machine import MachineLoad, check_load_now, environment
 from bertender.core.progress import quiet_tools
 from bertender.models.runtimes import DEFAULT_RUNTIME
+from bertender.recipes.stages import export_to_quantize, exported
 from bertender.tasks.loading import sample
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer
+from quantize.config import QuantizeConfig
 from quantize.quantizer import write_graph
 
 logger = logging.getLogger(__name__)
@@ -249,13 +251,15 @@ class Probing:
             built = build(students, {TEACHER: self.teacher}, few, folder)
             built = build(cuts, built.artifacts, all_texts, folder)
             export, _ = graph_steps(probe, [*built.artifacts][-1], **OF_NO_USE)
-            exported = build([export], built.artifacts, few, folder).last
+            floats = build([export], built.artifacts, few, folder).last
+            if again := export_to_quantize(floats, QuantizeConfig.parse(probe.settings)):
+                floats = exported(again[0], few, again[1])
         graph = (folder / f"{probe.variant_name}.onnx").resolve()
         machine = environment()  # which decides what runs in integers
-        identity = [exported.digest, probe.settings, library_versions()]
+        identity = [floats.digest, probe.settings, library_versions()]
         identity += [machine.cpu_model, list(machine.cpu_flags)]
-        build_once([graph], identity, lambda: write_graph(exported, few, probe.settings, graph))
-        place = exported.path.resolve()
+        build_once([graph], identity, lambda: write_graph(floats, few, probe.settings, graph))
+        place = floats.path.resolve()
         return TimedModel(name=probe.name, artifact=place, graph=graph, runtime=probe.runtime)
 
 

@@ -311,6 +311,9 @@ class Fusion:
     """Why none can; empty where it can."""
     prepare: Callable[[PreTrainedModel], None] = _as_it_is
     """Brings a model, before its graph is written, to a form whose pattern is known."""
+    written: bool = False
+    """That form has attention as an operator already, beside its products with weights: these are
+    quantized one by one."""
 
     @property
     def prepares(self) -> bool:
@@ -321,6 +324,11 @@ class Fusion:
     def obstacle_in_a_plain_export(self) -> str:
         """Why none becomes one in a graph that was written as it is; empty where one does."""
         return self.obstacle or ("its plain export has another pattern" if self.prepares else "")
+
+    @property
+    def obstacle_in_8_bits(self) -> str:
+        """Why none is one operator in a graph of 8 bits; empty where one is."""
+        return "" if self.written else self.obstacle_in_a_plain_export
 
 
 @dataclass(frozen=True)

@@ -218,6 +218,6 @@ MODERNBERT = Family(
         **({"reference_compile": False} if BEFORE_5 else {}),
     },
     scores=_scores,
-    fusion=Fusion(prepare=_attend_in_one),
+    fusion=Fusion(prepare=_attend_in_one, written=True),
     pruning=Pruning(_heads),
 )

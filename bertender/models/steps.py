@@ -26,7 +26,7 @@ def _not_fused(name: str) -> str:
 
 
 def _not_fused_in_8_bits(name: str) -> str:
-    return FUSIONS.get(name, NEVER_SEEN).obstacle_in_a_plain_export
+    return FUSIONS.get(name, NEVER_SEEN).obstacle_in_8_bits
 
 
 Obstacle = Callable[[str], str]

@@ -144,7 +144,6 @@ class Product:
     predicts_words: bool = False
     """Whether it has a masked-language head."""
     precision: str = "float32"
-    fused: bool = False
     settings: Config | None = None
     """Settings of its step, where a later step must agree with some."""
     model: ExpectedModel | None = None
@@ -153,8 +152,7 @@ class Product:
 
     def __str__(self) -> str:
         model = "classifier" if self.classifies else "encoder without a classification head"
-        fused = ", its operators fused" if self.fused else ""
-        return f"a {self.precision} {self.kind} {model} of stage {self.stage!r}{fused}"
+        return f"a {self.precision} {self.kind} {model} of stage {self.stage!r}"
 
 
 @dataclass(frozen=True)
@@ -186,9 +184,9 @@ TORCH_CLASSIFIER = Want(
 )
 ONNX_CLASSIFIER = Want("an onnx classifier", "Export it first: stage export.", {"kind": "onnx"})
 GRAPH_TO_QUANTIZE = Want(
-    "a float32 onnx classifier of operators that are not fused",
-    "Give a step of stage export without precision and without optimize=fused.",
-    {"kind": "onnx", "precision": "float32", "fused": False},
+    "a float32 onnx classifier",
+    "Give a step of stage export without precision.",
+    {"kind": "onnx", "precision": "float32"},
 )
 
 

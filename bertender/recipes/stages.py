@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from bertender.core.artifact import Artifact, check_writable, digest_of
+from bertender.core.artifact import Artifact, check_writable, digest_of, lineage
 from bertender.core.card import library_versions
 from bertender.core.config import Table
 from bertender.core.errors import ConfigError
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
     from quantize.config import QuantizeConfig
     from serve.check import EndpointCheck
     from serve.config import EndpointConfig
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -472,8 +476,7 @@ class Export(Stage):
         check_architecture(model, config=config)
 
     def makes(self, config: ExportConfig) -> Product:
-        fused = config.optimize == "fused"
-        return Product(self.name, "onnx", precision=config.precision, fused=fused)
+        return Product(self.name, "onnx", precision=config.precision)
 
     def model(self, config: ExportConfig, earlier: Earlier) -> ExpectedModel | None:
         return earlier.sources[0]
@@ -504,10 +507,11 @@ class Quantize(Stage):
         from quantize.quantizer import quantize
 
         source = sources[0]
-        if source.card.kind == "torch" and not config.trains:
+        if not config.trains and (model_and_form := export_to_quantize(source, config)):
             self.check(config, task)  # before the export, which takes minutes
             check_writable(out, source)
-            source = exported(source, task)
+            model, optimize = model_and_form
+            source = exported(model, task, optimize)
 
         def write(trained: Artifact, directory: Path) -> None:
             write_onnx(trained, task, ExportConfig(), directory)
@@ -604,8 +608,40 @@ class Calibrate(Stage):
         return earlier.sources[0]
 
 
-def exported(source: Artifact, task: Task) -> Artifact:
-    """Export a torch artifact with the default settings into the cache folder, unless it is there.
+def export_to_quantize(source: Artifact, config: QuantizeConfig) -> tuple[Artifact, str] | None:
+    """Return the torch artifact to export before a quantization, and `optimize` of that export.
+
+    None where `source` is a graph whose products can be quantized one by one, with attention as
+    `fused_attention` wants it; or where the model that another was exported from is not there.
+    """
+    from bertender.models.graphs import FUSED, WRITTEN_ATTENTION
+    from bertender.models.own_models import FUSIONS, NEVER_SEEN
+
+    written = config.fused_attention and FUSIONS.get(source.card.family, NEVER_SEEN).written
+    optimize = "fused" if written else "none"
+    if source.card.kind == "torch":
+        return source, optimize
+    graph = source.card.findings.graph
+    if graph is None or source.card.stage != "export" or source.card.precision != "float32":
+        return None
+    holding = FUSED & graph.fused.keys()
+    if not (holding or (written and WRITTEN_ATTENTION not in graph.fused)):
+        return None
+    _, *made_of = lineage(source)
+    if not made_of or not isinstance(parent := made_of[0], Artifact):
+        return None
+    logger.info(
+        "%s is exported again with optimize=%s, and that graph is quantized: that of %s has %s",
+        parent.name,
+        optimize,
+        source.name,
+        f"weights in {', '.join(sorted(holding))}" if holding else "no attention of one operator",
+    )
+    return parent, optimize
+
+
+def exported(source: Artifact, task: Task, optimize: str = "none") -> Artifact:
+    """Export a torch artifact into the cache folder, unless it is there.
 
     The quantized artifact records it as its parent, which stays in that folder.
     """
@@ -616,12 +652,14 @@ def exported(source: Artifact, task: Task) -> Artifact:
     from export.exporter import export
 
     record = task.record().model_dump(mode="json")
-    identity = [source.digest, record, library_versions()]
+    settings = {} if optimize == "none" else {"optimize": optimize}
+    identity = [source.digest, record, library_versions(), *settings.values()]
     key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
     out = cache_directory() / "exported" / key / f"{source.name}-onnx"
     out.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(out.with_name(f".{out.name}.lock")):
-        build_once([out], identity, lambda: export(source, task, ExportConfig(), out), digest_of)
+        config = ExportConfig.parse(settings)
+        build_once([out], identity, lambda: export(source, task, config, out), digest_of)
     return Artifact.load(out)
 
 
