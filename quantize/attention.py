@@ -93,8 +93,8 @@ def fuse_attention(float_graph: Path, quantized_graph: Path) -> int:
         ModelError: there is none. The file is not changed.
     """
     floats, quantized = onnx.load(float_graph), onnx.load(quantized_graph)
-    if written := sum(node.op_type == WRITTEN_ATTENTION for node in floats.graph.node):
-        return written
+    if written := [node for node in floats.graph.node if node.op_type == WRITTEN_ATTENTION]:
+        return len(written)
     fused = optimized(float_graph, fuse=True, only=ONLY_ATTENTION)
     merged, products = constants_of(fused), products_of(floats)
     nodes, constants = list[onnx.NodeProto](), list[onnx.TensorProto]()

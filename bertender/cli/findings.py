@@ -103,6 +103,14 @@ def teacher_lines(findings: Findings) -> list[str]:
     return lines
 
 
+def language_lines(findings: Findings) -> list[str]:
+    """Return the languages that an encoder was trained on, and their shares; else nothing."""
+    return [
+        f"{each.name}: {each.share:.1%} of the tokens, read as {each.sampled:.1%}"
+        for each in findings.languages or ()
+    ]
+
+
 def graph_lines(findings: Findings) -> list[str]:
     """Return an onnx artifact's findings of its graph; nothing for other artifacts."""
     if not (graph := findings.graph):

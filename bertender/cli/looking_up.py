@@ -169,6 +169,7 @@ def show(
     from bertender.cli.findings import (
         calibration_lines,
         control_lines,
+        language_lines,
         quantization_lines,
         teacher_lines,
     )
@@ -203,6 +204,7 @@ def show(
         )
         own = ancestor.has_own_calibration
         for line in (
+            *language_lines(card.findings),
             *teacher_lines(card.findings),
             *control_lines(card.findings),
             *quantization_lines(card.findings),

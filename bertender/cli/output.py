@@ -17,6 +17,7 @@ from bertender.cli.findings import (
     calibration_lines,
     control_lines,
     graph_lines,
+    language_lines,
     pruning_lines,
     quantization_lines,
     teacher_lines,
@@ -111,6 +112,7 @@ def _measured(findings: Findings, problem: Problem[Any] | None) -> Iterator[str]
     yield from _trained(findings)
     if findings.lengths:
         yield from findings.lengths.lines()
+    yield from language_lines(findings)
     yield from teacher_lines(findings)
     yield from control_lines(findings)
     if (parity := findings.parity) is not None:

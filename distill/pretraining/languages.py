@@ -95,7 +95,8 @@ def factors_of(sizes: Sequence[float], alpha: float) -> list[float]:
 
 def repetitions(count: int, factor: float) -> NDArray[np.int64]:
     """Return how often each of some things comes: floor((k + 1) f) - floor(k f) times thing k."""
-    return np.diff(np.floor(np.arange(count + 1) * factor)).astype(np.int64)
+    times: NDArray[np.int64] = np.diff(np.floor(np.arange(count + 1) * factor)).astype(np.int64)
+    return times
 
 
 def sampled_passages(languages: Sequence[Language], alpha: float | None) -> Iterable[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bertender.cli.findings import language_lines
 from bertender.core.errors import ConfigError, DataError
 from distill.pretraining.config import PretrainConfig
 from distill.pretraining.corpus import survey
@@ -78,6 +79,11 @@ def test_rows_of_a_rare_language_are_read_more_often(tmp_path: Path) -> None:
     assert [one.sampled, other.sampled] == pytest.approx(
         sampled_shares([one.tokens, other.tokens], 0.5), abs=0.005
     )
+    shares = [
+        f"{each.share:.1%} of the tokens, read as {each.sampled:.1%}" for each in (one, other)
+    ]
+    said = language_lines(made.card.findings)
+    assert [line.rpartition(": ")[2] for line in said] == shares
     factor = factors_of([one.tokens, other.tokens], 0.5)[1]
     rows = [ids for step in steps for ids in step.batch["input_ids"]]
     assert len(rows) == 434 + int(42 * factor)
