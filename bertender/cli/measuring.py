@@ -70,6 +70,15 @@ ArtifactArguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="ARTIFACT", help="what to compare; changes are from the first"),
 ]
+CascadeOption = Annotated[
+    tuple[str, str] | None,
+    typer.Option(
+        "--cascade",
+        metavar="SMALL STRONG",
+        help="add a row of two models: the second answers where the first is not sure, by a "
+        "threshold that texts set apart choose",
+    ),
+]
 SavedFile = Annotated[
     Path | None,
     typer.Option("--saved", metavar="FILE", help="show this saved comparison; measure nothing"),
@@ -149,6 +158,7 @@ def compare_command() -> Callable[..., None]:
         context: typer.Context,
         values: dict[str, Any],
         artifacts: ArtifactArguments = None,
+        cascade: CascadeOption = None,
         out: OutFile = None,
         saved: SavedFile = None,
         html: HtmlFile = None,
@@ -160,15 +170,15 @@ def compare_command() -> Callable[..., None]:
         if as_json and forms:
             raise typer.BadParameter(f"--json and {forms[0]}: give one of them.")
         if saved:
-            check_unused(context, ("artifacts", *values), "--saved")
-        if not saved and not artifacts:
+            check_unused(context, ("artifacts", "cascade", *values), "--saved")
+        if not saved and not (artifacts or cascade):
             raise typer.BadParameter("give at least one ARTIFACT, or --saved FILE.")
         check_savable("--out", out, "JSON")
         check_savable("--html", html, "HTML")
         if html:
             check_charts()
         comparison, left_out = (
-            (read_comparison(saved), None) if saved else _measure(artifacts or [], values)
+            (read_comparison(saved), None) if saved else _measure(artifacts or [], values, cascade)
         )
         if out:
             save_result(comparison, out)
@@ -404,14 +414,23 @@ def _print_result(result: Record, left_out: dict[str, Any] | None) -> None:
     print_json({**result.model_dump(mode="json"), **more})
 
 
-def _measure(paths: list[str], values: dict[str, Any]) -> tuple[Comparison, dict[str, Any] | None]:
+def _measure(
+    paths: list[str], values: dict[str, Any], cascade: tuple[str, str] | None = None
+) -> tuple[Comparison, dict[str, Any] | None]:
     """Return the comparison, and the report on rows that were left out of its task."""
     config = CompareConfig.parse(settings_of(CompareConfig, values))
     artifacts = [api.opened(path) for path in paths]
+    pair = None
+    if cascade is not None:
+        small, strong = (api.opened(path) for path in cascade)
+        pair = small, strong
+        # the strong one first: what it would be replaced by is compared with it
+        known = {each.path.resolve() for each in artifacts}
+        artifacts += [each for each in (strong, small) if each.path.resolve() not in known]
     task = api.task_of(artifacts, settings_of(TaskConfig, values))
     from bertender.comparison.compare import compare, runtime_note
 
-    comparison = compare(artifacts, task, config)
+    comparison = compare(artifacts, task, config, cascade=pair)
     if note := runtime_note(comparison):
         save_note(note)
     return comparison, left_out_rows(task)

@@ -6,6 +6,7 @@ are relative to.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,10 +25,18 @@ from bertender.comparison.accuracy import (
     word_count,
 )
 from bertender.comparison.calibration import reliability_of
-from bertender.comparison.latency import TimedModel, drawn_texts, measure_models, threads_of
+from bertender.comparison.cascade import Answered, check_cascade, chosen
+from bertender.comparison.latency import (
+    PassedOn,
+    TimedModel,
+    drawn_texts,
+    measure_models,
+    threads_of,
+)
 from bertender.comparison.predictions import confusion, disagreements
 from bertender.comparison.records import (
     Ancestor,
+    CascadeFindings,
     CompareConfig,
     Comparison,
     ComparisonRow,
@@ -38,6 +47,7 @@ from bertender.comparison.records import (
     LengthsRead,
     PrunedHeads,
     Rounds,
+    Size,
     measure_size,
     speedup_over_processes,
     with_speedups_over_onnx_float32,
@@ -76,6 +86,7 @@ def compare(
     config: CompareConfig,
     *,
     measured_at: str | None = None,
+    cascade: tuple[Artifact, Artifact] | None = None,
 ) -> Comparison:
     """Measure artifacts against each other on a task's held-out split.
 
@@ -84,9 +95,11 @@ def compare(
         task: whose `dev` split all of them classify.
         config: timings and batches.
         measured_at: date and time to record; None takes the clock's.
+        cascade: a small and a strong one of them, which are a row together as well.
 
     Raises:
-        ConfigError: no artifacts, or a runtime and none that it runs.
+        ConfigError: no artifacts, or a runtime and none that it runs; or the kind of problem has no
+            cascade, or no texts to choose its threshold on.
         RuntimeMissingError: a runtime is not installed.
         ModelError: an artifact's labels are not the task's, or its logits are not finite.
         MachineBusyError: other work disturbs the times, and the config does not allow noisy ones.
@@ -96,6 +109,8 @@ def compare(
     check_installed(*config.runtime)
     check_used(artifacts, *config.runtime)
     _check_same_labels(artifacts, task)
+    if cascade is not None:
+        check_cascade(task.problem, task)
     if not config.noisy:
         check_load_now()
     further = scored_too(task)
@@ -103,6 +118,11 @@ def compare(
     at_path = {each.path.resolve(): each for each in artifacts}
     of_rows = [at_path[model.artifact] for model in models]
     scored = [_scored(model, task, further, config) for model in models]
+    made = None
+    if cascade is not None:
+        made = _cascade(cascade, models, scored, task, config)
+        models, scored = [*models, made.model], [*scored, made.scored]
+        of_rows.append(cascade[0])
     first, labels = scored[0], LabelSet(len(task.labels), task.labels)
     changes: list[Change | None] = [None]
     for other in scored[1:]:
@@ -117,6 +137,8 @@ def compare(
         of_rows, models, scored, changes, timed.rows, strict=True
     ):
         row = _row(artifact, model, own, change, latency)
+        if made is not None and model is made.model:
+            row = made.row(row)
         found = {
             "confusion": confusion(task, own.predictions),
             "disagreements": None
@@ -203,6 +225,90 @@ def _scored(
     score = scores.of(task.metric)
     found = encode, lengths, classifier.parameters, scores, score, predictions, outputs, constant
     return _Scored(*found, others, reliability)
+
+
+@dataclass(frozen=True)
+class _Cascade:
+    """A cascade as it is timed, and what it says of the held-out texts."""
+
+    model: TimedModel
+    scored: _Scored
+    artifacts: tuple[Artifact, Artifact]
+    findings: CascadeFindings
+
+    def row(self, row: ComparisonRow) -> ComparisonRow:
+        """Return the row of its small model as that of both together."""
+        small, strong = self.artifacts
+        sizes = measure_size(strong, None)
+        digests = (each.digest for each in self.artifacts)
+        found = {
+            "digest": hashlib.sha256(" ".join(digests).encode()).hexdigest(),
+            "parent": None,
+            "kind": "cascade",
+            "runtime": None,
+            "stage": "cascade",
+            "precision": small.card.precision
+            if small.card.precision == strong.card.precision
+            else f"{small.card.precision}, {strong.card.precision}",
+            "size": Size(
+                parameters=self.scored.parameters,
+                model_size_bytes=row.size.model_size_bytes + sizes.model_size_bytes,
+                artifact_size_bytes=row.size.artifact_size_bytes + sizes.artifact_size_bytes,
+            ),
+            "parity": None,
+            "calibration": None,
+            "pruned": None,
+            "lineage": (*ancestors(small), *ancestors(strong)),
+            "cascade": self.findings,
+        }
+        return row.model_copy(update=found)
+
+
+def _cascade(
+    pair: tuple[Artifact, Artifact],
+    models: Sequence[TimedModel],
+    scored: Sequence[_Scored],
+    task: Task,
+    config: CompareConfig,
+) -> _Cascade:
+    """Choose the threshold of a cascade on texts set apart, and answer the held-out texts."""
+    rows = [
+        next(place for place, model in enumerate(models) if model.artifact == each.path.resolve())
+        for each in pair
+    ]
+    small, strong = (models[row] for row in rows)
+    tokens, problem, apart, held_out = config.tokens_per_batch, task.problem, [], []
+    for model, row in zip((small, strong), rows, strict=True):
+        classifier = model.open(threads_of(config), None)
+        apart.append(Answered.by(classifier, task.selection, tokens))
+        own = scored[row]
+        confidence = classifier.problem.confidence(own.outputs, classifier.labels)
+        held_out.append(Answered(own.outputs, own.predictions, confidence))
+    names = (small.name, strong.name)
+    findings = chosen(names, apart[0], apart[1], task.selection, task)
+    found = held_out[0].then(held_out[1], problem, findings.threshold)
+    passed_on = float((held_out[0].confidence < findings.threshold).mean())
+    labels = task.labels
+    scores = all_scores(problem, labels, task.dev, task.metric, found.predictions, found.outputs)
+    then = PassedOn(artifact=strong.artifact, runtime=strong.runtime, threshold=findings.threshold)
+    name = f"{small.name}, then {strong.name}"
+    return _Cascade(
+        model=small.model_copy(update={"name": name, "then": then}),
+        scored=_Scored(
+            encode=scored[rows[0]].encode,
+            lengths=None,
+            parameters=sum(scored[row].parameters for row in rows),
+            scores=scores,
+            score=scores.of(task.metric),
+            predictions=found.predictions,
+            outputs=found.outputs,
+            constant=found_constant(task, task.dev, found.predictions),
+            further={},
+            reliability=None,
+        ),
+        artifacts=pair,
+        findings=findings.model_copy(update={"passed_on": passed_on}),
+    )
 
 
 def _row(

@@ -123,21 +123,24 @@ def drift(artifact: Artifact, file: Path, config: DriftConfig, task: Task | None
     """
     classifier = open_classifier(artifact)
     recent = _read(file, artifact, classifier.problem)
+    earlier: Sequence[Example]
+    learned: Sequence[Example] = ()
     if config.reference is not None:
-        of_file = _read(config.reference, artifact, classifier.problem)
-        # what is rare is counted on texts that are not compared
-        order = np.random.default_rng(SEED).permutation(len(of_file)).tolist()
-        counted, earlier = ([of_file[row] for row in order[part::2]] for part in (0, 1))
-        common = _common(classifier, counted[: config.max_texts])
-        named = str(config.reference)
+        earlier, named = (
+            _read(config.reference, artifact, classifier.problem),
+            str(config.reference),
+        )
     else:
         assert task is not None
         split = "selection" if len(task.selection) else "dev"
         earlier = task.problem.asked(getattr(task, split).examples)
-        learned = _drawn(task.problem.asked(task.train.examples), config.max_texts)
-        common = _common(classifier, learned)
+        learned = task.problem.asked(task.train.examples)
         kinds = {"selection": "the texts set apart", "dev": "the held-out texts"}
         named = f"{kinds[split]} of task {task.name!r}"
+    if not learned:  # what is rare is counted on texts that are not compared
+        order = np.random.default_rng(SEED).permutation(len(earlier)).tolist()
+        learned, earlier = ([earlier[row] for row in order[part::2]] for part in (0, 1))
+    common = _common(classifier, _drawn(learned, config.max_texts))
     sides = [_drawn(each, config.max_texts) for each in (earlier, recent)]
     if (fewest := min(map(len, sides))) < FEWEST_TEXTS:
         raise DriftError(

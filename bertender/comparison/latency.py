@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from bertender.comparison.cascade import as_classifier
 from bertender.comparison.records import (
     Latency,
     LatencyConfig,
@@ -273,6 +274,14 @@ def quiet(threads: int) -> Iterator[None]:
             gc.enable()
 
 
+class PassedOn(Record):
+    """The strong model of a cascade, and when it is asked."""
+
+    artifact: Path
+    runtime: str = DEFAULT_RUNTIME
+    threshold: float
+
+
 class TimedModel(Record):
     """A row, by name."""
 
@@ -283,9 +292,14 @@ class TimedModel(Record):
     )
     runtime: str = Field(DEFAULT_RUNTIME, description="row of RUNTIMES that runs an ONNX file")
 
+    then: PassedOn | None = Field(None, description="of a cascade, whose small model this is")
+
     @property
     def engine(self) -> str:
-        """The runtime, or the kind of an artifact that no runtime runs."""
+        """The runtime, or the kind of an artifact that no runtime runs; a cascade has a process of
+        its own, as its models may be of two."""
+        if self.then is not None:
+            return self.name
         if self.graph is not None:
             return self.runtime
         artifact = Artifact.load(self.artifact, verify=False)
@@ -293,6 +307,13 @@ class TimedModel(Record):
 
     def open(self, threads: int, max_length: int | None) -> Classifier:
         """Open it as `open_classifier` does; its files were checked by who made the request."""
+        if self.then is not None:
+            places = (self.artifact, self.runtime), (self.then.artifact, self.then.runtime)
+            small, strong = (
+                TimedModel(name=self.name, artifact=path, runtime=runtime).open(threads, max_length)
+                for path, runtime in places
+            )
+            return as_classifier(self.name, small, strong, self.then.threshold)
         artifact = Artifact.load(self.artifact, verify=False)
         if self.graph is None:
             opened = open_classifier(

@@ -303,6 +303,18 @@ class Disagreement(Record):
     )
 
 
+class CascadeFindings(Record):
+    """A small model, a strong one for what it is not sure of, and the threshold between them."""
+
+    small: str = Field(description="row of the small model")
+    strong: str
+    threshold: float = Field(description="probability of its least probable decision about a text")
+    chosen_on: int = Field(description="texts set apart that the threshold was chosen on")
+    score: float = Field(description="of the cascade on these")
+    strong_score: float = Field(description="of the strong model on these")
+    passed_on: float = Field(description="share of the held-out texts that the strong one answers")
+
+
 class ComparisonRow(Record):
     """One artifact, measured."""
 
@@ -332,6 +344,9 @@ class ComparisonRow(Record):
         None,
         description="of its probabilities on the held-out texts; None where there are none, and in "
         "files that do not record it",
+    )
+    cascade: CascadeFindings | None = Field(
+        None, description="where two models answer; None of one model"
     )
     calibration: str | None = Field(
         None,

@@ -167,6 +167,10 @@ def _reliability(row: ComparisonRow) -> Cell:
     return (error, row.calibration) if row.calibration else (error,)
 
 
+def _passed_on(row: ComparisonRow) -> Cell:
+    return (DASH,) if row.cascade is None else (f"{row.cascade.passed_on:.0%}",)
+
+
 NAME = Column("Artifact", "", lambda row: (row.name,), numeric=False)
 NAME_AND_KIND = Column(
     "Artifact",
@@ -193,7 +197,8 @@ def _further_score(task: str) -> Column:
     return Column(task, "{metric}", lambda row: _score(row.further[task]))
 
 
-DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, P50, SPEEDUP, OVER_ONNX)
+PASSED_ON = Column("Passed on", "texts", _passed_on, optional=True)
+DEFAULT_COLUMNS = (NAME_AND_KIND, DISK, SCORE, CHANGE, PASSED_ON, P50, SPEEDUP, OVER_ONNX)
 """Columns that a choice is made by."""
 COLUMNS = (
     NAME,
@@ -202,6 +207,7 @@ COLUMNS = (
     DISK,
     SCORE,
     CHANGE,
+    PASSED_ON,
     P50,
     Column("p95", "ms", lambda row: (short(row.latency.single.p95_ms),), timed=True),
     Column("p99", "ms", lambda row: (short(row.latency.single.p99_ms),), timed=True),
@@ -376,6 +382,7 @@ def comparison_lines(comparison: Comparison) -> list[str]:
         f"`{task}`: the same models on the {score.n} held-out texts of that task"
         for task, score in rows[0].further.items()
     ]
+    lines += [_cascade_line(row, is_noisy(comparison)) for row in rows if row.cascade]
     lines += [f"`{row.name}` {row.constant.words}" for row in rows if row.constant is not None]
     lines += [
         f"`{row.name}` scores less than a guess: {BELOW_CHANCE}"
@@ -418,6 +425,24 @@ def comparison_lines(comparison: Comparison) -> list[str]:
             "from, or to choose by where there are none"
         )
     return lines
+
+
+def _cascade_line(row: ComparisonRow, noisy: bool) -> str:
+    assert row.cascade is not None
+    found, singles = row.cascade, row.latency.single_ms
+    texts = [value for process in singles for each in process for value in each]
+    mean, p99 = sum(texts) / len(texts), row.latency.single.p99_ms
+    times = " and ".join(
+        f"{marked((short(value),), noisy)[0]} ms {name}"
+        for name, value in (("on average", mean), ("at p99", p99))
+    )
+    return (
+        f"`{row.name}`: {found.small} answers where its least probable decision has "
+        f"{found.threshold:.3f} at least, and {found.strong} the other {found.passed_on:.1%} of "
+        f"the held-out texts; {times} a text. The threshold is the lowest that scores no less than "
+        f"{found.strong} on {found.chosen_on} texts set apart ({found.score:.3f} and "
+        f"{found.strong_score:.3f})"
+    )
 
 
 def conditions_lines(conditions: Conditions) -> list[str]:

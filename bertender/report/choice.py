@@ -24,7 +24,7 @@ def choice_of(comparison: Comparison, limits: LimitsConfig) -> Choice:
     best score among those.
 
     Limits are compared with the figures of the table. Rows that failed parity, predict one label
-    everywhere or have no score are left out.
+    everywhere, have no score or are of two models are left out.
     """
     metric, flags = comparison.circumstances.metric, limits.flags()
     sound = [row for row in comparison.rows if is_sound(row)]
@@ -63,7 +63,9 @@ def choice_of(comparison: Comparison, limits: LimitsConfig) -> Choice:
 
 
 def is_sound(row: ComparisonRow) -> bool:
-    """Return whether a row may be deployed at all."""
+    """Return whether a row may be deployed at all; a cascade is two models, and none is served."""
+    if row.cascade is not None:
+        return False
     failed = row.parity is not None and not row.parity.passed
     return not (failed or row.constant is not None or row.score.undefined is not None)
 

@@ -1,0 +1,147 @@
+"""A cascade: a small model answers what it is sure of, and a strong one the other texts.
+
+The threshold is the lowest at which the cascade scores no less than the strong model, on texts set
+apart; the held-out texts then say what it scores, and how many of them are passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertender.comparison.accuracy import answers
+from bertender.comparison.records import CascadeFindings
+from bertender.core.errors import ConfigError
+from bertender.metrics import score
+from bertender.models.classifier import Classifier
+from bertender.problems.problem import Outputs, Problem
+from bertender.tasks.task import Split, Task
+from bertender.text.batch import Batch, keep_text
+
+CANDIDATES = 100
+"""Thresholds that are tried: quantiles of the small model's confidence."""
+
+Numbers = npt.NDArray[np.float64]
+
+
+class CascadePredictor:
+    """Two classifiers as one predictor, which reads the texts itself.
+
+    Args:
+        small: answers each text first.
+        strong: answers those whose least probable decision is less probable.
+        threshold: than this.
+    """
+
+    def __init__(self, small: Classifier, strong: Classifier, threshold: float) -> None:
+        self.small = small
+        self.strong = strong
+        self.threshold = threshold
+
+    def logits(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Return the logits of each text, (batch, labels), by the model that answers it."""
+        examples = batch.examples
+        found = self.small.outputs(examples)
+        sure = self.small.problem.confidence(found, self.small.labels) >= self.threshold
+        passed_on = np.flatnonzero(~sure).tolist()
+        if passed_on:
+            again = self.strong.outputs([examples[row] for row in passed_on])
+            for row, own in zip(passed_on, again, strict=True):
+                found[row] = own
+        return np.concatenate([each.logits for each in found])
+
+
+def as_classifier(name: str, small: Classifier, strong: Classifier, threshold: float) -> Classifier:
+    """Return a cascade as what is timed and asked like any other model."""
+    predictor = CascadePredictor(small, strong, threshold)
+    parameters = small.parameters + strong.parameters
+    return Classifier(name, small.labels, keep_text, predictor, parameters, small.problem)
+
+
+def check_cascade(problem: Problem[Any], task: Task) -> None:
+    """Raise ConfigError where two models of a kind make no cascade, or nothing chooses its
+    threshold."""
+    if problem.labels_words or problem.places_are_labels or not problem.calibrated_by:
+        raise ConfigError(
+            f"--cascade: a cascade is of labels, or sets of labels, and task {task.name!r} is one "
+            f"of {problem.name!r}. Leave it out."
+        )
+    if not len(task.selection):
+        raise ConfigError(
+            f"--cascade: no texts of task {task.name!r} are set apart to choose the threshold on "
+            "(select=0), and the held-out texts score. Give --train FILE and --dev FILE with "
+            "labelled texts that neither model has learned from."
+        )
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a model says of some texts."""
+
+    outputs: Sequence[Outputs]
+    predictions: Any
+    confidence: Numbers
+    """Probability of the least probable decision about each, (texts,)."""
+
+    @classmethod
+    def by(cls, classifier: Classifier, split: Split, tokens_per_batch: int) -> Answered:
+        """Ask a classifier."""
+        outputs, predictions = answers(classifier, split, tokens_per_batch=tokens_per_batch)
+        confidence = classifier.problem.confidence(outputs, classifier.labels)
+        return cls(outputs, predictions, confidence)
+
+    def then(self, strong: Answered, problem: Problem[Any], threshold: float) -> Answered:
+        """Return the answers of a cascade: those of the strong model where this one is not sure."""
+        sure = self.confidence >= threshold
+
+        def mixed(own: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+            pairs = zip(own, others, sure, strict=True)
+            return [first if is_sure else second for first, second, is_sure in pairs]
+
+        return Answered(
+            mixed(self.outputs, strong.outputs),
+            problem.gather(mixed(self.predictions, strong.predictions)),
+            np.where(sure, self.confidence, strong.confidence),
+        )
+
+
+def chosen(
+    names: tuple[str, str], small: Answered, strong: Answered, split: Split, task: Task
+) -> CascadeFindings:
+    """Return the lowest threshold whose cascade scores no less than the strong model, on texts set
+    apart.
+
+    Args:
+        names: of the two models.
+        small: its answers about these texts.
+        strong: likewise.
+        split: these texts.
+        task: of the texts.
+    """
+    steps = np.linspace(0, 1, CANDIDATES + 1)
+    # the first passes nothing on, and the last all
+    thresholds = np.unique([0.0, *np.quantile(small.confidence, steps), 1.0 + 1e-9])
+
+    def scored(predictions: Any) -> float:
+        count = len(task.labels)
+        measured = score(task.metric, split.label_ids, predictions, label_count=count)
+        return measured.value
+
+    found = [
+        scored(small.then(strong, task.problem, each).predictions) for each in thresholds.tolist()
+    ]
+    enough = np.flatnonzero(np.array(found) >= found[-1])  # the last is the strong model alone
+    place = int(enough[0])
+    return CascadeFindings(
+        small=names[0],
+        strong=names[1],
+        threshold=float(min(thresholds[place], 1.0)),
+        chosen_on=len(split),
+        score=found[place],
+        strong_score=found[-1],
+        passed_on=0.0,
+    )

@@ -1,0 +1,140 @@
+"""A cascade of two models: its threshold, who is asked, and its row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from bertender.comparison.cascade import Answered, CascadePredictor, check_cascade, chosen
+from bertender.comparison.compare import compare
+from bertender.comparison.records import CompareConfig, Comparison
+from bertender.comparison.table import comparison_lines, markdown_table
+from bertender.core.artifact import Artifact
+from bertender.core.errors import ConfigError
+from bertender.models.classifier import Classifier, open_classifier
+from bertender.problems.problem import Outputs
+from bertender.problems.single_label_classification import SINGLE_LABEL
+from bertender.tasks.task import Split, Task
+from bertender.text.batch import Example, keep_text
+from tests.front import fail
+from tests.toy_kinds import TASKS
+
+FASTEST = CompareConfig(
+    processes=1, rounds=2, single_texts=4, batch_size=4, warmup_rounds=0, noisy=True, threads=1
+)
+
+
+def logits_of(confidence: float, label: int) -> np.ndarray:
+    """Logits of two labels, of which one has this probability."""
+    own = np.log(confidence / (1 - confidence))
+    return np.array([[own, 0.0] if label == 0 else [0.0, own]], dtype=np.float32)
+
+
+def answered(confidences: Sequence[float], labels: Sequence[int]) -> Answered:
+    pairs = zip(confidences, labels, strict=True)
+    outputs = [Outputs(logits_of(*each), np.zeros(1, int)) for each in pairs]
+    return Answered(outputs, np.array(labels), SINGLE_LABEL.confidence(outputs, ("a", "b")))
+
+
+TRUTH = (0, 1, 0, 1)
+TEXTS = Split(tuple((f"text {row}",) for row in range(4)), TRUTH)
+TASK = Task("toy", ("a", "b"), "accuracy", ("text",), TEXTS, TEXTS)
+STRONG = answered([0.9] * 4, TRUTH)
+
+
+def test_the_threshold_passes_on_as_few_as_it_can() -> None:
+    """The small model is wrong about the two texts that it is least sure of."""
+    small = answered([0.6, 0.7, 0.8, 0.95], (1, 0, 0, 1))
+    found = chosen(("s", "l"), small, STRONG, TEXTS, TASK)
+    assert 0.7 < found.threshold <= 0.8
+    assert (found.score, found.strong_score, found.chosen_on) == (1.0, 1.0, 4)
+    made = small.then(STRONG, SINGLE_LABEL, found.threshold)
+    assert made.predictions.tolist() == list(TRUTH)
+    assert [own is other for own, other in zip(made.outputs, small.outputs, strict=True)] == [
+        *(False, False, True, True)
+    ]
+
+
+def test_nothing_is_passed_on_where_the_small_model_scores_as_much() -> None:
+    small = answered([0.6, 0.7, 0.8, 0.95], TRUTH)
+    assert chosen(("s", "l"), small, STRONG, TEXTS, TASK).threshold == 0.0
+
+
+def test_all_is_passed_on_where_the_small_model_is_surely_wrong() -> None:
+    small = answered([0.6, 0.7, 0.8, 1 - 1e-9], (0, 1, 0, 0))
+    found = chosen(("s", "l"), small, STRONG, TEXTS, TASK)
+    assert found.threshold == 1.0
+    assert small.then(STRONG, SINGLE_LABEL, found.threshold).predictions.tolist() == list(TRUTH)
+
+
+@dataclass
+class Scripted:
+    """A classifier that answers texts by their last word, and remembers them."""
+
+    answers: dict[str, tuple[float, int]]
+    asked: list[Example]
+    labels = ("a", "b")
+    problem = SINGLE_LABEL
+
+    def outputs(self, examples: Sequence[Example]) -> list[Outputs]:
+        self.asked += examples
+        return [Outputs(logits_of(*self.answers[text]), np.zeros(1, int)) for (text,) in examples]
+
+
+def test_the_strong_model_is_asked_about_the_others_alone() -> None:
+    small = Scripted({"x": (0.9, 0), "y": (0.6, 0)}, [])
+    strong = Scripted({"x": (0.99, 1), "y": (0.99, 1)}, [])
+    both = cast(tuple[Classifier, Classifier], (small, strong))
+    predictor = CascadePredictor(*both, 0.8)
+    logits = predictor.logits(keep_text([("x",), ("y",), ("x",)]))
+    assert logits.argmax(axis=1).tolist() == [0, 1, 0]
+    assert (len(small.asked), strong.asked) == (3, [("y",)])
+    predictor.logits(keep_text([("x",)]))
+    assert len(strong.asked) == 1
+
+
+def test_what_makes_no_cascade_is_named() -> None:
+    with pytest.raises(ConfigError, match="no texts of task 'toy' are set apart"):
+        check_cascade(SINGLE_LABEL, TASK)
+    apart = replace(TASK, selection=TEXTS)
+    check_cascade(SINGLE_LABEL, apart)
+    for kind in ("regression", "token_classification", "multiple_choice"):
+        with pytest.raises(ConfigError, match=f"is one of '{kind}'"):
+            check_cascade(TASKS[kind].problem, apart)
+    refused = fail("compare", "--saved", "x.json", "--cascade", "a", "b", status=2)
+    assert "takes no cascade" in refused
+
+
+def test_a_cascade_is_a_row(
+    teacher: Artifact, trained: Artifact, task: Task, tmp_path: Path
+) -> None:
+    """The untrained model is small, and the trained one strong."""
+    apart = replace(task, selection=task.train.first(60))
+    found = compare([trained, teacher], apart, FASTEST, cascade=(teacher, trained))
+    strong, small, both = found.rows
+    cascade = both.cascade
+    assert cascade is not None and (cascade.small, cascade.strong) == (small.name, strong.name)
+    assert both.name == f"{small.name}, then {strong.name}" and both.kind == "cascade"
+    assert both.size.parameters == (small.size.parameters or 0) + (strong.size.parameters or 0)
+    assert both.digest not in (small.digest, strong.digest) and strong.cascade is None
+    # asked text by text, as it is timed
+    local = [open_classifier(each) for each in (teacher, trained)]
+    predictor = CascadePredictor(*cast(Any, local), cascade.threshold)
+    logits = [predictor.logits(keep_text([each])) for each in task.dev.examples]
+    predicted = np.concatenate(logits).argmax(axis=1)
+    assert both.score.value == pytest.approx((predicted == task.dev.label_ids).mean())
+    assert both.latency.single.p99_ms > 0
+    path = tmp_path / "saved.json"
+    path.write_text(found.model_dump_json(), encoding="utf-8")
+    again = Comparison.model_validate_json(path.read_text(encoding="utf-8"))
+    assert again == found
+    assert "Passed on" in markdown_table(again)
+    (line,) = (each for each in comparison_lines(again) if each.startswith(f"`{both.name}`"))
+    assert "60 texts set apart" in line and "at p99" in line
+    alone = compare([trained], task, FASTEST)
+    assert "Passed on" not in markdown_table(alone)
