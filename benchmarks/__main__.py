@@ -12,6 +12,7 @@ import typer
 SUBJECTS = (
     *("models", "compress", "methods", "training", "pretraining", "pruning", "quantization"),
     *("gate", "runtimes", "serving", "soak", "bad_clients", "startup", "memory", "rivals"),
+    "scoring",
 )
 TOOLS = ("tables", "figures", "house")
 

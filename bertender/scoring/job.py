@@ -119,6 +119,8 @@ def score(artifact: Artifact, source: str, out: Path, config: ScoreConfig, force
     own = job.own_parts()
     done = job.records()
     missing = [number for number in own if number not in done]
+    if missing and config.engine == "local":
+        assert job.scorer.classifier  # opened here, so that its seconds are in no rate
     started, computed = time.monotonic(), 0
     rows = sum(job.size_of(number) for number in own)
     with progress_bar(f"score {out.name}", rows, "texts") as bar:
@@ -250,7 +252,7 @@ class Job:
 
     def compute(self, numbers: Sequence[int], bar: Bar) -> Iterator[PartRecord]:
         """Compute parts one after the other; the next is read and tokenised meanwhile."""
-        assert self.scorer.classifier  # opened here, so that its errors come before any thread
+        assert self.scorer.classifier  # opened before any thread is
         with ThreadPoolExecutor(1) as ahead:
             waiting = [ahead.submit(self._prepare, number) for number in numbers[:1]]
             for number in (*numbers[1:], None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,22 +133,30 @@ class Scorer:
             found.update(predictions)
         return [found[number] for number in range(len(given))]
 
-    def batch_function(self) -> Callable[..., dict[str, npt.NDArray[Any]]]:
+    def batch_function(self) -> Callable[..., list[Prediction]]:
         """Return a function of arrays, as `pyspark.ml.functions.predict_batch_udf` calls one.
 
-        It takes an array of texts (batch,) for each column of texts, and returns `predicted`
-        (batch,) and, where labels have some, `probabilities` (batch, labels).
+        It takes an array of texts (batch,) for each column of texts, and returns `predicted` and,
+        where labels have some, `probabilities` (labels,) of each row; or the `embedding` (width,).
         """
+        wanted = {self.prefix + name for name in (PREDICTED, PROBABILITIES, EMBEDDING)}
 
-        def predict(*columns: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+        def predict(*columns: npt.NDArray[Any]) -> list[Prediction]:
             rows = self([*zip(*(column.tolist() for column in columns), strict=True)])
-            name, probable = self.prefix + PREDICTED, self.prefix + PROBABILITIES
-            predicted = np.array([row[name] for row in rows])
-            if probable not in rows[0]:
-                return {name: predicted}
-            values = np.array([[*row[probable].values()] for row in rows])
-            return {name: predicted, probable: values}
+            return [
+                {name: _array(value) for name, value in row.items() if name in wanted}
+                for row in rows
+            ]
 
+        # Spark counts the parameters
+        assert not isinstance(self.artifact, Artifact)
+        names = open_artifact(self.artifact, verify=False).card.task.text_columns
+        count = 1 if self.classifier.problem.gives_vectors else len(names)
+        parameters = [
+            inspect.Parameter(f"texts_{number}", inspect.Parameter.POSITIONAL_ONLY)
+            for number in range(count)
+        ]
+        predict.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return predict
 
     def encode(self, texts: Sequence[Example]) -> Encoded:
@@ -295,6 +304,15 @@ def _of_one(
         if each["score"] is not None:
             row[SCORE] = _plain(each["score"])
     return found
+
+
+def _array(value: Any) -> Any:
+    """Return labels, numbers or probabilities as an array (labels,); one of them as it is."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if not isinstance(value, list):
+        return value
+    return np.array(value) if value else np.array(value, dtype=np.str_)
 
 
 def _plain(value: Any) -> Any:

@@ -299,9 +299,9 @@ def test_a_scorer_is_opened_where_it_is_asked(teacher: Artifact, texts: list[str
     found = scorer(texts)
     assert len(pickle.dumps(scorer)) < 1000
     assert pickle.loads(pickle.dumps(scorer))(texts) == found
-    arrays = scorer.batch_function()(np.array(texts, dtype=np.object_))
-    assert arrays["my_predicted"].tolist() == [row["my_predicted"] for row in found]
-    assert arrays["my_probabilities"].shape == (25, 2)
+    rows = scorer.batch_function()(np.array(texts, dtype=np.object_))
+    assert [row["my_predicted"] for row in rows] == [row["my_predicted"] for row in found]
+    assert {row["my_probabilities"].shape for row in rows} == {(2,)}
     assert scorer([]) == []
     with pytest.raises(DataError, match="not a list of texts"):
         scorer("a text")

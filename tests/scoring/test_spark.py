@@ -23,19 +23,20 @@ def test_a_scorer_is_a_function_of_spark(
 ) -> None:
     sql = pytest.importorskip("pyspark.sql")
     from pyspark.ml.functions import predict_batch_udf
+    from pyspark.sql.types import DataType
 
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     texts = [text for (text,) in task.dev.examples[:20]]
     scorer = Scorer(exported)
-    predict = predict_batch_udf(
-        scorer.batch_function,
-        return_type="predicted string, probabilities array<double>",
-        batch_size=8,
-    )
     settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
     session = sql.SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     try:
+        predict = predict_batch_udf(
+            scorer.batch_function,
+            return_type=DataType.fromDDL("predicted string, probabilities array<double>"),
+            batch_size=8,
+        )
         table = session.createDataFrame([(text,) for text in texts], "text string")
         found = table.select("text", predict("text").alias("own")).collect()
     finally:
