@@ -19,7 +19,7 @@ from tests.training.test_distributed import LOSS_TOLERANCE, free_port
 
 ROOT = Path(__file__).parents[2]
 MODULE = ("-m", "tests.training.distributed_command")
-LOSSES = {"soft", "hard", "hidden"}
+LOSSES = {"soft", "hard", "patience"}
 
 
 def torchrun(node: int, port: int) -> tuple[str, ...]:
