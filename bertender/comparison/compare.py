@@ -33,7 +33,7 @@ from bertender.comparison.latency import (
     measure_models,
     threads_of,
 )
-from bertender.comparison.predictions import confusion, disagreements
+from bertender.comparison.predictions import Answers, confusion, disagreements
 from bertender.comparison.records import (
     Ancestor,
     CascadeFindings,
@@ -143,7 +143,7 @@ def compare(
             "confusion": confusion(task, own.predictions),
             "disagreements": None
             if own is first
-            else disagreements(task, first.outputs, own.outputs, config.disagreements),
+            else disagreements(task, first.answers, own.answers, config.disagreements),
         }
         rows.append(row.model_copy(update=found))
     measured_at = measured_at or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -203,6 +203,10 @@ class _Scored:
     constant: ConstantFindings | None
     further: dict[str, Score]
     reliability: Reliability | None
+
+    @property
+    def answers(self) -> Answers:
+        return Answers(self.outputs, self.predictions)
 
 
 def _scored(

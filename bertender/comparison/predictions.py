@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,15 @@ def confusion(task: Task, predictions: Sequence[Any]) -> tuple[Confused, ...] | 
     )
 
 
+class Answers(NamedTuple):
+    """What a model outputs for each held-out text, and predicts."""
+
+    outputs: Sequence[Outputs]
+    predictions: Sequence[Any]
+
+
 def disagreements(
-    task: Task, first: Sequence[Outputs], own: Sequence[Outputs], count: int
+    task: Task, first: Answers, own: Answers, count: int
 ) -> tuple[Disagreement, ...] | None:
     """Return the held-out texts on which two models differ most, the largest distance first.
 
@@ -39,15 +46,15 @@ def disagreements(
 
     Args:
         task: of the texts.
-        first: outputs of the first row, by text.
-        own: outputs of another row.
+        first: of the first row.
+        own: of another row.
         count: most texts.
     """
     problem = task.problem
     if problem.gives_vectors:
         return None
     apart = []
-    for row, (ours, theirs) in enumerate(zip(own, first, strict=True)):
+    for row, (ours, theirs) in enumerate(zip(own.outputs, first.outputs, strict=True)):
         if ours.logits.shape != theirs.logits.shape:  # spans of other windows
             continue
         distance = problem.divergence(theirs.logits, ours.logits)
@@ -59,8 +66,8 @@ def disagreements(
             break
         example, target = task.dev.examples[row], task.dev.label_ids[row]
         before, after = (
-            shown(problem.by_names(problem.decode(outputs[row], example), task.labels))
-            for outputs in (first, own)
+            shown(problem.by_names(answers.predictions[row], task.labels))
+            for answers in (first, own)
         )
         if before == after and problem.names_labels:
             continue

@@ -16,6 +16,11 @@ from bertender.report.attention import PATTERNS
 from bertender.report.page import Analysed, Figure
 
 ANALYSIS_NAME = "analysis.json"
+PICTURES = (
+    *("importance", "without-one", "one-alone", "patterns", "attention-on"),
+    "similarity",
+)
+"""Names of the pictures, without their ending."""
 
 Map = tuple[tuple[float, ...], ...]
 """A row a layer, from the lowest, a value a head."""
@@ -99,6 +104,8 @@ def check_folder(out: Path) -> None:
 def save_analysis(analysis: Analysis, out: Path) -> list[str]:
     """Write an analysis and its pictures into a folder; return the names of the files."""
     out.mkdir(parents=True, exist_ok=True)
+    for name in PICTURES:  # of an earlier analysis, which may have had others
+        (out / f"{name}.svg").unlink(missing_ok=True)
     names = []
     for name, figure in figures_of(analysis).items():
         save_text(charts.svg({**figure.spec, "title": figure.title}), out / f"{name}.svg")

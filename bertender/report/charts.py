@@ -51,7 +51,7 @@ def runtime() -> str:
     """Return Vega, Vega-Lite and vega-embed as one script, a module, which asks for no file."""
     import vl_convert  # an extra
 
-    script: str = vl_convert.javascript_bundle(vl_version=VEGA_LITE)
+    script: str = vl_convert.javascript_bundle(snippet=None, vl_version=VEGA_LITE)
     return script
 
 
@@ -134,7 +134,7 @@ def scatter(comparison: Comparison) -> Spec:
         for number, row in enumerate(rows)
         if row.score.undefined is None
     ]
-    times = [each["ms"] for each in values] or [1.0]
+    times = [row.latency.single.p50_ms for row in rows]
     is_wide = max(times) > WIDE_RATIO * min(times)
     scale: Spec = {"type": "log", "nice": False} if is_wide else {"zero": False}
     scale["padding"] = 30
