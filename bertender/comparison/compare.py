@@ -435,6 +435,7 @@ def _conditions(
         labels=task.labels,
         n=len(task.dev),
         task_fingerprint=task.fingerprint(),
+        source=dict(task.source),
         lengths=Lengths(
             mean_words=float(np.mean(words)),
             max_words=max(words),

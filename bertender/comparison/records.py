@@ -247,6 +247,9 @@ class Conditions(Record):
     labels: tuple[str, ...]
     n: int = Field(description="held-out examples that every row classified")
     task_fingerprint: str = Field(description="sha256 of the task's data")
+    source: dict[str, Any] | None = Field(
+        None, description="settings of the task; None in files that do not record them"
+    )
     lengths: Lengths
     config: Annotated[CompareConfig, BeforeValidator(_of_one_process)]
     load: MachineLoad | None = Field(

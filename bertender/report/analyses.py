@@ -162,7 +162,7 @@ def figures_of(analysis: Analysis) -> dict[str, Figure]:
         figures["importance"] = Figure(
             "Importance of heads",
             "How much the loss would change with a gate on the head, as a share of the norm of its "
-            "layer. The darker, the more important.",
+            "layer. The stronger the colour, the more important.",
             charts.heat_map(analysis.importance, "importance"),
         )
     if masking := analysis.masking:

@@ -51,8 +51,8 @@ def runtime() -> str:
     """Return Vega, Vega-Lite and vega-embed as one script, a module, which asks for no file."""
     import vl_convert  # an extra
 
-    script: str = vl_convert.javascript_bundle(snippet=None, vl_version=VEGA_LITE)
-    return script
+    bundle: Any = vl_convert.javascript_bundle  # its stub wants a snippet, which has a default
+    return str(bundle(vl_version=VEGA_LITE))
 
 
 def svg(spec: Spec, width: int = 480) -> str:
@@ -305,23 +305,20 @@ def sensitivity(row: ComparisonRow) -> Spec | None:
     )
 
 
-def heat_map(
-    cells: Sequence[Sequence[float | None]], title: str, *, reference: float | None = None
-) -> Spec:
-    """Draw a map of layers x heads: the darker, the more; around a reference, in two colours.
+def heat_map(cells: Sequence[Sequence[float | None]], title: str) -> Spec:
+    """Draw a map of layers x heads: a stronger colour is more, another one is below 0.
 
     Args:
         cells: a row a layer, a value a head; None for a head that has none.
         title: of the values.
-        reference: a value below which cells have another colour, as the score of the whole model.
     """
     values = [
         {
             "layer": str(layer + 1),
             "head": str(head + 1),
             "value": value,
-            "apart": abs(value - (reference or 0.0)),
-            "side": "more" if value >= (reference or 0.0) else "less",
+            "apart": abs(value),
+            "side": "more" if value >= 0 else "less",
         }
         for layer, heads in enumerate(cells)
         for head, value in enumerate(heads)
@@ -352,6 +349,7 @@ def heat_map(
 def shares(by_layer: Sequence[Mapping[str, float]], title: str) -> Spec:
     """Draw shares that add up to 1, a bar for each layer."""
     kinds = [*by_layer[0]] if by_layer else []
+    colours = [*COLOURS[: len(kinds) - 1], GREY]  # the last kind is all that is left
     values = [
         {"layer": str(layer + 1), "kind": kind, "share": share}
         for layer, own in enumerate(by_layer)
@@ -365,7 +363,7 @@ def shares(by_layer: Sequence[Mapping[str, float]], title: str) -> Spec:
         encoding={
             "y": named("layer", "layer"),
             "x": quantity("share", title, axis={"format": ".0%"}, scale={"domain": [0, 1]}),
-            "color": named("kind", None, scale={"domain": kinds}, legend=legend),
+            "color": named("kind", None, scale={"domain": kinds, "range": colours}, legend=legend),
             "tooltip": [
                 named("layer", "layer"),
                 named("kind", "kind"),

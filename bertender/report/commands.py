@@ -48,10 +48,17 @@ def command_of(made: Ancestor, parent: Ancestor | None) -> str:
 def comparing(comparison: Comparison) -> str:
     """Return the command that measures a comparison; empty where the file names no artifacts."""
     places = dict.fromkeys(row.lineage[0].place for row in comparison.rows if row.lineage)
-    if len(places) == 0:
+    if not places:
         return ""
-    config = to_jsonable_python(comparison.circumstances.config)
-    return shlex.join(["bertender", "compare", *places, *flags(CompareConfig, config)])
+    conditions = comparison.circumstances
+    # the others are read from the first model that records a task
+    known = next((made.source for row in comparison.rows for made in row.lineage[:1]), {})
+    task = {
+        name: value for name, value in (conditions.source or {}).items() if known.get(name) != value
+    }
+    config = to_jsonable_python(conditions.config)
+    own = [*flags(TaskConfig, task), *flags(CompareConfig, config)]
+    return shlex.join(["bertender", "compare", *places, *own])
 
 
 def flags(config: type[Config], values: Mapping[str, Any]) -> Iterator[str]:

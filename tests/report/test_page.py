@@ -148,7 +148,7 @@ def test_products_have_their_worst_ratio(rich: Comparison) -> None:
     assert sensitivity(rich.rows[0]) is None
 
 
-def test_a_map_has_a_colour_for_each_side_of_its_reference() -> None:
+def test_a_map_has_a_colour_for_each_sign() -> None:
     values = values_of(heat_map([[0.1, -0.3], [None, 0.2]], "change"))
     assert [each["side"] for each in values] == ["more", "less", "more"]
     assert [each["apart"] for each in values] == [0.1, 0.3, 0.2]
@@ -163,6 +163,9 @@ def test_commands_have_what_is_not_at_its_default(rich: Comparison) -> None:
     ]
     words = comparing(rich)
     assert words == "bertender compare runs/teacher 'runs/the student' --seed 4"
+    fewer = conditions(labels=LABELS, source={**TEACHER_MADE.source, "max_dev": 120})
+    words = comparing(rich.model_copy(update={"circumstances": fewer}))
+    assert words == "bertender compare runs/teacher 'runs/the student' --max-dev 120 --seed 4"
     gone = STUDENT_MADE.model_copy(update={"missing": True, "place": "parent abc: gone"})
     assert making((gone,)) == [(gone, "")]
 
