@@ -372,6 +372,7 @@ def ancestors(artifact: Artifact) -> tuple[Ancestor, ...]:
             Ancestor(
                 place=each.place,
                 digest=each.digest,
+                parent=card.parent.digest if card.parent else None,
                 stage=card.stage,
                 kind=card.kind,
                 precision=card.precision,

@@ -277,6 +277,7 @@ class Ancestor(Record):
     place: str = Field(description="path, or hub name; of one that is missing, why")
     missing: bool = False
     digest: str = ""
+    parent: str | None = Field(None, description="digest of the one that it was made from")
     stage: str = ""
     kind: str = ""
     precision: str = ""

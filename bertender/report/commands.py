@@ -18,9 +18,9 @@ from bertender.tasks.task import TaskConfig
 def making(lineage: Sequence[Ancestor]) -> list[tuple[Ancestor, str]]:
     """Return the artifacts of a lineage, the oldest first, each with the command that makes it;
     empty where none is known."""
-    parents = [*lineage[1:], None]
-    pairs = zip(lineage, parents, strict=True)
-    return [(each, command_of(each, parent)) for each, parent in pairs][::-1]
+    by_digest = {each.digest: each for each in lineage if not each.missing}
+    steps = [(each, command_of(each, by_digest.get(each.parent or ""))) for each in lineage]
+    return steps[::-1]
 
 
 def command_of(made: Ancestor, parent: Ancestor | None) -> str:
@@ -30,7 +30,7 @@ def command_of(made: Ancestor, parent: Ancestor | None) -> str:
         return ""
     if made.stage == IMPORT_STAGE:
         return shlex.join(["bertender", "import", str(made.config.get("source", "")), *out])
-    if made.stage not in STAGES:
+    if made.stage not in STAGES or (made.parent is not None and parent is None):
         return ""
     stage = STAGES[made.stage]
     words = ["bertender", made.stage]
@@ -47,9 +47,14 @@ def command_of(made: Ancestor, parent: Ancestor | None) -> str:
 
 def comparing(comparison: Comparison) -> str:
     """Return the command that measures a comparison; empty where the file names no artifacts."""
-    places = dict.fromkeys(row.lineage[0].place for row in comparison.rows if row.lineage)
+    by_name = {row.name: row.lineage[0].place for row in comparison.rows if row.lineage}
+    pairs = [row.cascade for row in comparison.rows if row.cascade]
+    places = dict.fromkeys(by_name[row.name] for row in comparison.rows if row.name in by_name)
     if not places:
         return ""
+    cascades = [
+        word for pair in pairs for word in ("--cascade", by_name[pair.small], by_name[pair.strong])
+    ]
     conditions = comparison.circumstances
     # the others are read from the first model that records a task
     known = next((made.source for row in comparison.rows for made in row.lineage[:1]), {})
@@ -58,7 +63,7 @@ def comparing(comparison: Comparison) -> str:
     }
     config = to_jsonable_python(conditions.config)
     own = [*flags(TaskConfig, task), *flags(CompareConfig, config)]
-    return shlex.join(["bertender", "compare", *places, *own])
+    return shlex.join(["bertender", "compare", *places, *cascades, *own])
 
 
 def flags(config: type[Config], values: Mapping[str, Any]) -> Iterator[str]:

@@ -43,6 +43,7 @@ TEACHER_MADE = Ancestor(
 STUDENT_MADE = Ancestor(
     place="runs/the student",
     digest="b" * 64,
+    parent="a" * 64,
     stage="distill",
     kind="torch",
     precision="float32",

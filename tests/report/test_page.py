@@ -11,7 +11,13 @@ from html import unescape
 import pytest
 from markupsafe import escape
 
-from bertender.comparison.records import Comparison, ComparisonRow, Confused, PrunedHeads
+from bertender.comparison.records import (
+    CascadeFindings,
+    Comparison,
+    ComparisonRow,
+    Confused,
+    PrunedHeads,
+)
 from bertender.comparison.table import COLUMNS, comparison_lines
 from bertender.core.machine import MachineLoad
 from bertender.report import charts
@@ -166,6 +172,14 @@ def test_commands_have_what_is_not_at_its_default(rich: Comparison) -> None:
     fewer = conditions(labels=LABELS, source={**TEACHER_MADE.source, "max_dev": 120})
     words = comparing(rich.model_copy(update={"circumstances": fewer}))
     assert words == "bertender compare runs/teacher 'runs/the student' --max-dev 120 --seed 4"
+    pair = CascadeFindings(
+        **{"small": "student", "strong": "teacher", "threshold": 0.9, "chosen_on": 50},
+        **{"score": 0.9, "strong_score": 0.91, "passed_on": 0.2},
+    )
+    both = row("both", 0.9, 4.0, 160.0, cascade=pair, lineage=(STUDENT_MADE, TEACHER_MADE))
+    words = comparing(rich.model_copy(update={"rows": (*rich.rows, both)}))
+    assert " --cascade 'runs/the student' runs/teacher --seed 4" in words
+    assert making((STUDENT_MADE,)) == [(STUDENT_MADE, "")], "its parent is not known"
     gone = STUDENT_MADE.model_copy(update={"missing": True, "place": "parent abc: gone"})
     assert making((gone,)) == [(gone, "")]
 
