@@ -230,8 +230,9 @@ def distill(
     """Train a smaller student on a teacher's outputs.
 
     Args:
-        teacher: the artifact to learn from.
-        task: a name, a `Task`, or the settings of `load_task`; by default the teacher's task.
+        teacher: the artifact to learn from; or a data file with its probabilities or labels.
+        task: a name, a `Task`, or the settings of `load_task`; by default the teacher's task. Of a
+            file, a held-out file with true labels is enough: `{"dev": "dev.csv"}`.
         config: settings of the stage, as an object.
         out: where the artifact goes.
         force: replace a finished artifact there.

@@ -55,8 +55,17 @@ OutOption = Annotated[
 TeacherOption = Annotated[
     str, typer.Option("--teacher", metavar="ARTIFACT", help="artifact of the teacher")
 ]
+TeacherOrFileOption = Annotated[
+    str,
+    typer.Option(
+        "--teacher",
+        metavar="ARTIFACT",
+        help="artifact of the teacher; or a data file, or folder of `bertender score`, with its "
+        "probabilities or labels",
+    ),
+]
 ArtifactArgument = Annotated[str, typer.Argument(metavar="ARTIFACT", help="artifact to start from")]
-SOURCES = {"teacher": TeacherOption, "artifact": ArtifactArgument}
+SOURCES = {"teacher": TeacherOrFileOption, "artifact": ArtifactArgument}
 """Name of what a stage starts from -> how its command takes it."""
 
 
