@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -404,7 +405,8 @@ def test_the_endpoint_answers_as_the_page_says(
     """What needs two terminals, with free ports: commands, curl, JavaScript, and Python."""
     monkeypatch.chdir(built(once, task, trained, monkeypatch))
     model = served_on(page, once) if page in TASKS_OF_PAGES else "mine/int8"
-    with served_by([str(model)]) as urls:
+    options = [words[1:] for words in shown_lines(page, "serve") if "--abstain-below" in words]
+    with served_by([str(model), *chain(*options)]) as urls:
         url = urls["http"]
         for name, added in ASK.items():
             for words in shown_lines(page, name):
