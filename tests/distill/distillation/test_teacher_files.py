@@ -409,6 +409,25 @@ def test_what_is_made_of_the_student_needs_no_teacher(
     assert "learned from" in shown and "24 rows of probabilities" in shown
 
 
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_what_score_wrote_teaches(
+    form: str, trained_teacher: Artifact, task: Task, few: Task, encoder: Path, tmp_path: Path
+) -> None:
+    some = task.train.first(20)
+    write_csv(tmp_path / "texts.csv", some, task.labels)
+    folder = tmp_path / "scored"
+    flags = ("--format", form, "--texts-per-part", "8", "--out", folder)
+    succeed("score", trained_teacher.path, tmp_path / "texts.csv", *flags)
+    config = DistillConfig.parse({**QUICK, "teacher_file": folder, "student": str(encoder)})
+    with listed_steps() as steps:
+        student = distill_from_file(few, config, tmp_path / "student")
+    found = student.card.findings.teacher_file
+    assert found is not None and (found.form, found.rows, found.gold) == ("probabilities", 20, 20)
+    ours = torch.cat([each.batch["teacher_logits"].softmax(-1)[:, 0] for each in steps])
+    theirs = logits_of(trained_teacher, some).softmax(-1)[:, 0]
+    torch.testing.assert_close(ours.sort()[0], theirs.sort()[0], atol=1e-4, rtol=0)
+
+
 RECIPE = """
 summary: a student of a file
 task: {{dev: {dev}}}
