@@ -37,10 +37,11 @@ from distill.finetuning.config import FinetuneConfig
 from distill.finetuning.finetune import finetune_by_name
 from export.config import ExportConfig
 from export.exporter import export
+from tests.front import write_fresh_texts
 from tests.toy_heads import JOINT
 from tests.toy_models import save_encoder
 from tests.toy_tagging import TASK as TAGGING
-from tests.toys import answer_task, choice_task, ranking_task, similarity_task
+from tests.toys import answer_task, choice_task, ranking_task, similarity_task, toy_task
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
@@ -198,10 +199,14 @@ def test_the_sample_of_soft_labels_is_read(tmp_path: Path) -> None:
 
 PACKAGED = "all-MiniLM-L6-v2"
 """The encoder that students on pages start from; a tiny one stands for it."""
+FRESH = "--train fresh.csv --dev dev.csv"
+"""Of the few texts to learn from, none is set apart."""
 TINY = {
     "finetune": "--teacher {teacher} --learning-rate 3e-3",
     "compare": "--processes 1 --rounds 2 --single-texts 5 --noisy",
     "distill": "--learning-rate 3e-3",
+    "calibrate": FRESH,
+    "drift": "--reference earlier.csv",
     "pretrain": "--epochs 1 --layers 1 --hidden-size 32 --heads 2 --vocabulary-size 300",
 }
 """Added to a shown command: a tiny encoder learns as quickly as it can, and little is timed."""
@@ -216,6 +221,7 @@ def run(line: str, teacher: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     assert words[0] == "bertender", line
     # before the page's own words: the last value of an option wins
     added = "" if "--saved" in words else TINY.get(words[1], "")
+    added += f" {FRESH}" if "--cascade" in words else ""
     stand_in = str(teacher.path) if words[1] == "distill" else PACKAGED
     own = [stand_in if word == PACKAGED else word for word in words[2:]]
     quick = [*words[:2], *added.format(teacher=teacher.path).split(), *own]
@@ -240,6 +246,11 @@ def write_files(folder: Path, task: Task, trained: Artifact) -> None:
         tagged = [(text.split(), f"B-{label}") for text, label in rows]
         sentences = ["".join(f"{word} {tag}\n" for word in words) for words, tag in tagged]
         (folder / f"{name}.conll").write_text("\n".join(sentences), encoding="utf-8")
+    fresh = toy_task(900)
+    write_fresh_texts(folder / "fresh.csv", fresh)
+    bare = [text.split(" number")[0] for text in fresh.train.texts()]
+    for name, rows_of in (("earlier", bare[::3]), ("recent", bare[1::3])):
+        (folder / f"{name}.csv").write_text("\n".join(["text", *rows_of]), encoding="utf-8")
     asked = answer_task(96, 32)
     for name, split in (("train", asked.train), ("dev", asked.dev)):
         pairs = zip(split.examples, split.label_ids, strict=True)
