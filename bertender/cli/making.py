@@ -1,4 +1,4 @@
-"""Commands that make models: the stages, `import`, `compress`, and `run` for recipes.
+"""Commands that make models: the stages, `import`, `compress`, and `run` and `sweep` for recipes.
 
 What does the work loads PyTorch and is imported where it runs: settings are read without it.
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from bertender import api
 from bertender.cli.flags import ForceFlag, JsonFlag, command_with_flags, settings_of
@@ -26,11 +28,13 @@ from bertender.cli.output import (
     print_table,
     print_words,
 )
+from bertender.comparison.table import DASH
 from bertender.core.artifact import Artifact
 from bertender.core.config import parts_of
-from bertender.core.errors import AccuracyError, ConfigError, UnknownNameError
+from bertender.core.errors import AccuracyError, ConfigError, TrainingError, UnknownNameError
 from bertender.core.files import save_result
 from bertender.core.machine import is_main_process
+from bertender.metrics.metric import Score
 from bertender.models.sentence_files import POOLINGS, PoolingName
 from bertender.recipes.recipe import (
     Recipe,
@@ -43,6 +47,7 @@ from bertender.recipes.recipe import (
     run_recipe,
 )
 from bertender.recipes.stages import STAGES
+from bertender.recipes.sweep import Sweep, run_sweep
 from bertender.tasks.named import TASKS
 from bertender.tasks.task import TaskConfig
 
@@ -71,8 +76,8 @@ SOURCES = {"teacher": TeacherOrFileOption, "artifact": ArtifactArgument}
 
 def build(name: str) -> Callable[..., None]:
     """Build a command of this module."""
-    if name == "run":
-        return run_command
+    if name in ("run", "sweep"):
+        return run_command if name == "run" else sweep_command
     if name == "import":
         return command_with_flags(import_command, (TaskConfig,), optional=(TaskConfig,))
     return compress_command() if name == "compress" else stage_command(name)
@@ -207,11 +212,21 @@ def compress_command() -> Callable[..., None]:
     return command_with_flags(command, (TaskConfig, CompressConfig), optional=(TaskConfig,))
 
 
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="a name from `bertender recipes`, or a .yaml file")
+]
+ChangesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="STEP.KEY=VALUE",
+        help="change a setting of a step, or of the task (task.KEY=VALUE); may be repeated",
+    ),
+]
+
+
 def run_command(
-    recipe: Annotated[
-        str,
-        typer.Argument(metavar="RECIPE", help="a name from `bertender recipes`, or a .yaml file"),
-    ],
+    recipe: RecipeArgument,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -221,14 +236,7 @@ def run_command(
             show_default="runs/RECIPE",
         ),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="STEP.KEY=VALUE",
-            help="change a setting of a step, or of the task (task.KEY=VALUE); may be repeated",
-        ),
-    ] = None,
+    changes: ChangesOption = None,
     tasks: Annotated[
         str | None,
         typer.Option(
@@ -287,6 +295,81 @@ def run_command(
 
         print_table(averages_table(mean))
     _show_next(chosen)
+
+
+def sweep_command(
+    recipe: RecipeArgument,
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            "--grid",
+            metavar="STEP.KEY=VALUE,VALUE",
+            help="values of a setting of a step; may be repeated, and each combination is tried",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIRECTORY",
+            help="where to put the results",
+            show_default="runs/RECIPE-sweep",
+        ),
+    ] = None,
+    changes: ChangesOption = None,
+    step: Annotated[
+        str | None,
+        typer.Option(
+            "--step", help="whose model is scored; by default the last step that makes one"
+        ),
+    ] = None,
+    drawn: Annotated[
+        int | None,
+        typer.Option("--random", metavar="N", min=1, help="try so many of the combinations, drawn"),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    chosen = load_recipe(recipe).with_settings(map(read_setting, changes or []))
+
+    def announce(text: str) -> None:
+        messages.print(text, highlight=False, markup=False)
+
+    directory = out or Path("runs") / f"{chosen.name}-sweep"
+    sweep = run_sweep(chosen, directory, grid, step=step, drawn=drawn, announce=announce)
+    if as_json:
+        print_json(sweep.model_dump(mode="json"))
+    else:
+        _show_sweep(sweep)
+    if failures := sweep.failures:
+        first = failures[0]
+        raise TrainingError(
+            f"{len(failures)} of {len(sweep.variants)} variants failed, first {first.name}: "
+            f"{first.failed} The others are as shown; the same command tries it again."
+        )
+
+
+def _show_sweep(sweep: Sweep) -> None:
+    """Print the variants as one table, and the score of the best on the held-out texts."""
+
+    def score(own: Score | None) -> str:
+        return DASH if own is None else f"{own.value:.4f} [{own.low:.4f}, {own.high:.4f}]"
+
+    rows = []
+    for each in sweep.variants:
+        change = DASH
+        if each.change is not None:
+            change = f"{each.change.value:+.1f} [{each.change.low:+.1f}, {each.change.high:+.1f}]"
+        state = f"{each.seconds:.0f} s" if each.failed is None else "FAILED"
+        settings = (str(value) for value in each.settings.values())
+        rows.append((*settings, score(each.score), change, state))
+    print_words(f"{sweep.task}: {sweep.metric} of {sweep.step} on {sweep.texts} texts set apart")
+    table = Table(*sweep.variants[0].settings, "score", "change, points", "built in", box=None)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    print_table(table)
+    if sweep.held_out is not None:
+        print_words(f"held-out, of the best alone: {score(sweep.held_out)}, n = {sweep.held_out.n}")
+        print_words(f"{sweep.path}", "dim")
 
 
 def _run(

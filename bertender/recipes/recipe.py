@@ -267,7 +267,7 @@ class PlannedStep:
 
 
 @contextmanager
-def _naming(step: Step) -> Iterator[None]:
+def naming(step: Step) -> Iterator[None]:
     """Put the step's name before the message of an error."""
     try:
         yield
@@ -293,7 +293,7 @@ def make_plan(recipe: Recipe, out: Path) -> list[PlannedStep]:
         )
     plan = []
     for step in recipe.steps:
-        with _naming(step):
+        with naming(step):
             STAGES[step.stage].requires()
             config = STAGES[step.stage].config.parse(step.settings)
         plan.append(PlannedStep(step, config, out))
@@ -318,7 +318,7 @@ def _check_products(plan: Sequence[PlannedStep]) -> None:
     by_path: dict[Path, ExpectedModel | None] = {}
     for planned in plan:
         step, stage = planned.step, planned.stage
-        with _naming(step):
+        with naming(step):
             for position, source in enumerate(step.sources):
                 stage.check_source(planned.config, position, source, products[source])
             if stage.suffix:
@@ -334,7 +334,7 @@ def _check_files(plan: Sequence[PlannedStep]) -> None:
     """Raise a BertenderError where a setting names a missing path that no step will make."""
     made: set[Path] = set()
     for planned in plan:
-        with _naming(planned.step):
+        with naming(planned.step):
             for file in planned.stage.files(planned.filled):
                 if file.path is None or file.path.resolve() not in made:
                     file.check()
@@ -352,22 +352,25 @@ class StepOutcome:
     result: dict[str, Any]
 
 
-def checked(recipe: Recipe, out: Path, force: bool = False) -> tuple[list[PlannedStep], Task]:
+def checked(
+    recipe: Recipe, out: Path, force: bool = False, task: Task | None = None
+) -> tuple[list[PlannedStep], Task]:
     """Return the steps of a recipe and its task, after all checks that need no step to run.
 
-    Arguments and errors are those of `run_recipe`.
+    Arguments and errors are those of `run_recipe`; the task is loaded unless it is given.
     """
     plan = make_plan(recipe, out)
     for planned in plan:
         if not planned.stage.suffix and not was_built(planned.outputs[0]):
-            with _naming(planned.step):
+            with naming(planned.step):
                 for place in planned.outputs:
                     check_not_finished(place, force)
-    held_out_alone = any(each.stage.brings_labels(each.config) for each in plan)
-    task = load_task(TaskConfig.parse(recipe.task), has_model=held_out_alone)
+    if task is None:
+        held_out_alone = any(each.stage.brings_labels(each.config) for each in plan)
+        task = load_task(TaskConfig.parse(recipe.task), has_model=held_out_alone)
     plan = _fitting(plan, task)
     for planned in plan:  # settings and sources may not go together with the task
-        with _naming(planned.step):
+        with naming(planned.step):
             planned.stage.accepts(task)
             planned.stage.check(planned.filled, task)
     return plan, task
@@ -443,7 +446,7 @@ def run_recipe(
     done: dict[str, Artifact] = {}
     for number, planned in enumerate(plan, start=1):
         at_step(planned.step, number, len(plan))
-        with _naming(planned.step):
+        with naming(planned.step):
             outcome = run_step(planned, task, done, fresh)
             if not planned.stage.suffix:
                 done[planned.step.name] = Artifact.load(outcome.output, verify=False)

@@ -16,7 +16,7 @@ from bertender.core.artifact import Artifact
 from serve.server.installation import is_installed
 from tests.cli.fakes import FakeEndpoint
 from tests.cli.made import FAST, QUICK, Made
-from tests.front import WRITERS, last_line, succeed, write_fresh_texts
+from tests.front import WRITERS, last_line, succeed, write_fresh_texts, write_toy_files
 from tests.quick import quick
 from tests.serve.scripted import Script, http_server
 from tests.stand_in_hub import WRITER, stand_in_hub
@@ -36,6 +36,14 @@ def run_words(made: Made, out: Path) -> Words:
     text = TOY_RECIPE.format(train=made.files.train, dev=made.files.dev)
     path.write_text(text, encoding="utf-8")
     return ("run", path, "--out", out)
+
+
+def sweep_words(made: Made, out: Path) -> Words:
+    folder = out.parent
+    files = write_toy_files(folder, toy_task(400, 20))
+    text = TOY_RECIPE.format(train=files.train, dev=files.dev)
+    (folder / "mine.yaml").write_text(text.replace("task: toy", "task: toy, select: 0.2"))
+    return ("sweep", folder / "mine.yaml", "--grid", "longest_ngram=1,2", "--out", out)
 
 
 def pretrain_words(made: Made, out: Path) -> Words:
@@ -78,6 +86,7 @@ def drift_words(made: Made, out: Path) -> Words:
 
 COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "run": run_words,
+    "sweep": sweep_words,
     "pretrain": pretrain_words,
     "distill-general": lambda made, out: (
         *("distill-general", "--teacher", made["teacher"], "--corpus", made.files.corpus),
@@ -142,6 +151,7 @@ WRITTEN = frozenset(
 KEYS: dict[str, Collection[str]] = {
     **dict.fromkeys(WRITERS, WRITTEN),
     "run": {"recipe", "out", "steps"},
+    "sweep": {"recipe", "step", "metric", "texts", "variants", "best", "held_out"},
     "import": WRITTEN,
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
     "compare": {"circumstances", "rows", "constant", "noise_floor"},

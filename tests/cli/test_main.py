@@ -63,6 +63,7 @@ CONFIGS: dict[str, tuple[type[Any], ...]] = {
 
 OWN_FLAGS = {
     "run": {"--out", "--set", "--tasks", "--teacher", "--seed", "--fresh", "--force"},
+    "sweep": {"--grid", "--out", "--set", "--step", "--random"},
     "pretrain": {"--out", "--force"},
     "distill-general": {"--out", "--force"},
     "baseline": {"--out", "--force"},

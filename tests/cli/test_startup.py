@@ -37,6 +37,7 @@ NOWHERE = "./nowhere"
 OUT = ("--out", "out")
 PATHS: dict[str, list[tuple[str, ...]]] = {
     "run": [(f"{NOWHERE}.yaml",)],
+    "sweep": [(f"{NOWHERE}.yaml", "--grid", "a=1")],
     "pretrain": [("--corpus", f"{NOWHERE}.txt", *OUT), ("--stack-from", NOWHERE, *OUT)],
     "distill-general": [("--teacher", NOWHERE, *OUT), ("--corpus", f"{NOWHERE}.txt", *OUT)],
     "baseline": [("--train", f"{NOWHERE}.csv", "--dev", f"{NOWHERE}.csv", *OUT)],
