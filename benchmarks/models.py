@@ -122,6 +122,9 @@ def run(
     dev: Annotated[
         Path | None, typer.Option(help="score on this file instead of the task's, untimed")
     ] = None,
+    cascade: Annotated[
+        bool, typer.Option(help="add the first model, and the teacher for what it is not sure of")
+    ] = False,
     processes: Annotated[int, typer.Option(min=1, help="repetitions of the timing")] = 3,
     threads: Threads = 0,
     noisy: Noisy = False,
@@ -147,7 +150,8 @@ def run(
         save_runs([recorded("models", rows, **task_facts(task), **part)], out)
         return
     config = CompareConfig(processes=processes, threads=threads, noisy=noisy)
-    save_runs([comparison_run("models", compare(artifacts, task, config))], out)
+    pair = (artifacts[1], artifacts[0]) if cascade else None
+    save_runs([comparison_run("models", compare(artifacts, task, config, cascade=pair))], out)
 
 
 def comparison_run(subject: str, comparison: Any, **about: Any) -> Run:
@@ -243,6 +247,34 @@ def _compared(row: Row) -> list[str]:
         two(row["latency"]["single"]["p50_ms"]),
         DASH if row["change"] is None else times(row["latency"]["speedup"]),
     ]
+
+
+def cascade_table(runs: Sequence[Run]) -> Table:
+    """Score, time and share passed on of a cascade beside the models that it is of."""
+    (result,) = runs
+    rows = []
+    for row in result.rows:
+        name, found = str(row["name"]), row["cascade"]
+        singles = row["latency"]["single_ms"]
+        texts = [value for process in singles for each in process for value in each]
+        rows.append(
+            [
+                ", then ".join(TITLES.get(each, each) for each in name.split(", then ")),
+                score(row["score"]),
+                DASH if found is None else f"{found['passed_on']:.0%}",
+                two(sum(texts) / len(texts)),
+                two(row["latency"]["single"]["p99_ms"]),
+                DASH if row["change"] is None else times(row["latency"]["speedup"]),
+            ]
+        )
+    (cascade,) = (row["cascade"] for row in result.rows if row["cascade"])
+    note = (
+        f"{task_title(result.about['task'])}, n = {result.about['n']}; brackets are 95 % "
+        f"intervals; a threshold of {cascade['threshold']:.3f}, chosen on {cascade['chosen_on']} "
+        f"texts set apart. {machine(result)}."
+    )
+    headings = ["Model", "Score", "Passed on", "Mean, ms", "p99, ms", "Times as fast"]
+    return Table(headings, rows, note)
 
 
 def demo_table(runs: Sequence[Run]) -> Table:

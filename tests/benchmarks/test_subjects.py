@@ -83,6 +83,18 @@ def test_models_are_timed_in_turns(
     assert first[-1] == "-" and "x [" in second[-1]
 
 
+def test_a_cascade_is_one_more_row(
+    trained: Artifact, graph: Artifact, chosen_by: Task, tmp_path: Path
+) -> None:
+    settings = {"processes": 1, "threads": 1, "cascade": True, "noisy": True}
+    models.run(trained.path, [graph.path], tmp_path / "cascade.json", **settings)
+    table = models.cascade_table([only(tmp_path / "cascade.json")])
+    assert [row[0] for row in table.rows] == ["teacher", "float", "float, then teacher"]
+    # the graph predicts as the teacher does, and keeps all texts
+    assert [row[2] for row in table.rows] == ["-", "-", "0%"]
+    assert "texts set apart" in table.note
+
+
 @pytest.mark.server
 def test_models_are_scored_behind_an_endpoint(
     trained: Artifact, graph: Artifact, chosen_by: Task, tmp_path: Path
