@@ -25,7 +25,7 @@ from bertender.metrics.targets import is_labelled
 from bertender.models.families import most_tokens
 from bertender.problems.problem import Outputs
 from bertender.tasks.labelled import read_unlabelled
-from bertender.tasks.loading import unlabelled_texts
+from bertender.tasks.loading import SAMPLE_SEED, unlabelled_texts
 from bertender.tasks.rows import SkippedRows, stop, together
 from bertender.tasks.task import Split, Task
 from bertender.tasks.teacher_files import TeacherFile
@@ -92,7 +92,7 @@ def with_unlabelled(
         confidence, least = file.confidence(), config.min_confidence
         filters["confidence"] = lambda text: confidence[text] < least
     sources = (
-        (file.examples if file is not None else (), None),
+        ((), None) if file is None else _some_of(file, task.source.get("max_train")),
         (of_file, config.max_unlabelled),
         (map(task.problem.to_example, texts_of_task(config, task)), config.unlabelled_texts),
     )
@@ -111,6 +111,15 @@ def with_unlabelled(
         ]
         extended = replace(extended, train=replace(train, label_ids=tuple(gold)))
     return extended, dict(left_out)
+
+
+def _some_of(file: TeacherFile, most: int | None) -> tuple[Sequence[Example], int | None]:
+    """Return the texts of a teacher's file, and how many of them are learned from at most; those
+    are drawn from the whole file, which may be sorted."""
+    if most is None:
+        return file.examples, None
+    order = np.random.default_rng(SAMPLE_SEED).permutation(len(file.examples))
+    return [file.examples[row] for row in order], most
 
 
 def text_filters(task: Task, config: FilteredConfig) -> Mapping[str, LeavesOut]:

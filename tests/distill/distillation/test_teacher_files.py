@@ -19,10 +19,12 @@ from bertender.metrics.targets import NO_LABEL
 from bertender.models.classifier import load_torch_classifier
 from bertender.recipes.recipe import checked, parse_recipe
 from bertender.tasks.task import Split, Task
+from bertender.tasks.teacher_files import TeacherColumns, read_teacher_file
 from bertender.text.tokenizer import load_tokenizer
 from bertender.training.heads import HEADS, WEIGHT, logit_mse, soft_labels
 from distill.distillation.config import DISTILL_RULES, DistillConfig
 from distill.distillation.distiller import distill_from_file
+from distill.distillation.texts import with_unlabelled
 from distill.losses.functions import soft_cross_entropy
 from distill.methods import METHODS
 from tests.front import fail, succeed, write_csv
@@ -230,6 +232,17 @@ def test_filters_leave_rows_out(
     # the entropy of 0.7 and 0.3 is 0.88 of the highest
     assert training.unlabelled_left_out == {"held_out": 1, "confidence": 3, "entropy": 1}
     assert training.unlabelled_texts == len(answered)
+
+
+def test_so_many_rows_are_drawn_as_max_train_says(
+    answered: list[dict[str, Any]], few: Task, tmp_path: Path
+) -> None:
+    path = write_lines(tmp_path / "labels.jsonl", answered)
+    file = read_teacher_file(path, few, TeacherColumns())
+    config = DistillConfig.parse({"teacher_file": "labels.jsonl", "student": "any"})
+    some, _ = with_unlabelled(replace(few, source={"max_train": 5}), config, file)
+    assert len({*some.train.examples}) == 5 and {*some.train.examples} < {*file.examples}
+    assert some.train.examples != file.examples[:5]
 
 
 def test_agreement_with_the_teacher_is_of_held_out_texts(
