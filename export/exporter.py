@@ -35,6 +35,7 @@ from bertender.models.family import BEFORE_5
 from bertender.models.graphs import LOGITS, nodes_of, save_graph
 from bertender.models.onnx_session import LEFT_OUT, ONNX_NAME, RUNTIME_DOMAIN, SESSION_CONFIG
 from bertender.models.own_models import TABLE_MODELS
+from bertender.models.steps import STEPS
 from bertender.tasks.task import Task
 from bertender.text.tokenizer import load_tokenizer, save_tokenizer
 from export.config import ExportConfig
@@ -132,6 +133,8 @@ def check_architecture(model: PreTrainedModel, config: ExportConfig) -> None:
     """
     if getattr(model.config, "is_encoder_decoder", False):
         raise _not_exported(model, "it has a decoder beside its encoder")
+    if obstacle := STEPS["export"](family_name(model.config)):
+        raise _not_exported(model, obstacle)
     known = family_name(model.config) in {*FAMILIES, *TABLE_MODELS}
     if not known and model.device.type == "meta":
         settings = copy.copy(model.config)

@@ -5,7 +5,7 @@ Three kinds repeat a path:
 - values that are not named in `quick`, and all but the first test of a function marked `one_path`;
 - combinations of several parametrizations (scheme by architecture, method by teacher), once each
   value of each has been seen, in FOLDERS;
-- architectures ALIKE, whose rows in FAMILIES differ from another's in the language head alone.
+- architectures ALIKE, whose rows in FAMILIES hardly differ from another's, and others TABLED.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ FOLDERS = (
 )
 """Under tests/, those whose tests train, export and quantize."""
 
-ALIKE = frozenset({"camembert", "electra", "xlm-roberta"})
+ALIKE = frozenset({"big_bird", "camembert", "electra", "ernie", "xlm-roberta"})
 ALIKE |= {f"bertender-pruned-{name}" for name in ALIKE}
+TABLED = ALIKE | {"nomic_bert", "bertender-pruned-nomic_bert"}
+"""These, and those that `test_families_and_steps` alone is quick on."""
 
 
 def quick(values: Iterable[str], *names: str) -> list[Any]:
@@ -54,7 +56,7 @@ def repeats(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         values = {(function, *axis) for axis in _axes(item, parameters)}
         of_one_path = item.get_closest_marker("one_path") and function in begun
-        of_alike = {value for value in parameters.values() if isinstance(value, str)} & ALIKE
+        of_alike = {value for value in parameters.values() if isinstance(value, str)} & TABLED
         combined = len(values) > 1 and values <= seen
         if of_one_path or (_folder(item.path) in FOLDERS and (of_alike or combined)):
             yield item

@@ -24,6 +24,7 @@ from bertender.core.artifact import Artifact
 from bertender.core.errors import ModelError
 from bertender.models.classifier import load_torch_classifier, onnx_file, open_classifier
 from bertender.models.families import FAMILIES, encoder_layers, family_of
+from bertender.models.family import BEFORE_5
 from bertender.models.own_models import heads_of, neurons_of
 from bertender.models.steps import STEPS
 from bertender.recipes.stages import STAGES
@@ -56,7 +57,14 @@ from tests.distill.architectures import ARCHITECTURES
 from tests.exports import write_plain_export
 from tests.quantize.contexts import target_for
 from tests.quick import ALIKE
-from tests.toy_models import LONGEST, save_classifier, save_encoder, tiny_classifier
+from tests.toy_models import (
+    LONGEST,
+    ROBERTA_SHAPE,
+    SHAPES,
+    save_classifier,
+    save_encoder,
+    tiny_classifier,
+)
 from tests.toys import toy_task
 
 LAYERS, HEADS = 4, 4
@@ -66,6 +74,18 @@ SHORT = 2
 MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
 BATCH = {"input_ids": torch.arange(5, 19).reshape(2, 7) * MASK, "attention_mask": MASK}
 FEW = toy_task(16, 8)
+EUROBERT_SHAPE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": LONGEST,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "mask_token_id": 4,
+}
 QUICK: Mapping[str, Any] = {
     "epochs": 1,
     "batch_size": 8,
@@ -80,6 +100,7 @@ PRODUCTS: Mapping[str, int] = {
     "albert": USUAL + 1,  # a projection of the embeddings
     # four feed-forward parts, and bottlenecks: two that read, one that writes
     "mobilebert": SHORT * (4 + 4 * 2 + 2 + 1) + 1 + OF_A_HEAD,
+    "nomic_bert": SHORT * (OF_A_LAYER + 1) + OF_A_HEAD,  # a gate
     "modernbert": SHORT * 4 + OF_A_HEAD,  # queries, keys and values are one, and neurons and gate
 }
 """Of a graph, where they are not USUAL."""
@@ -392,5 +413,27 @@ def test_of_other_architectures_the_logits_alone_are_learned(
     assert obstacle
     cell = Cell(name, tmp_path, once)
     vars(cell)["model"] = tiny_classifier(name, **ARCHITECTURES[name].shape)
+    with pytest.raises(ModelError, match=re.escape(obstacle)):
+        RUNS[step](cell)
+
+
+OTHERS: Mapping[str, Mapping[str, Any]] = {
+    "longformer": {**ROBERTA_SHAPE, "attention_window": 8},
+    **({} if BEFORE_5 else {"eurobert": EUROBERT_SHAPE}),
+}
+"""Encoders whose layers are not known."""
+
+
+@pytest.mark.parametrize("step", ["import", "finetune", "hidden states", "export", "serve"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_encoders_are_exported_where_their_graph_computes_the_same(
+    name: str, step: str, once: Once, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPES, name, OTHERS[name])
+    cell = Cell(name, tmp_path, once)
+    obstacle = STEPS[step](name) or (STEPS["export"](name) if step == "serve" else "")
+    if not obstacle:
+        RUNS[step](cell)
+        return
     with pytest.raises(ModelError, match=re.escape(obstacle)):
         RUNS[step](cell)

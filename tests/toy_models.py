@@ -40,6 +40,7 @@ ROBERTA_SHAPE = {**BERT_SHAPE, "max_position_embeddings": LONGEST + 2, "pad_toke
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "albert": {**BERT_SHAPE, "embedding_size": 16},
     "bert": BERT_SHAPE,
+    "big_bird": {**BERT_SHAPE, "attention_type": "original_full"},
     "camembert": ROBERTA_SHAPE,
     "deberta-v2": {
         **BERT_SHAPE,
@@ -56,6 +57,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "max_position_embeddings": LONGEST,
     },
     "electra": {**BERT_SHAPE, "embedding_size": 32},
+    "ernie": BERT_SHAPE,
     "mobilebert": {
         **BERT_SHAPE,
         "embedding_size": 16,
@@ -72,6 +74,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "eos_token_id": 3,
     },
     "mpnet": ROBERTA_SHAPE,
+    **({} if BEFORE_5 else {"nomic_bert": BERT_SHAPE}),
     "roberta": ROBERTA_SHAPE,
     "xlm-roberta": ROBERTA_SHAPE,
 }

@@ -25,6 +25,7 @@ from bertender.models.family import (
     Norms,
     Projections,
     Pruning,
+    Stacked,
     distilbert_heads,
     mpnet_heads,
     scaled_scores,
@@ -107,6 +108,23 @@ def _with_position_bias(
     """MPNet adds a bias by distance, the same in every layer."""
     bias: torch.Tensor = call["position_bias"]
     return scaled_scores(attention, call, query, key) + bias
+
+
+def _turned(
+    attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    """NomicBERT turns queries and keys by positions (Su et al. 2021, arXiv 2104.09864, eq. 34)."""
+    cos, sin = (each[:, None] for each in call["position_embeddings"])  # (1, 1, seq, head_dim)
+
+    def turned(states: torch.Tensor) -> torch.Tensor:
+        first, second = states.chunk(2, dim=-1)
+        return states * cos + torch.cat((-second, first), dim=-1) * sin
+
+    return scaled_scores(attention, call, turned(query), turned(key))
+
+
+def _any_heads(attention: nn.Module, heads: Sequence[int], size: int) -> None:
+    """NomicBERT's attention has as many heads as its linear layers give it."""
 
 
 def _disentangled(
@@ -292,16 +310,50 @@ DISTILBERT = Family(
     pruning=Pruning(distilbert_heads, width="hidden_dim"),
 )
 
+NOMIC_BERT = Family(
+    layers="layers",
+    word_embeddings="embeddings.word_embeddings",
+    position_embeddings=None,
+    embedding_norm="embeddings.LayerNorm",
+    token_type_embeddings="embeddings.token_type_embeddings",
+    attention="self_attn",
+    projections=Projections.separate(
+        query="self_attn.q_proj",
+        key="self_attn.k_proj",
+        value="self_attn.v_proj",
+        output="self_attn.o_proj",
+    ),
+    feed_forward=FeedForward(
+        (Stacked("mlp.up_proj", ("inner",)), Stacked("mlp.gate_proj", ("gate",))), "mlp.down_proj"
+    ),
+    norms=Norms.after("post_attention_layernorm", "post_mlp_layernorm"),
+    language_head=LanguageHead(
+        ("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm"),
+        BERT_HEAD.bias,
+    ),
+    plain_layers=False,  # positions turn queries and keys, and neurons have a gate
+    scores=_turned,
+    fusion=Fusion(obstacle="its attention turns queries and keys by positions"),
+    pruning=Pruning(_any_heads),
+)
+
+ERNIE = replace(BERT, plain_layers=False)  # its embeddings may have types of tasks
+
+BIG_BIRD = replace(BERT, plain_layers=False)  # its embeddings may be scaled
+
 FAMILIES: Mapping[str, Family] = {
     "albert": ALBERT,
     "bert": BERT,
+    "big_bird": BIG_BIRD,
     "camembert": ROBERTA,
     "deberta-v2": DEBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "ernie": ERNIE,
     "mobilebert": MOBILEBERT,
     "modernbert": MODERNBERT,
     "mpnet": MPNET,
+    **({} if BEFORE_5 else {"nomic_bert": NOMIC_BERT}),
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
 }

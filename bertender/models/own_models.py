@@ -90,9 +90,9 @@ class _PrunedModel(PreTrainedModel):
             family.feed_forward.resize(layer, neurons)
 
 
-Classes: TypeAlias = tuple[type[PreTrainedModel], ...]
+Classes: TypeAlias = tuple[type[PreTrainedModel] | None, ...]
 """Of the models of an architecture that label texts, label words, give vectors, and answer
-questions."""
+questions; None where transformers has none."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,16 @@ class Prunable:
             "__init__": _PrunedConfig.__init__,
         }
         kind: Any = type(f"Pruned{config.__name__}", (_PrunedConfig, config), own)
+        answers = MODEL_FOR_QUESTION_ANSWERING_MAPPING.get(config, None)
         origins: Any = (
             MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config],
             MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING[config],
             embedder_of(config),
-            answering_class(MODEL_FOR_QUESTION_ANSWERING_MAPPING[config]),
+            answers and answering_class(answers),
         )
         pruned = tuple(
-            type(f"Pruned{origin.__name__}", (_PrunedModel, origin), {"config_class": kind})
+            origin
+            and type(f"Pruned{origin.__name__}", (_PrunedModel, origin), {"config_class": kind})
             for origin in origins
         )
         return cls(kind, origins, pruned, pruning.width)
@@ -134,7 +136,7 @@ class Prunable:
         self, model: PreTrainedModel
     ) -> tuple[type[PreTrainedModel], type[PreTrainedModel]]:
         """Return the classes of a model with its head: the architecture's own, and the pruned."""
-        pairs = zip(self.origins, self.pruned, strict=True)
+        pairs = zip(filter(None, self.origins), filter(None, self.pruned), strict=True)
         return next(pair for pair in pairs if isinstance(model, pair[0]))
 
 
@@ -162,6 +164,7 @@ class OwnModel:
     def of(cls, row: Prunable) -> Self:
         """Return the pruned form of an architecture."""
         classifier, tagger, embedder, answerer = row.pruned
+        assert classifier is not None
         return cls(row.config, classifier, tagger, embedder, answerer)
 
 
@@ -191,6 +194,10 @@ OUTPUTS: Mapping[str, bool] = {
     **({"torchscript": False} if BEFORE_5 else {}),
 }
 """Settings of what a model returns, which some configs have otherwise."""
+
+
+FULL = "original_full"
+"""The setting of BigBird by which each token attends to all."""
 
 
 def head_size(config: PretrainedConfig) -> int:
@@ -271,7 +278,7 @@ def load_pretrained(
     Raises:
         HubCodeError: its config names code of the hub.
         ModelError: a weight is not finite, or this version of transformers would leave weights of
-            a layer aside.
+            a layer aside; or its attention is sparse.
         OSError, ValueError, KeyError, RuntimeError, SafetensorError: it cannot be opened, or it
             would need a pickle or code from the hub.
     """
@@ -284,10 +291,18 @@ def load_pretrained(
             f"{source}: transformers {transformers.__version__} has no such attention, and would "
             "read other positions. Install 'transformers<5'."
         )
+    if getattr(config, "attention_type", FULL) != FULL:  # BigBird's
+        raise ModelError(
+            f"attention_type={config.attention_type!r} in the config of {source}: transformers "
+            "computes it for long texts alone, and switches a model over at the first short one, "
+            f"so that outputs would depend on what ran before. Set attention_type to {FULL!r} in "
+            "the config.json of a copy."
+        )
     settings = {**OUTPUTS, **(family.loading if family else {}), **settings}
     model, report = open_pretrained(
         auto_class, source, use_safetensors=True, output_loading_info=True, **settings
     )
+    _part_storages(model)
     if name := not_finite(model):
         raise ModelError(
             f"weight {name} of {source} has a value that is not a finite number, so that all that "
@@ -311,6 +326,17 @@ def load_pretrained(
 def with_logits(model: PreTrainedModel, auto_class: Any) -> PreTrainedModel:
     """Return a model that has just been made by a class of transformers, and returns `logits`."""
     return answering(model) if auto_class is AutoModelForQuestionAnswering else model
+
+
+def _part_storages(model: nn.Module) -> None:
+    """Give each weight memory of its own, in place.
+
+    transformers 5 cuts NomicBERT's queries, keys and values from one tensor of its file, and
+    safetensors writes no weight that is a part of another's memory.
+    """
+    for weight in model.parameters():
+        if not weight.is_meta and weight.untyped_storage().nbytes() > weight.nbytes:
+            weight.data = weight.data.clone()
 
 
 def not_finite(model: nn.Module) -> str | None:

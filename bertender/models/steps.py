@@ -29,6 +29,16 @@ def _not_fused_in_8_bits(name: str) -> str:
     return FUSIONS.get(name, NEVER_SEEN).obstacle_in_8_bits
 
 
+WITHOUT_EXPORT: Mapping[str, str] = {
+    "longformer": "it pads texts to whole windows, and a graph has those of the traced text alone",
+}
+"""Architectures whose graphs compute something else than they do."""
+
+
+def _not_exported(name: str) -> str:
+    return WITHOUT_EXPORT.get(name, "")
+
+
 Obstacle = Callable[[str], str]
 """model_type -> why an architecture does not go through a step; empty where it does."""
 
@@ -46,7 +56,7 @@ STEPS: Mapping[str, Obstacle] = {
     "prune heads": _by_row(lambda family: family.pruning.obstacle),
     "prune neurons": _by_row(lambda family: family.pruning.obstacle),
     "prune layers": _by_row(lambda family: SHARED_LAYERS if family.shared_layers else ""),
-    "export": _never,
+    "export": _not_exported,
     "fuse": _not_fused,
     "quantize": _never,
     "quantize fused": _not_fused_in_8_bits,

@@ -121,6 +121,23 @@ def test_a_first_token_that_reads_the_others_is_one(tmp_path: Path) -> None:
     assert found.card.task.labels == ("embedding",)
 
 
+def test_sparse_attention_is_refused_with_the_setting_that_works(
+    task: Task, tmp_path: Path
+) -> None:
+    """transformers switches such a model over at its first short text."""
+    theirs, out = tmp_path / "theirs", tmp_path / "out"
+    save_encoder("big_bird", theirs, attention_type="block_sparse")
+    said = r"attention_type='block_sparse'.*Set attention_type to 'original_full'"
+    with pytest.raises(ModelError, match=said):
+        bertender.import_model(theirs, out=out, pooling="mean")
+    with pytest.raises(ModelError, match=said):
+        bertender.finetune(task, out=out, teacher=theirs, **QUICK)
+    assert not out.exists()
+    settings = json.loads((theirs / "config.json").read_text())
+    (theirs / "config.json").write_text(json.dumps({**settings, "attention_type": "original_full"}))
+    assert bertender.import_model(theirs, out=out, pooling="mean").card.family == "big_bird"
+
+
 TEXTS = ("saw", "hammer drill wrench apple pear plum", "apple pear")
 
 
