@@ -114,7 +114,8 @@ def _turned(
     attention: nn.Module, call: Arguments, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor:
     """NomicBERT turns queries and keys by positions (Su et al. 2021, arXiv 2104.09864, eq. 34)."""
-    cos, sin = (each[:, None] for each in call["position_embeddings"])  # (1, 1, seq, head_dim)
+    angles: tuple[torch.Tensor, torch.Tensor] = call["position_embeddings"]
+    cos, sin = angles[0][:, None], angles[1][:, None]  # (1, 1, seq, head_dim)
 
     def turned(states: torch.Tensor) -> torch.Tensor:
         first, second = states.chunk(2, dim=-1)
