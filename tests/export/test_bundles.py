@@ -10,6 +10,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from bertender.core.artifact import Artifact
+from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError, ModelError, ParityError
 from bertender.models.classifier import open_classifier
 from bertender.models.runtimes import import_openvino
@@ -27,6 +29,7 @@ from export.bundle import browser as browser_bundle
 from export.bundle import single_file
 from export.bundle.bundle import bundle, check_target
 from export.bundle.config import BundleConfig
+from export.bundle.program import calibration_notes
 from quantize.quantizer import quantize
 from tests.packages import NODE_MODULES, needs_extensions, needs_node
 from tests.quantize.contexts import HERE, config_of
@@ -119,6 +122,21 @@ def test_a_single_file_takes_strings(exported: Artifact, task: Task, tmp_path: P
     assert label.tolist() == [task.labels[expected.argmax()]]
     assert scores[0] == pytest.approx(np.exp(expected) / np.exp(expected).sum(), abs=1e-5)
     assert json.loads(session.get_modelmeta().custom_metadata_map["labels"]) == [*task.labels]
+
+
+@needs_extensions
+def test_a_bundle_is_calibrated(exported: Artifact, task: Task, tmp_path: Path) -> None:
+    """A single file gives calibrated scores; for other programs a note says how to."""
+    own = Calibration(method="temperature", fitted_for="", texts=9, temperature=0.1)
+    record = exported.card.task.model_copy(update={"calibration": own})
+    source = replace(exported, card=exported.card.model_copy(update={"task": record}))
+    written = bundled(source, task, tmp_path / "out", to="single-file")
+    session = single_file._session(written.path / "model.onnx")
+    text = np.array([task.dev.examples[0][0]])
+    logits, scores = session.run(["logits", "scores"], {"text": text})
+    exponents = np.exp((logits - logits.max()) / 0.1)
+    np.testing.assert_allclose(scores, exponents / exponents.sum(), rtol=1e-4)
+    assert calibration_notes(source) == ("calibrated: divide the logits by 0.1 before the softmax",)
 
 
 @needs_extensions
