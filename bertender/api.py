@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bertender.models.sentence_files import PoolingName
     from bertender.recipes.recipe import Recipe, StepOutcome
     from bertender.scoring.config import ScoreConfig
-    from bertender.scoring.job import ScoreRun
+    from bertender.scoring.score import ScoreRun
     from distill.distillation.config import DistillConfig, GeneralConfig
     from distill.finetuning.config import MultiTaskConfig
     from distill.pretraining.config import PretrainConfig
@@ -544,7 +544,7 @@ def score(
         print(run.texts, run.complete)
     """
     from bertender.scoring.config import ScoreConfig
-    from bertender.scoring.job import score as scored
+    from bertender.scoring.score import score as scored
 
     chosen = ScoreConfig.parse(_merged(config, settings))
     return scored(opened(artifact), os.fspath(source), Path(out), chosen, force)

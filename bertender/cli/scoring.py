@@ -16,7 +16,7 @@ from bertender.cli.output import messages, print_json, print_words
 from bertender.scoring.config import ScoreConfig
 
 if TYPE_CHECKING:
-    from bertender.scoring.job import ScoreRun
+    from bertender.scoring.score import ScoreRun
 
 
 def build(name: str) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Scoring: a source's predictions in a folder, part by part.
+"""A folder of predictions, part by part.
 
     DIR/_score.json         what the parts are of: model, files and settings; another command into
                             the same folder is an error
@@ -13,7 +13,6 @@ that two that compute the same one write the same.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from bertender.core.card import LeftOutRows
 from bertender.core.config import Record
 from bertender.core.errors import ConfigError, DataError
 from bertender.core.files import replacing, save_text, unusable_parent
-from bertender.core.progress import Bar, progress_bar
+from bertender.core.progress import Bar
 from bertender.models.classifier import problem_of
 from bertender.scoring.config import MACHINE, ScoreConfig
 from bertender.scoring.scorer import PREDICTED, SPANS, Encoded, Scorer, prediction_columns
@@ -41,7 +40,7 @@ from bertender.scoring.texts import (
     state_of,
 )
 from bertender.tasks.row_writers import write_jsonl, write_parquet
-from bertender.tasks.rows import SkippedRows, stop, together
+from bertender.tasks.rows import SkippedRows, stop
 
 logger = logging.getLogger(__name__)
 
@@ -80,71 +79,6 @@ class PartRecord(Record):
     blank: int = Field(description="lines without a text, which have no prediction")
     left_out: LeftOutRows | None
     size_bytes: int = Field(description="of its file; 0 where no text has a prediction")
-
-
-class ScoreRun(Record):
-    """What a run has written, and whether all is there."""
-
-    out: str
-    shard: str
-    parts: int = Field(description="of this shard")
-    resumed: int = Field(description="parts of an earlier run among them")
-    texts: int = Field(description="predictions in them")
-    truncated: int
-    blank: int
-    left_out: LeftOutRows | None
-    complete: bool = Field(description="whether every part of every shard is there")
-    parts_done: int = Field(description="of all shards")
-    parts_in_all: int
-    texts_per_s: float | None = Field(description="of what this run computed; None of nothing")
-
-
-def score(artifact: Artifact, source: str, out: Path, config: ScoreConfig, force: bool) -> ScoreRun:
-    """Write the predictions for the texts of a source, where an earlier run has not.
-
-    Args:
-        artifact: the model.
-        source: a file, a folder of files, or a pattern.
-        out: folder of the parts.
-        config: settings.
-        force: begin anew over the parts of another command.
-
-    Raises:
-        ConfigError: the folder has the parts of another command, or other files; a column has the
-            name of one of predictions.
-        DataError: a file cannot be read, or a row cannot be used and bad rows are not left out.
-        ModelError: the model cannot be opened, or its logits are not finite.
-    """
-    job = Job.begin(artifact, source, out, config, force)
-    own = job.own_parts()
-    done = job.records()
-    missing = [number for number in own if number not in done]
-    if missing and config.engine == "local":
-        assert job.scorer.classifier  # opened here, so that its seconds are in no rate
-    started, computed = time.monotonic(), 0
-    rows = sum(job.size_of(number) for number in own)
-    with progress_bar(f"score {out.name}", rows, "texts") as bar:
-        bar.skip(rows - sum(job.size_of(number) for number in missing))
-        for record in job.run(missing, bar):
-            done[record.number] = record
-            computed += record.texts
-    took_s = time.monotonic() - started
-    records = [done[number] for number in own]
-    everywhere = job.finish()
-    return ScoreRun(
-        out=str(out),
-        shard="{}/{}".format(*config.share),
-        parts=len(own),
-        resumed=len(own) - len(missing),
-        texts=sum(each.texts for each in records),
-        truncated=sum(each.truncated for each in records),
-        blank=sum(each.blank for each in records),
-        left_out=together(*(each.left_out for each in records)),
-        complete=everywhere == job.manifest.parts,
-        parts_done=everywhere,
-        parts_in_all=job.manifest.parts,
-        texts_per_s=computed / took_s if computed else None,
-    )
 
 
 @dataclass
@@ -239,16 +173,6 @@ class Job:
             if size == record.size_bytes:
                 found[record.number] = record
         return found
-
-    def run(self, numbers: Sequence[int], bar: Bar) -> Iterator[PartRecord]:
-        """Compute parts, by the engine of the settings; yield the record of each that is there."""
-        if not numbers:
-            return iter(())
-        if self.config.engine == "ray":
-            from bertender.scoring.on_ray import run_on_ray  # it loads ray
-
-            return run_on_ray(self, numbers, bar)
-        return self.compute(numbers, bar)
 
     def compute(self, numbers: Sequence[int], bar: Bar) -> Iterator[PartRecord]:
         """Compute parts one after the other; the next is read and tokenised meanwhile."""

@@ -22,7 +22,8 @@ from bertender.core.card import Calibration
 from bertender.core.errors import ConfigError, DataError, ModelError, RowError
 from bertender.models.classifier import Classifier, open_classifier
 from bertender.problems.softmax import log_softmax
-from bertender.scoring.job import Job, ScoreRun
+from bertender.scoring.job import Job
+from bertender.scoring.score import ScoreRun
 from bertender.scoring.scorer import Scorer, rounded
 from bertender.tasks.task import Task
 from bertender.text.batch import Example
