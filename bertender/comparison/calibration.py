@@ -122,9 +122,10 @@ def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path
     method = _method(task, config)
     if not len(task.selection):
         raise ConfigError(
-            f"{artifact.place} has learned from every training text (select=0), and on those it is "
-            "surer than on others. Give labelled texts that it has not seen, --train FILE (with "
-            "--dev FILE to judge by), or train it again with --select 0.1."
+            f"no labelled texts of task {task.name!r} are set apart to calibrate {artifact.place} "
+            "on (select=0, or too few texts), and on those that it has learned from it is surer "
+            "than on others. Give labelled texts that it has not seen, --train FILE (with --dev "
+            "FILE to judge by), or train it again with more texts or a larger --select."
         )
     classifier = open_classifier(plain)
     splits = task.selection.labelled, task.dev.labelled

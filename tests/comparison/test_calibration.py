@@ -182,7 +182,7 @@ def test_worse_is_said(
 def test_what_cannot_be_calibrated_is_named(made: tuple[Artifact, Task], tmp_path: Path) -> None:
     artifact, task = made
     nothing = replace(task, selection=Split((), ()))
-    with pytest.raises(ConfigError, match=r"has learned from every training text.*--train FILE"):
+    with pytest.raises(ConfigError, match=r"are set apart.*or too few texts.*--train FILE"):
         calibrate(artifact, nothing, CalibrateConfig(), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"predicts all .* texts set apart right"):
         calibrate(artifact, all_right(artifact, task, but=0), CalibrateConfig(), tmp_path / "out")
