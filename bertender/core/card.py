@@ -82,6 +82,12 @@ class Calibration(Record):
         description="of isotonic: label -> (logit, probability), in rising order, linear between",
     )
 
+    def words(self, card: str) -> str:
+        """Return how probabilities are read from the logits, given where curves are found."""
+        if self.method == "temperature":
+            return f"calibrated: divide the logits by {self.temperature:.4g} before the softmax"
+        return f"calibrated by {self.method}: the curve of each label is in {card}"
+
 
 class TaskRecord(Record):
     """Task of the model: enough to read its logits, and to find its data again."""

@@ -22,6 +22,7 @@ from bertender.comparison.records import (
 )
 from bertender.comparison.table import MEGABYTE, NOISY, is_noisy, marked, number, short
 from bertender.core.artifact import IMPORT_STAGE, Artifact, lineage
+from bertender.core.card import CARD_NAME
 from bertender.core.config import Config
 from bertender.core.errors import DataError
 from bertender.core.progress import visible
@@ -301,6 +302,9 @@ def _uses(artifact: Artifact, repository: str, pipeline: str | None) -> Iterator
         yield from _block("sh", [f"bertender serve {repository}"])
     elif card.task.labels:
         yield from _block("python", _in_python(artifact, repository, pipeline))
+    if card.task.calibration and not card.findings.bundle:  # whose notes say it
+        how = card.task.calibration.words(f"`{CARD_NAME}`")
+        yield f"Its probabilities are {how}. bertender does so; other libraries do not."
     if card.kind == "torch" and card.task.labels:
         yield from _block(
             "sh", [f"bertender export {repository} --out onnx", "bertender serve onnx"]

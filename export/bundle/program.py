@@ -95,6 +95,4 @@ def calibration_notes(source: Artifact) -> tuple[str, ...]:
     """Return how probabilities are read from the logits of a calibrated model."""
     if (own := source.card.task.calibration) is None:
         return ()
-    if own.method == "temperature":
-        return (f"calibrated: divide the logits by {own.temperature:.4g} before the softmax",)
-    return (f"calibrated by {own.method}: the curve of each label is in the card of {source.name}",)
+    return (own.words(f"the card of {source.name}"),)

@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 
 from bertender.comparison.records import Comparison
 from bertender.core.artifact import Artifact
+from bertender.core.card import Calibration
 from bertender.core.errors import DataError
 from bertender.core.findings import (
     ConstantFindings,
@@ -136,6 +137,14 @@ def test_hostile_labels_break_no_table_and_no_metadata(teacher: Artifact) -> Non
     assert "\x1b" not in text and "`` a`b\\|c ``" in text
     assert "`<img src=x onerror=alert(1)>`" in text, "as code, which no page runs"
     assert "\n# c" not in text
+
+
+def test_how_a_calibrated_model_is_read_is_said(teacher: Artifact) -> None:
+    own = Calibration(method="temperature", fitted_for="", texts=50, temperature=2.5)
+    record = teacher.card.task.model_copy(update={"calibration": own})
+    text = model_card(with_card(teacher, task=record), ModelCardConfig())
+    assert "divide the logits by 2.5 before the softmax" in text
+    assert "calibrated" not in model_card(teacher, ModelCardConfig())
 
 
 def code_of(text: str) -> str:
