@@ -142,6 +142,7 @@ def calibrate(artifact: Artifact, task: Task, config: CalibrateConfig, out: Path
     before, after = held_out.judged(None), held_out.judged(calibration)
     findings = CalibrationFindings(
         method=method,
+        source=dict(task.source),
         chosen_on=fitted_on.count,
         texts=held_out.count,
         before=before.reliability(),

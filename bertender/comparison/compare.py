@@ -368,6 +368,7 @@ def ancestors(artifact: Artifact) -> tuple[Ancestor, ...]:
             found.append(Ancestor(place=each, missing=True))
             continue
         card = each.card
+        own = card.findings.calibration if each.has_own_calibration else None
         found.append(
             Ancestor(
                 place=each.place,
@@ -378,6 +379,8 @@ def ancestors(artifact: Artifact) -> tuple[Ancestor, ...]:
                 precision=card.precision,
                 config=card.config,
                 source=card.task.source,
+                calibrated_by=own.method if own else None,
+                calibrated_on=own.source if own else {},
                 versions=card.versions,
             )
         )

@@ -283,6 +283,10 @@ class Ancestor(Record):
     precision: str = ""
     config: dict[str, Any] = Field(default_factory=dict, description="settings of its stage")
     source: dict[str, Any] = Field(default_factory=dict, description="settings of its task")
+    calibrated_by: str | None = Field(None, description="method; None of a calibration inherited")
+    calibrated_on: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the task of that calibration"
+    )
     versions: dict[str, str] = Field(default_factory=dict, description="of the libraries")
 
 

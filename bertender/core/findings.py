@@ -480,6 +480,7 @@ class CalibrationFindings(Part):
     """Reliability on held-out texts before and after a calibration."""
 
     method: str
+    source: dict[str, Any] = Field(default_factory=dict, description="settings of its task")
     chosen_on: int = Field(description="texts set apart that it was fitted on")
     texts: int = Field(description="held-out texts")
     before: Reliability

@@ -24,8 +24,23 @@ def making(lineage: Sequence[Ancestor]) -> list[tuple[Ancestor, str]]:
 
 
 def command_of(made: Ancestor, parent: Ancestor | None) -> str:
-    """Return the command that makes an artifact from its parent; empty where none is known."""
-    out = ["--out", made.place]
+    """Return the command that makes an artifact from its parent; empty where none is known.
+
+    A calibrated artifact has two, a line each: the second calibrates what the first makes.
+    """
+    if made.calibrated_by is None:
+        return _command_of(made, parent, made.place)
+    plain = f"{made.place}-uncalibrated"
+    if not (first := _command_of(made, parent, plain)):
+        return ""
+    words = ["bertender", "calibrate", plain, "--method", made.calibrated_by]
+    if any(made.source.get(name) != value for name, value in made.calibrated_on.items()):
+        words += flags(TaskConfig, made.calibrated_on)
+    return f"{first}\n{shlex.join([*words, '--out', made.place])}"
+
+
+def _command_of(made: Ancestor, parent: Ancestor | None, place: str) -> str:
+    out = ["--out", place]
     if made.missing:
         return ""
     if made.stage == IMPORT_STAGE:

@@ -184,6 +184,25 @@ def test_commands_have_what_is_not_at_its_default(rich: Comparison) -> None:
     assert making((gone,)) == [(gone, "")]
 
 
+@pytest.mark.parametrize(
+    ("on", "flags"),
+    [
+        (TEACHER_MADE.source, ""),
+        ({"train": "fresh.csv", "dev": "dev.csv"}, "--train fresh.csv --dev dev.csv "),
+    ],
+)
+def test_a_calibrated_model_is_made_by_two_commands(on: dict[str, object], flags: str) -> None:
+    sure = TEACHER_MADE.model_copy(update={"calibrated_by": "temperature", "calibrated_on": on})
+    ((_, commands),) = making((sure,))
+    first, second = commands.splitlines()
+    assert first.startswith("bertender finetune ")
+    assert first.endswith(" --out runs/teacher-uncalibrated")
+    assert second == (
+        f"bertender calibrate runs/teacher-uncalibrated --method temperature {flags}"
+        "--out runs/teacher"
+    )
+
+
 def test_a_row_that_was_saved_before_is_read() -> None:
     saved = STUDENT.model_dump()
     for name in ("pruned", "lineage", "confusion", "disagreements", "sensitivity", "products"):
