@@ -240,6 +240,12 @@ def _published(card: Card) -> str:
     shown = {name: stated_places(task[name]) for name in ("source", "left_out")}
     record = card.task.model_validate({**task, **shown})
     update: dict[str, Any] = {"task": record, "config": stated_places(card.config)}
+    findings: dict[str, Any] = {}
+    if file := card.findings.teacher_file:
+        findings["teacher_file"] = file.model_copy(update={"path": stated_places(file.path)})
+    if own := card.findings.calibration:
+        findings["calibration"] = own.model_copy(update={"source": stated_places(own.source)})
+    update["findings"] = card.findings.model_copy(update=findings)
     if card.parent is not None:
         beside = f"../{Path(card.parent.path).name}"
         update["parent"] = card.parent.model_copy(update={"path": beside})

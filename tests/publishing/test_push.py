@@ -20,6 +20,7 @@ from bertender.core.errors import (
     HubRefusedError,
     HubUnreachableError,
 )
+from bertender.core.findings import TeacherFileFindings
 from bertender.models.importing import open_artifact
 from bertender.publishing.push import PushConfig, push
 from bertender.tasks.task import Task
@@ -60,9 +61,13 @@ def test_the_artifact_comes_back_by_the_name_of_the_repository(
 
 
 def test_no_path_of_this_machine_is_published(hub: Hub, placed: Artifact) -> None:
-    push(placed, REPO, PushConfig())
+    scored = str(placed.path.parent / "scored")
+    learned = TeacherFileFindings(path=scored, sha256="", form="labels", rows=3, gold=0)
+    findings = placed.card.findings.model_copy(update={"teacher_file": learned})
+    card = placed.card.model_copy(update={"findings": findings})
+    push(replace(placed, card=card), REPO, PushConfig())
     files = hub.repositories[REPO].files
-    assert b"train.csv" in files[CARD_NAME]
+    assert b"train.csv" in files[CARD_NAME] and b'"scored"' in files[CARD_NAME]
     folder = str(placed.path.parent).encode()
     assert [name for name, content in files.items() if folder in content] == []
 
