@@ -344,7 +344,7 @@ def sweep_command(
         first = failures[0]
         raise TrainingError(
             f"{len(failures)} of {len(sweep.variants)} variants failed, first {first.name}: "
-            f"{first.failed.rstrip('.')}. The others are as shown; the same command tries it "
+            f"{str(first.failed).rstrip('.')}. The others are as shown; the same command tries it "
             "again."
         )
 
