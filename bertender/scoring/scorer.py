@@ -260,8 +260,16 @@ class Scorer:
 
 def prediction_columns(problem: Problem[Any]) -> tuple[str, ...]:
     """Return the names that the columns of a prediction may have, without a prefix."""
+    if has_label_probabilities(problem):
+        return PREDICTED, PROBABILITIES, TRUNCATED
     of_heads = (f"{head}_{name}" for head in problem.heads for name in PREDICTION_COLUMNS)
     return (*PREDICTION_COLUMNS, *of_heads)
+
+
+def has_label_probabilities(problem: Problem[Any]) -> bool:
+    """Return whether a prediction has a probability for each label."""
+    has_own = problem.names_labels and not (problem.per_token or problem.places_are_labels)
+    return problem.has_confidence and has_own and not problem.heads
 
 
 def _columns(
@@ -293,8 +301,7 @@ def _of_one(
     problem: Problem[Any], labels: Sequence[str], responses: Sequence[Mapping[str, Any]]
 ) -> list[Prediction]:
     found = [{PREDICTED: _plain(each["label"])} for each in responses]
-    has_own = problem.names_labels and not (problem.per_token or problem.places_are_labels)
-    if problem.has_confidence and has_own:
+    if has_label_probabilities(problem):
         logits = np.array([each["logits"] for each in responses])
         probabilities = rounded(problem.probabilities(logits, labels))
         for row, values in zip(found, probabilities.tolist(), strict=True):

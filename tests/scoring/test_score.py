@@ -278,6 +278,11 @@ def test_columns_of_predictions_are_never_those_of_the_file(
     scored(teacher, tmp_path / "once", tmp_path / "twice", prefix="new_")
     for row in rows_of(tmp_path / "twice"):
         assert row["new_probabilities"] == row["probabilities"] and row["new_predicted"]
+    rated = tmp_path / "rated.csv"
+    rated.write_text("text,score\na good film,4.5\n")
+    scored(teacher, rated, tmp_path / "rated")
+    (row,) = rows_of(tmp_path / "rated")
+    assert row["score"] == "4.5", "labels with probabilities have no such column"
 
 
 def test_sets_have_a_probability_for_each_label(tmp_path: Path) -> None:
