@@ -111,6 +111,11 @@ COMMAND_LINES: dict[str, Callable[[Made, Path], Words]] = {
     "import": lambda made, out: ("import", made["theirs"], "--out", out),
     "verify": lambda made, out: ("verify", made["student"], made["int8"]),
     "compare": lambda made, out: ("compare", made["student"], made["int8"], *FAST),
+    "report": lambda made, out: (
+        *("report", made["student"], made["int8"], *FAST, "--html", out.with_suffix(".html")),
+    ),
+    "analyse": lambda made, out: ("analyse", made["teacher"], "--texts", "4", "--out", out),
+    "score": lambda made, out: ("score", made["int8"], made.files.dev, "--out", out),
     "diff": lambda made, out: ("diff", made["student"], made["int8"], made.files.dev),
     "drift": drift_words,
     "compress": lambda made, out: (
@@ -155,6 +160,9 @@ KEYS: dict[str, Collection[str]] = {
     "import": WRITTEN,
     "verify": {"reference", "candidate", "tolerance", "failures", "cases"},
     "compare": {"circumstances", "rows", "constant", "noise_floor"},
+    "report": {"html", "deploy", "sentence"},
+    "analyse": {"artifact"},
+    "score": {"out", "shard", "parts", "texts", "complete", "texts_per_s"},
     "diff": {"first", "second", "n", "agreement", "differences"},
     "drift": {"artifact", "reference", "measures", "max_effect"},
     "compress": {"config", "candidates", "probes", "verdict"},

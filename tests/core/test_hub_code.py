@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import json
 import shutil
@@ -23,6 +24,7 @@ from transformers.utils.peft_utils import ADAPTER_CONFIG_NAME
 
 from bertender.core import hub as hub_code
 from bertender.core.artifact import Artifact
+from bertender.core.card import CARD_NAME
 from bertender.core.errors import HubCodeError, ModelError
 from bertender.core.hub import open_pretrained
 from bertender.models.classifier import load_torch_classifier, open_classifier
@@ -102,9 +104,16 @@ def copy(teacher: Artifact, tmp_path: Path) -> Path:
 
 
 def spoil(folder: Path, settings: Settings) -> Path:
-    """Write settings into a model's config.json, as whoever gives it away could."""
-    path = folder / "config.json"
+    """Write settings into a model's config.json, as whoever gives it away could: the digests of
+    its card are right."""
+    path, card = folder / "config.json", folder / CARD_NAME
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    known = json.loads(card.read_text())
+    known["files"][path.name] = {
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "size_bytes": path.stat().st_size,
+    }
+    card.write_text(json.dumps(known))
     return folder
 
 
@@ -262,7 +271,11 @@ def test_a_hostile_model_of_the_hub(cached: Path, settings: Settings, fetched: l
     """To look for it opens nothing; to load it reads its config first."""
     spoil(cached, settings)
     assert is_available("some/model") and find_encoder("some/model")
-    for opener in (lambda name: load_classifier(name, LABELS), open_artifact):
+    openers = (
+        lambda name: load_classifier(name, LABELS),
+        lambda name: open_classifier(open_artifact(name)),
+    )
+    for opener in openers:
         with pytest.raises(HubCodeError):
             opener("some/model")
     assert not fetched

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "export": {},
     "quantize": {},
     "bundle": {"to": "browser"},
+    "calibrate": {},
 }
 """The least work that each stage can do."""
 
@@ -72,6 +74,7 @@ def sources(
         "export": [teacher],
         "quantize": [exported],
         "bundle": [exported],
+        "calibrate": [exported],
     }
 
 
@@ -85,6 +88,8 @@ def test_stages_write_data_only(
         corpus.parent.mkdir()
         corpus.write_text("\n".join(text for (text,) in task.train.examples))
         settings["corpus"] = str(corpus)
+    if name == "calibrate":
+        task = replace(task, selection=task.dev)
     config = stage.config.parse(settings)
     artifact = stage.make(sources.get(name, []), task, config, tmp_path / "out" / name)
     files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
