@@ -93,6 +93,9 @@ class Sweep(Record):
         return tuple(each for each in self.variants if each.failed is not None)
 
 
+EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+
+
 def read_axis(text: str, recipe: Recipe, steps: Sequence[Step]) -> Axis:
     """Read `STEP.KEY=VALUE,VALUE`, or `KEY=...` where one step alone has such a setting.
 
@@ -139,7 +142,10 @@ def read_axis(text: str, recipe: Recipe, steps: Sequence[Step]) -> Axis:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a value of YAML that can be told from others; lists become tuples."""
+    """Return a value of YAML that can be told from others: lists become tuples, and 1e-4, which
+    YAML reads as a word, a number."""
+    if isinstance(value, str) and EXPONENT.fullmatch(value):
+        return float(value)
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 

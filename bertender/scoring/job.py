@@ -29,7 +29,7 @@ from bertender.core.files import replacing, save_text, unusable_parent
 from bertender.core.progress import Bar
 from bertender.models.classifier import problem_of
 from bertender.scoring.config import MACHINE, ScoreConfig
-from bertender.scoring.scorer import PREDICTED, SPANS, Encoded, Scorer, prediction_columns
+from bertender.scoring.scorer import SPANS, Encoded, Scorer, prediction_columns
 from bertender.scoring.texts import (
     FileState,
     Part,
@@ -41,10 +41,11 @@ from bertender.scoring.texts import (
 )
 from bertender.tasks.row_writers import write_jsonl, write_parquet
 from bertender.tasks.rows import SkippedRows, stop
+from bertender.tasks.teacher_files import COMPLETE, MANIFEST, PREDICTED
 
 logger = logging.getLogger(__name__)
 
-MANIFEST, PARTS, SUCCESS = "_score.json", "_parts", "_SUCCESS"
+PARTS = "_parts"
 
 
 class Identity(Record):
@@ -189,7 +190,7 @@ class Job:
         """Mark the folder as complete where it is; return how many parts are there."""
         count = len(self.records())
         if count == self.manifest.parts:
-            _save("", self.out / SUCCESS)
+            _save("", self.out / COMPLETE)
         return count
 
     def _prepare(self, number: int) -> tuple[Part, Encoded | None]:
@@ -312,7 +313,7 @@ def _difference(before: Identity, now: Identity) -> str:
 def _clear(out: Path) -> None:
     """Remove what another command has written, the manifest first."""
     records = [*(out / PARTS).glob("*.json")]
-    for path in (out / MANIFEST, out / SUCCESS, *records, *out.glob("part-[0-9]*.*")):
+    for path in (out / MANIFEST, out / COMPLETE, *records, *out.glob("part-[0-9]*.*")):
         path.unlink(missing_ok=True)
 
 

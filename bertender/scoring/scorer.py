@@ -20,6 +20,7 @@ from bertender.models.classifier import Classifier, open_classifier
 from bertender.models.importing import open_artifact
 from bertender.models.runtimes import DEFAULT_RUNTIME
 from bertender.problems.problem import Outputs, Problem
+from bertender.tasks.teacher_files import PREDICTED, PROBABILITIES
 from bertender.text.batch import (
     Batch,
     Example,
@@ -40,7 +41,7 @@ TEXTS_PER_BATCH = 1024
 SIGNIFICANT = 6
 """Digits of a probability."""
 
-PREDICTED, PROBABILITIES, SCORE, TRUNCATED = "predicted", "probabilities", "score", "truncated"
+SCORE, TRUNCATED = "score", "truncated"
 SPANS, RANKING, EMBEDDING = "spans", "ranking", "embedding"
 PREDICTION_COLUMNS = (PREDICTED, PROBABILITIES, SCORE, SPANS, RANKING, EMBEDDING, TRUNCATED)
 

@@ -370,9 +370,10 @@ def test_the_endpoint_answers_as_the_artifact(
 
 
 def test_a_fused_graph_is_refused(sources: dict[str, Artifact], task: Task, tmp_path: Path) -> None:
+    """By the stage alone; a step exports its model again."""
     fused = export(sources["torch"], task, ExportConfig(optimize="fused"), tmp_path / "fused")
     with pytest.raises(ModelError, match=r"fused operators.*again without --optimize fused"):
-        quantize(fused, task, config_of("dynamic"), tmp_path / "out")
+        quantizer.quantize(fused, task, config_of("dynamic"), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["fused"]
 
 

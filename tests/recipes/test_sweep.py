@@ -186,6 +186,7 @@ def test_a_grid_is_read(grid: str, values: tuple[Any, ...], recipe: Recipe) -> N
         ("longest_ngram=", "write it as"),
         (".longest_ngram=1", "write it as"),
         ("longest_ngram=1,1", "a value is there twice"),
+        ("longest_ngram=1e-4,0.0001", "a value is there twice"),
         ("longest_ngam=1,2", "Did you mean 'longest_ngram'"),
         ("parity.texts=1,2", "'parity' is no step that makes the model of 'words'"),
         ("task.max_train=50,100", "'task' is no step"),
