@@ -259,6 +259,7 @@ def test_heads_and_neurons_are_pruned(
     assert evaluate(open_classifier(pruned), task.dev, task.metric)[0].value > 0.5
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("method", ["minibert", "distilbert"])
 def test_a_student_learns_from_texts_alone(
     teacher: Artifact, task: Task, tmp_path: Path, method: str
@@ -293,6 +294,7 @@ MORE_OF_TEXTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.one_path
 @pytest.mark.parametrize("setting", MORE_OF_TEXTS)
 def test_what_texts_are_given_to_a_student(
     teacher: Artifact, task: Task, tmp_path: Path, setting: str

@@ -271,6 +271,7 @@ def test_later_parts_of_a_word_continue_its_tag() -> None:
     assert parts == [1, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_classifier_and_a_tagger_teach_one_student(
     of_words: dict[str, Artifact], tmp_path: Path
 ) -> None:
