@@ -31,7 +31,7 @@ PROMISED = {
     *("Artifact", "Task", "BertenderError", "load_task", "pretrain", "distill_general"),
     *("finetune", "distill", "prune", "export", "quantize", "verify", "compare", "open_model"),
     *("serve", "classify", "deploy", "compress", "run_recipe", "import_model", "bundle"),
-    *("score", "Scorer"),
+    *("score", "Scorer", "calibrate"),
 }
 NAMES = tuple(name for name in bertender.__all__ if not name.startswith("_"))
 FUNCTIONS = [name for name in NAMES if inspect.isfunction(getattr(bertender, name))]

@@ -86,7 +86,7 @@ class Death:
     calls: int = 0
 
 
-A_TRAINING_STEP = "bertender.training.loop:attention_of"
+A_TRAINING_STEP = "bertender.training.parts:attention_of"
 A_FILE_OF_A_CHECKPOINT = "bertender.training.checkpoint:save_file"
 """Of optimizer, scheduler and random state: three a checkpoint."""
 MODEL_WRITTEN = "bertender.gate.judge:check_parity"
@@ -193,7 +193,8 @@ def said(folder: Path) -> str:
 
 
 def test_every_kind_of_step_is_killed() -> None:
-    assert {step["stage"] for step in STEP_RECIPE.values()} == set(STAGES)
+    copies = {"calibrate"}  # of a model, published as those of all others are
+    assert {step["stage"] for step in STEP_RECIPE.values()} == set(STAGES) - copies
     assert {death.step for death in DEATHS} == set(STEP_RECIPE)
 
 
