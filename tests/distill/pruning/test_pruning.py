@@ -191,7 +191,7 @@ def test_signals_of_uneven_layers_are_read(model_type: str) -> None:
 
 
 def test_what_cannot_be_cut_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"a 'albert' model cannot be pruned.*bert, camembert"):
+    with pytest.raises(ModelError, match=r"a 'albert' model cannot be pruned.*: bert, "):
         cut(tiny_classifier("albert"), UNEVEN)
     model = tiny_classifier("bert")
     whole = everything(model.config)
