@@ -13,8 +13,6 @@ from benchmarks.cells import DASH, Table, machine, score, two
 from benchmarks.harness import Out, Row, Run, recorded, save_runs
 from bertender.core.machine import Environment, MachineLoad
 
-SHOWN = 8
-"""Candidates in the table: those that were trained, then the nearest others."""
 WHY = {
     "half of the budget": "half of the budget was gone",
     "others fill": "others were trained",
@@ -50,8 +48,9 @@ def _recorded(command: str, rows: Sequence[Row], about: Row, part: str) -> Run:
 def table(runs: Sequence[Run]) -> Table:
     """Candidates: size and time against the limits, scores, and why others were left out."""
     report = part_of(runs, "report")
+    shown = _nearest(report.rows)
     rows = []
-    for row in _nearest(report.rows):
+    for row in shown:
         measured = row["measured"] or row["predicted"]
         about = "" if row["measured"] else "~"
         choice = row["choice"] or (row["rounds"][-1]["score"] if row["rounds"] else None)
@@ -65,21 +64,24 @@ def table(runs: Sequence[Run]) -> Table:
                 _why(row),
             ]
         )
-    limits = report.about["config"]
+    limits, others = report.about["config"], len(report.rows) - len(shown)
     note = (
         f"Limits: {limits['max_mb']:g} MB, {limits['max_ms']:g} ms, {report.about['metric']} "
-        f"{limits['min_score']:g}; ~ is predicted; {len(report.rows) - SHOWN} further candidates "
+        f"{limits['min_score']:g}; ~ is predicted; {others} further candidates "
         f"were predicted, {report.about['minutes']:.0f} minutes in all. {machine(report)}."
     )
     return Table(["Candidate", "MB", "ms", "To choose by", "Held out", "Why not"], rows, note)
 
 
 def _nearest(rows: Sequence[Row]) -> list[Row]:
-    """Return the candidates that were trained, then those that fit the limits most closely."""
+    """Return the candidates that were trained, and of each other reason the nearest one."""
     trained = [row for row in rows if row["rounds"]]
-    fitting = [row for row in rows if row["fits"] and not row["rounds"]]
-    fitting.sort(key=lambda row: -row["predicted"]["model_mb"] * row["predicted"]["single_ms"])
-    return [*trained, *fitting][:SHOWN]
+    given = {_why(row) for row in trained}
+    fitting = [row for row in rows if row["fits"] and _why(row) not in given]
+    # of equal reasons the last remains, which fits the limits most closely
+    fitting.sort(key=lambda row: row["predicted"]["model_mb"] * row["predicted"]["single_ms"])
+    nearest = {_why(row): row for row in fitting}
+    return [*trained, *reversed(nearest.values())]
 
 
 def part_of(runs: Sequence[Run], part: str) -> Run:

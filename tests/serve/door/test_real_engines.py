@@ -170,7 +170,7 @@ def asked_over_grpc(content: bytes) -> Asked | None:
 
 @pytest.mark.fault(
     "a request is an attack that is known",
-    "it is refused; no process ends or hangs ([list](#attacks))",
+    "it is refused; no process ends or hangs ([list](../../benchmarks/reports/servers.md#attacks))",
 )
 @pytest.mark.server
 @pytest.mark.parametrize("name", HTTP_ATTACKS)
@@ -183,7 +183,7 @@ def test_http_attacks(served: Server, local: Classifier, name: str) -> None:
 
 @pytest.mark.fault(
     "a request is an attack that is known",
-    "it is refused; no process ends or hangs ([list](#attacks))",
+    "it is refused; no process ends or hangs ([list](../../benchmarks/reports/servers.md#attacks))",
 )
 @pytest.mark.server
 @pytest.mark.parametrize("name", GRPC_ATTACKS)
