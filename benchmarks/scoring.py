@@ -20,8 +20,9 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.cells import Table, machine, two
+from benchmarks.cells import Table, machine, task_title, two
 from benchmarks.harness import Noisy, Out, Row, Run, ServedArtifact, recorded, save_runs, watched
+from benchmarks.models import TITLES
 from bertender.comparison.accuracy import text_lengths
 from bertender.core.artifact import Artifact
 from bertender.core.errors import BertenderError
@@ -102,17 +103,17 @@ def scored(artifact: Path, source: Path, out: Path) -> Row:
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """Rate, its share of the loop's, and peak memory, by the number of texts."""
-    (result,) = runs
+    """Rate, its share of the loop's, and peak memory, by model and number of texts."""
     cells = []
-    for count in dict.fromkeys(row["texts"] for row in result.rows):
-        own = [row for row in result.rows if row["texts"] == count]
-        rate, loop = (
-            sum(row[name] for row in own) / len(own) for name in ("texts_per_s", "loop_texts_per_s")
-        )
-        peak = max(row["peak_bytes"] for row in own)
-        cells.append([f"{count:,}", two(rate), f"{rate / loop:.2f}", two(peak / 1e6)])
-    note = (
-        f"{result.about['model']}, texts of the task `{result.about['task']}`. {machine(result)}."
-    )
-    return Table(["Texts", "Texts/s", "Of a plain loop's rate", "Memory, MB"], cells, note)
+    for result in runs:
+        model = TITLES.get(result.about["model"], result.about["model"])
+        for count in dict.fromkeys(row["texts"] for row in result.rows):
+            own = [row for row in result.rows if row["texts"] == count]
+            rate, loop = (
+                sum(row[name] for row in own) / len(own)
+                for name in ("texts_per_s", "loop_texts_per_s")
+            )
+            peak = max(row["peak_bytes"] for row in own)
+            cells.append([model, f"{count:,}", two(rate), f"{rate / loop:.2f}", two(peak / 1e6)])
+    note = f"Texts of {task_title(runs[0].about['task'])}, again and again. {machine(runs[0])}."
+    return Table(["Model", "Texts", "Texts/s", "Of a plain loop", "Memory, MB"], cells, note)

@@ -445,15 +445,8 @@ def _show_output(stage: str, output: Path) -> None:
 
 def show_endpoint(output: Path) -> None:
     """Print a saved check of an endpoint."""
+    from bertender.comparison.predictions import shown
     from serve.check import EndpointCheck
-
-    def shown(label: Any) -> str:
-        """Return a label, or several, or a number; a dash for none; of several heads, all."""
-        if isinstance(label, dict):
-            return "; ".join(map(shown, label.values()))
-        if isinstance(label, float):
-            return f"{label:.6g}"
-        return (label if isinstance(label, str) else " ".join(label or ())) or "-"
 
     rows = []
     check = EndpointCheck.model_validate_json(output.read_text(encoding="utf-8"))

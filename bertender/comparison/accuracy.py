@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -169,10 +169,17 @@ def score_by(
     )
 
 
+class Answers(NamedTuple):
+    """Outputs of each example of a split, and the predictions of all."""
+
+    outputs: Sequence[Outputs]
+    predictions: Any
+
+
 def answers(
     classifier: Classifier, split: Split, *, tokens_per_batch: int = TOKENS_PER_BATCH
-) -> tuple[list[Outputs], Any]:
-    """Return the outputs of each example of a split, and the predictions of all.
+) -> Answers:
+    """Ask a classifier about the examples of a split.
 
     Raises:
         ModelError: a logit is NaN or infinite, so there is no prediction.
@@ -184,7 +191,7 @@ def answers(
             f"infinite logits, first {split.examples[broken[0]]!r}. Train or export the model "
             "again."
         )
-    return outputs, decoded(classifier.problem, outputs, split.examples)
+    return Answers(outputs, decoded(classifier.problem, outputs, split.examples))
 
 
 def decoded(problem: Problem[Any], outputs: Sequence[Outputs], examples: Sequence[Example]) -> Any:

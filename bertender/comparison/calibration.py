@@ -79,10 +79,10 @@ class Rows:
             known.append(labelled)
             texts.append(np.full(len(truth), text))
             logits.append(own.logits)
-        kept = np.concatenate(known)
-        self.truth = np.concatenate(truths)[kept]  # (rows, labels)
-        self.texts: IntArray = np.concatenate(texts)[kept]  # (rows,)
-        self.logits: FloatArray = np.concatenate(logits)[kept].astype(np.float64)
+        is_labelled = np.concatenate(known)
+        self.truth = np.concatenate(truths)[is_labelled]  # (rows, labels)
+        self.texts: IntArray = np.concatenate(texts)[is_labelled]  # (rows,)
+        self.logits: FloatArray = np.concatenate(logits)[is_labelled].astype(np.float64)
 
     def judged(self, calibration: Calibration | None) -> Judged:
         """Return the probabilities under a calibration, beside the truth."""

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertender.comparison.accuracy import answers
+from bertender.comparison.accuracy import Answers
 from bertender.comparison.records import CascadeFindings
 from bertender.core.errors import ConfigError
 from bertender.metrics import score
 from bertender.models.classifier import Classifier
-from bertender.problems.problem import Outputs, Problem
+from bertender.problems.problem import Problem
 from bertender.tasks.task import Split, Task
 from bertender.text.batch import Batch, keep_text
 
@@ -80,19 +80,16 @@ def check_cascade(problem: Problem[Any], task: Task) -> None:
 
 @dataclass(frozen=True)
 class Answered:
-    """What a model says of some texts."""
+    """Answers of a model to some texts, and how sure it is of each."""
 
-    outputs: Sequence[Outputs]
-    predictions: Any
+    answers: Answers
     confidence: Numbers
     """Probability of the least probable decision about each, (texts,)."""
 
     @classmethod
-    def by(cls, classifier: Classifier, split: Split, tokens_per_batch: int) -> Answered:
-        """Ask a classifier."""
-        outputs, predictions = answers(classifier, split, tokens_per_batch=tokens_per_batch)
-        confidence = classifier.problem.confidence(outputs, classifier.labels)
-        return cls(outputs, predictions, confidence)
+    def of(cls, answers: Answers, classifier: Classifier) -> Answered:
+        """Return a classifier's answers with their confidence."""
+        return cls(answers, classifier.problem.confidence(answers.outputs, classifier.labels))
 
     def then(self, strong: Answered, problem: Problem[Any], threshold: float) -> Answered:
         """Return the answers of a cascade: those of the strong model where this one is not sure."""
@@ -102,11 +99,12 @@ class Answered:
             pairs = zip(own, others, sure, strict=True)
             return [first if is_sure else second for first, second, is_sure in pairs]
 
-        return Answered(
-            mixed(self.outputs, strong.outputs),
-            problem.gather(mixed(self.predictions, strong.predictions)),
-            np.where(sure, self.confidence, strong.confidence),
+        own, others = self.answers, strong.answers
+        answers = Answers(
+            mixed(own.outputs, others.outputs),
+            problem.gather(mixed(own.predictions, others.predictions)),
         )
+        return Answered(answers, np.where(sure, self.confidence, strong.confidence))
 
 
 def chosen(
@@ -132,7 +130,8 @@ def chosen(
         return measured.value
 
     found = [
-        scored(small.then(strong, task.problem, each).predictions) for each in thresholds.tolist()
+        scored(small.then(strong, task.problem, each).answers.predictions)
+        for each in thresholds.tolist()
     ]
     enough = np.flatnonzero(np.array(found) >= found[-1])  # the last is the strong model alone
     place = int(enough[0])

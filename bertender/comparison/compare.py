@@ -11,11 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bertender.comparison.accuracy import (
+    Answers,
     all_scores,
     answers,
     constant_row,
@@ -33,7 +33,7 @@ from bertender.comparison.latency import (
     measure_models,
     threads_of,
 )
-from bertender.comparison.predictions import Answers, confusion, disagreements
+from bertender.comparison.predictions import confusion, disagreements
 from bertender.comparison.records import (
     Ancestor,
     CascadeFindings,
@@ -74,7 +74,6 @@ from bertender.models.runtimes import (
     runtime_of,
     suits,
 )
-from bertender.problems.problem import Outputs
 from bertender.tasks.loading import scored_too
 from bertender.tasks.task import Task
 from bertender.text.batch import Encode, Example, Tokenize
@@ -126,7 +125,7 @@ def compare(
     first, labels = scored[0], LabelSet(len(task.labels), task.labels)
     changes: list[Change | None] = [None]
     for other in scored[1:]:
-        predictions = first.predictions, other.predictions
+        predictions = first.answers.predictions, other.answers.predictions
         changes.append(
             paired_change(task.metric, task.dev.label_ids, *predictions, labels, seed=config.seed)
         )
@@ -140,7 +139,7 @@ def compare(
         if made is not None and model is made.model:
             row = made.row(row)
         found = {
-            "confusion": confusion(task, own.predictions),
+            "confusion": confusion(task, own.answers.predictions),
             "disagreements": None
             if own is first
             else disagreements(task, first.answers, own.answers, config.disagreements),
@@ -198,15 +197,10 @@ class _Scored:
     parameters: int
     scores: AllScores
     score: Score
-    predictions: Any
-    outputs: Sequence[Outputs]
+    answers: Answers
     constant: ConstantFindings | None
     further: dict[str, Score]
     reliability: Reliability | None
-
-    @property
-    def answers(self) -> Answers:
-        return Answers(self.outputs, self.predictions)
 
 
 def _scored(
@@ -214,9 +208,8 @@ def _scored(
 ) -> _Scored:
     classifier, tokens = model.open(threads_of(config), None), config.tokens_per_batch
     problem, labels = classifier.problem, classifier.labels
-    outputs, predictions = answers(classifier, task.dev, tokens_per_batch=tokens)
-    scores = all_scores(problem, labels, task.dev, task.metric, predictions, outputs)
-    reliability = reliability_of(problem, outputs, task.dev, labels)
+    found = answers(classifier, task.dev, tokens_per_batch=tokens)
+    scores = all_scores(problem, labels, task.dev, task.metric, found.predictions, found.outputs)
     others = {
         name: evaluate(classifier, other.dev, task.metric, tokens_per_batch=tokens)[0]
         for name, other in further.items()
@@ -225,10 +218,17 @@ def _scored(
     if isinstance(encode, Tokenize):
         read = TextLengths.of(encode.counts(task.dev.examples), encode.max_length)
         lengths = LengthsRead(max_length=encode.max_length, held_out=read, windows=not encode.cuts)
-    constant = found_constant(task, task.dev, predictions)
-    score = scores.of(task.metric)
-    found = encode, lengths, classifier.parameters, scores, score, predictions, outputs, constant
-    return _Scored(*found, others, reliability)
+    return _Scored(
+        encode=encode,
+        lengths=lengths,
+        parameters=classifier.parameters,
+        scores=scores,
+        score=scores.of(task.metric),
+        answers=found,
+        constant=found_constant(task, task.dev, found.predictions),
+        further=others,
+        reliability=reliability_of(problem, found.outputs, task.dev, labels),
+    )
 
 
 @dataclass(frozen=True)
@@ -284,16 +284,15 @@ def _cascade(
     tokens, problem, apart, held_out = config.tokens_per_batch, task.problem, [], []
     for model, row in zip((small, strong), rows, strict=True):
         classifier = model.open(threads_of(config), None)
-        apart.append(Answered.by(classifier, task.selection, tokens))
-        own = scored[row]
-        confidence = classifier.problem.confidence(own.outputs, classifier.labels)
-        held_out.append(Answered(own.outputs, own.predictions, confidence))
+        found = answers(classifier, task.selection, tokens_per_batch=tokens)
+        apart.append(Answered.of(found, classifier))
+        held_out.append(Answered.of(scored[row].answers, classifier))
     names = (small.name, strong.name)
     findings = chosen(names, apart[0], apart[1], task.selection, task)
-    found = held_out[0].then(held_out[1], problem, findings.threshold)
+    mixed = held_out[0].then(held_out[1], problem, findings.threshold).answers
     passed_on = float((held_out[0].confidence < findings.threshold).mean())
     labels = task.labels
-    scores = all_scores(problem, labels, task.dev, task.metric, found.predictions, found.outputs)
+    scores = all_scores(problem, labels, task.dev, task.metric, mixed.predictions, mixed.outputs)
     then = PassedOn(artifact=strong.artifact, runtime=strong.runtime, threshold=findings.threshold)
     name = f"{small.name}, then {strong.name}"
     return _Cascade(
@@ -304,9 +303,8 @@ def _cascade(
             parameters=sum(scored[row].parameters for row in rows),
             scores=scores,
             score=scores.of(task.metric),
-            predictions=found.predictions,
-            outputs=found.outputs,
-            constant=found_constant(task, task.dev, found.predictions),
+            answers=mixed,
+            constant=found_constant(task, task.dev, mixed.predictions),
             further={},
             reliability=None,
         ),

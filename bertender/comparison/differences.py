@@ -10,7 +10,6 @@ other's (a binomial test).
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from bertender.comparison.accuracy import answers
+from bertender.comparison.predictions import shown
 from bertender.comparison.table import DASH, number
 from bertender.core.artifact import Artifact
 from bertender.core.config import Config, Record
@@ -37,6 +37,7 @@ from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.problems.token_classification import TOKEN_CLASSIFICATION
 from bertender.tasks.labelled import LINES, read_unlabelled
 from bertender.tasks.loading import load_files
+from bertender.tasks.row_writers import write_jsonl
 from bertender.tasks.rows import SkippedRows, open_table, stop
 from bertender.tasks.task import Split, Task, TaskConfig, default_of, listed, with_model_labels
 from bertender.tasks.word_rows import WORD_SUFFIXES, open_words
@@ -46,8 +47,8 @@ COMPARED = frozenset(kind.name for kind in (SINGLE_LABEL, MULTI_LABEL, REGRESSIO
 COMPARED |= {TOKEN_CLASSIFICATION.name}
 """Kinds of problems whose answers differ or not, or are numbers apart."""
 LEAST_CHANGE = 0.01
-"""Of a probability, or of a number in standard deviations of the first model's: where the answers
-are equal, less is no difference."""
+"""Smallest difference of equal answers: of a probability, or of a number in standard deviations of
+the first model's."""
 OF_FILES = ("text_column", "pair_column", "label_column", "label_map", "skip_bad_rows")
 """Settings of a task's files that a model's card records."""
 SUFFIXES = (".csv", ".jsonl")
@@ -422,31 +423,23 @@ def difference_cells(each: Difference) -> tuple[str, ...]:
     moved = number(each.change)
     if each.first_probability is not None and each.second_probability is not None:
         moved = f"{each.first_probability:.2f} -> {each.second_probability:.2f}"
-    answers = (_shown(answer) for answer in (each.gold, each.first, each.second))
+    answers = (visible(shown(answer)) for answer in (each.gold, each.first, each.second))
     return str(each.row), cut, *answers, visible(each.at or DASH), moved
-
-
-def _shown(answer: Answer | None) -> str:
-    """Return an answer in a cell; of a set, or of words, all labels."""
-    if answer is None:
-        return DASH
-    if isinstance(answer, float):
-        return number(answer)
-    return visible(answer if isinstance(answer, str) else " ".join(answer) or DASH)
 
 
 def save_differences(found: Differences, path: Path) -> None:
     """Write the differences, worst first, as CSV or JSONL, by the suffix of the path."""
-    with replacing(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
-        rows = (each.model_dump(mode="json") for each in found.differences)
+    rows = [each.model_dump(mode="json") for each in found.differences]
+    with replacing(path) as draft:
         if path.suffix.lower() == ".jsonl":
-            file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+            write_jsonl(draft, rows)
             return
-        writer = csv.DictWriter(file, [*Difference.model_fields])
-        writer.writeheader()
-        for row in rows:
-            cells = {
-                name: BETWEEN_TEXTS.join(value) if isinstance(value, list) else value
-                for name, value in row.items()
-            }
-            writer.writerow(cells)
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, [*Difference.model_fields])
+            writer.writeheader()
+            for row in rows:
+                cells = {
+                    name: BETWEEN_TEXTS.join(value) if isinstance(value, list) else value
+                    for name, value in row.items()
+                }
+                writer.writerow(cells)

@@ -62,8 +62,8 @@ class DriftConfig(Config):
         0.1,
         gt=0,
         le=1,
-        description="exit with 1 where an effect is larger, and is no chance: as a share of the "
-        "texts that differ",
+        description="largest effect without an alarm, as a share of the texts that differ; "
+        "beyond it, and beyond chance, exit with 1",
     )
     max_texts: int = Field(5000, ge=50, description="read only so many texts of either side")
 

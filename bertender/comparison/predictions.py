@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from bertender.comparison.accuracy import Answers
 from bertender.comparison.records import Confused, Disagreement
 from bertender.metrics.targets import is_labelled
-from bertender.problems.problem import Outputs
 from bertender.problems.single_label_classification import SINGLE_LABEL
 from bertender.tasks.task import Task
 
@@ -28,13 +28,6 @@ def confusion(task: Task, predictions: Sequence[Any]) -> tuple[Confused, ...] | 
         Confused(truth=truth, predicted=own, texts=texts)
         for (truth, own), texts in sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     )
-
-
-class Answers(NamedTuple):
-    """What a model outputs for each held-out text, and predicts."""
-
-    outputs: Sequence[Outputs]
-    predictions: Sequence[Any]
 
 
 def disagreements(
@@ -86,7 +79,9 @@ def disagreements(
 
 
 def shown(answer: Any) -> str:
-    """Return an answer, by the names of its labels, as a cell shows it."""
+    """Return an answer, by the names of its labels, as a cell shows it; a dash for None."""
+    if answer is None:
+        return "-"
     if isinstance(answer, str):
         return answer
     if isinstance(answer, float | np.floating):

@@ -436,6 +436,12 @@ def _cascade_line(row: ComparisonRow, noisy: bool) -> str:
         f"{marked((short(value),), noisy)[0]} ms {name}"
         for name, value in (("on average", mean), ("at p99", p99))
     )
+    if not found.threshold:
+        return (
+            f"`{row.name}`: nothing is passed on, as {found.small} alone scores no less than "
+            f"{found.strong} on {found.chosen_on} texts set apart ({found.score:.3f} and "
+            f"{found.strong_score:.3f}); {times} a text"
+        )
     return (
         f"`{row.name}`: {found.small} answers where its least probable decision has "
         f"{found.threshold:.3f} at least, and {found.strong} the other {found.passed_on:.1%} of "

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from bertender.comparison.accuracy import Answers
 from bertender.comparison.cascade import Answered, CascadePredictor, check_cascade, chosen
 from bertender.comparison.compare import compare
 from bertender.comparison.records import CompareConfig, Comparison
@@ -38,7 +39,9 @@ def logits_of(confidence: float, label: int) -> np.ndarray:
 def answered(confidences: Sequence[float], labels: Sequence[int]) -> Answered:
     pairs = zip(confidences, labels, strict=True)
     outputs = [Outputs(logits_of(*each), np.zeros(1, int)) for each in pairs]
-    return Answered(outputs, np.array(labels), SINGLE_LABEL.confidence(outputs, ("a", "b")))
+    return Answered(
+        Answers(outputs, np.array(labels)), SINGLE_LABEL.confidence(outputs, ("a", "b"))
+    )
 
 
 TRUTH = (0, 1, 0, 1)
@@ -54,10 +57,10 @@ def test_the_threshold_passes_on_as_few_as_it_can() -> None:
     assert 0.7 < found.threshold <= 0.8
     assert (found.score, found.strong_score, found.chosen_on) == (1.0, 1.0, 4)
     made = small.then(STRONG, SINGLE_LABEL, found.threshold)
-    assert made.predictions.tolist() == list(TRUTH)
-    assert [own is other for own, other in zip(made.outputs, small.outputs, strict=True)] == [
-        *(False, False, True, True)
-    ]
+    assert made.answers.predictions.tolist() == list(TRUTH)
+    assert [
+        own is other for own, other in zip(made.answers.outputs, small.answers.outputs, strict=True)
+    ] == [*(False, False, True, True)]
 
 
 def test_nothing_is_passed_on_where_the_small_model_scores_as_much() -> None:
@@ -69,7 +72,9 @@ def test_all_is_passed_on_where_the_small_model_is_surely_wrong() -> None:
     small = answered([0.6, 0.7, 0.8, 1 - 1e-9], (0, 1, 0, 0))
     found = chosen(("s", "l"), small, STRONG, TEXTS, TASK)
     assert found.threshold == 1.0
-    assert small.then(STRONG, SINGLE_LABEL, found.threshold).predictions.tolist() == list(TRUTH)
+    assert small.then(STRONG, SINGLE_LABEL, found.threshold).answers.predictions.tolist() == list(
+        TRUTH
+    )
 
 
 @dataclass

@@ -126,4 +126,4 @@ def rows_of(kind: str, example: tuple[str, ...]) -> int:
 def test_an_answer_is_shown_in_words() -> None:
     assert shown(("a", "b")) == "a, b" and shown(()) == "none"
     assert shown({"intent": "play", "tags": ("O", "B")}) == "intent: play; tags: O, B"
-    assert shown(0.123456) == "0.1235" and shown(None) == "None"
+    assert shown(0.123456) == "0.1235" and shown(None) == "-"
